@@ -1,0 +1,1 @@
+"""Fabrics as data: one TOML file each."""

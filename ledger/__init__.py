@@ -1,0 +1,56 @@
+"""The shared record: what was measured, what was found, and how both lie on disk."""
+
+from shardtoll.ledger.errors import (
+    CheckFailed,
+    FabricError,
+    RunFolderError,
+    SchemaError,
+    ShardtollError,
+    UsageError,
+)
+from shardtoll.ledger.finding import KINDS, Evidence, Finding, Remedy, Where
+from shardtoll.ledger.ledger import Ledger, merge
+from shardtoll.ledger.record import (
+    PHASES,
+    Collective,
+    Compute,
+    Count,
+    Group,
+    Notice,
+    Run,
+    Step,
+    StepRows,
+)
+from shardtoll.ledger.report import SCHEMA_VERSION, FabricInfo, Report, analyze
+from shardtoll.ledger.store import RankWriter, read_run
+
+__all__ = [
+    "KINDS",
+    "PHASES",
+    "SCHEMA_VERSION",
+    "CheckFailed",
+    "Collective",
+    "Compute",
+    "Count",
+    "Evidence",
+    "FabricError",
+    "FabricInfo",
+    "Finding",
+    "Group",
+    "Ledger",
+    "Notice",
+    "RankWriter",
+    "Remedy",
+    "Report",
+    "Run",
+    "RunFolderError",
+    "SchemaError",
+    "ShardtollError",
+    "Step",
+    "StepRows",
+    "UsageError",
+    "Where",
+    "analyze",
+    "merge",
+    "read_run",
+]

@@ -1,0 +1,43 @@
+"""The few exceptions that reach a user: what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class ShardtollError(Exception):
+    """A mistake a user can mend.
+
+    `message` says what and where in one line, `hint` what to do next. The command line prints
+    both as one line and leaves with `exit_code`; no traceback is shown.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}"
+
+
+class UsageError(ShardtollError):
+    """An argument cannot be used as given."""
+
+
+class RunFolderError(ShardtollError):
+    """A run folder, or a file in it, cannot be read."""
+
+
+class SchemaError(ShardtollError):
+    """A file has a schema that this version does not read."""
+
+
+class FabricError(ShardtollError):
+    """A fabric is unknown, or its file is malformed."""
+
+
+class CheckFailed(ShardtollError):
+    """A budget or check is over its limit; nothing is wrong with the input."""
+
+    exit_code = 1

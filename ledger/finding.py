@@ -1,0 +1,125 @@
+"""Findings: what an analysis has to say, with its evidence and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+Severity = Literal["error", "warning", "info"]
+"""error: results or the report are wrong. warning: time is lost. info: a choice worth knowing."""
+
+Confidence = Literal["certain", "likely", "possible"]
+
+KINDS: Final[dict[str, str]] = {
+    "implicit-redistribute": "communication",
+    "redundant-collective": "communication",
+    "sync-every-microbatch": "communication",
+    "latency-bound": "communication",
+    "below-roofline": "communication",
+    "exposed-communication": "communication",
+    "serialized-collectives": "communication",
+    "cross-node-traffic": "communication",
+    "wide-dtype": "communication",
+    "straggler": "communication",
+    "duplicated-compute": "compute",
+    "duplicated-data": "compute",
+    "recompute": "compute",
+    "wrong-gradient": "correctness",
+    "replica-drift": "correctness",
+    "unsynced-parameter": "correctness",
+    "pipeline-bubble": "schedule",
+    "pipeline-imbalance": "schedule",
+    "data-stall": "schedule",
+    "host-sync": "schedule",
+    "transfer-stall": "schedule",
+    "checkpoint-stall": "schedule",
+    "unattributed-time": "trust",
+    "unmatched-collectives": "trust",
+    "incomplete-input": "trust",
+    "clock-skew": "trust",
+}
+"""The closed list: kind -> family. A new kind comes with its analyzer, a test and a docs line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One checkable fact: a label and a value with its unit."""
+
+    label: str
+    value: int | float | str | None
+    unit: str | None = None
+    """`ns`, `bytes`, `GB/s`, `FLOP`, `x`, ... None for plain text and counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to change. A saving is only claimed against `counterfactual`."""
+
+    text: str
+    code: str | None = None
+    """Code to write, where there is a short one."""
+    counterfactual: str | None = None
+    """What the saving is measured against, as `the same step without this all_gather`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place a finding speaks of; None where it does not apply or is not known."""
+
+    phase: str | None = None
+    module: str | None = None
+    parameter: str | None = None
+    op: str | None = None
+    source: str | None = None
+    group: str | None = None
+    mesh_dim: str | None = None
+
+    def label(self) -> str:
+        """Return the most telling part in few words: source line, else parameter, module, group."""
+        for value in (self.source, self.parameter, self.module):
+            if value:
+                return value
+        if self.mesh_dim or self.group:
+            return f"group {self.mesh_dim or self.group}"
+        return self.op or "whole step"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the bill. Times and bytes are per step, on the slowest rank."""
+
+    kind: str
+    severity: Severity
+    title: str
+    """One plain sentence with the numbers that matter."""
+    toll_ns: int | None
+    """What it costs per step: exposed ns on the slowest rank plus duplicated compute ns; None unknown."""
+    floor_ns: int | None
+    """The least the fabric allows for what is really needed; None unknown or not applicable."""
+    saving_ns: int | None
+    """Upper bound of the gain per step against the remedy's counterfactual; never above the toll."""
+    bytes: int | None
+    """Message bytes per step and rank; None where none are involved."""
+    count: int
+    """How many times per step and rank."""
+    ranks: tuple[int, ...]
+    """Ranks it was seen on."""
+    where: Where = field(default_factory=Where)
+    evidence: tuple[Evidence, ...] = ()
+    remedy: Remedy | None = None
+    confidence: Confidence = "certain"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown finding kind {self.kind!r}")
+        if self.severity not in get_args(Severity):
+            raise ValueError(f"unknown severity {self.severity!r}")
+        if self.confidence not in get_args(Confidence):
+            raise ValueError(f"unknown confidence {self.confidence!r}")
+        if self.saving_ns is not None and (self.toll_ns is None or self.saving_ns > self.toll_ns):
+            raise ValueError(f"{self.kind}: saving {self.saving_ns} ns above toll {self.toll_ns} ns")
+
+    @property
+    def family(self) -> str:
+        """communication, compute, correctness, schedule or trust."""
+        return KINDS[self.kind]

@@ -1,0 +1,51 @@
+"""An append-only file of one table that is readable however its writer died.
+
+Arrow's stream format needs no footer: whole batches before the cut can always be read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from shardtoll.ledger.tables import SCHEMAS, to_batch
+
+
+class Journal:
+    """Writes batches of one table; each is with the kernel before `append` returns."""
+
+    def __init__(self, table: str, file: IO[bytes]) -> None:
+        self._table = table
+        self._file = file
+        self._stream = pa.ipc.new_stream(file, SCHEMAS[table])
+        file.flush()
+
+    def append(self, records: Iterable[Any]) -> None:
+        """Write the records as one batch; nothing is written for none."""
+        batch = to_batch(self._table, records)
+        if batch.num_rows:
+            self._stream.write_batch(batch)
+            self._file.flush()
+
+    def close(self) -> None:
+        """End the stream and close the file."""
+        self._stream.close()
+        self._file.close()
+
+
+def read_journal(table: str, path: Path) -> pa.Table:
+    """Return the whole batches of a journal; a cut or empty file gives the rows before the cut."""
+    schema = SCHEMAS[table]
+    batches: list[pa.RecordBatch] = []
+    try:
+        with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
+            if not stream.schema.equals(schema):
+                return schema.empty_table()
+            batches.extend(stream)
+    except (pa.ArrowException, OSError, StopIteration):
+        # The tail is cut where the writer died; what came before it is whole.
+        pass
+    return pa.Table.from_batches(batches, schema=schema)

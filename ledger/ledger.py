@@ -1,0 +1,115 @@
+"""A run's whole ledger in memory, and how the ledgers of its ranks become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.ledger.finding import Finding
+from shardtoll.ledger.record import Group, Run
+from shardtoll.ledger.tables import SCHEMAS, to_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPOCH_COLUMNS = {"steps": ("start_ns",), "collectives": ("issue_ns", "start_ns"), "computes": ("start_ns",)}
+"""Columns that count from the run's epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Run, groups and tables of one rank or of all; `tables` has every name in `SCHEMAS`."""
+
+    run: Run
+    groups: tuple[Group, ...]
+    tables: Mapping[str, pa.Table]
+    findings: tuple[Finding, ...] = field(default=())
+    """Findings made while the job ran, as those of the gradient check."""
+
+    def __post_init__(self) -> None:
+        for name, schema in SCHEMAS.items():
+            if not self.tables[name].schema.equals(schema):
+                raise ValueError(f"table {name} does not have the ledger's schema")
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return one table (`steps`, `collectives`, `computes`, `counts`, `notices`) as a frame."""
+        return to_frame(self.tables[table])
+
+    def group(self, name: str) -> Group | None:
+        """Return the group of that name that has the most ranks; None if it is not known."""
+        found = [group for group in self.groups if group.name == name]
+        return max(found, key=lambda group: group.size, default=None)
+
+
+def empty_tables() -> dict[str, pa.Table]:
+    """Return every table of the ledger with no rows."""
+    return {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+
+
+def _shifted(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table]:
+    shifted = dict(tables)
+    if by_ns == 0:
+        return shifted
+    for name, columns in EPOCH_COLUMNS.items():
+        table = shifted[name]
+        for column in columns:
+            index = table.schema.get_field_index(column)
+            moved = pc.add(table.column(index), by_ns)
+            table = table.set_column(index, table.schema.field(index), moved)
+        shifted[name] = table
+    return shifted
+
+
+def merge(parts: Sequence[Ledger]) -> Ledger:
+    """Return one ledger of all ranks: times count from the earliest epoch, rows stand by rank.
+
+    Raises ValueError when there is no part, when two parts hold the same rank, or when they come
+    from jobs of different size.
+    """
+    if not parts:
+        raise ValueError("no ledgers to merge")
+    ordered = sorted(parts, key=lambda part: part.run.ranks_seen)
+    seen = [rank for part in ordered for rank in part.run.ranks_seen]
+    if len(seen) != len(set(seen)):
+        raise ValueError(f"a rank comes twice among {sorted(seen)}")
+    sizes = {part.run.world_size for part in ordered}
+    if len(sizes) > 1:
+        raise ValueError(f"jobs of different world sizes {sorted(sizes)}")
+    epoch_ns = min(part.run.epoch_ns for part in ordered)
+    moved = [_shifted(part.tables, part.run.epoch_ns - epoch_ns) for part in ordered]
+    tables = {name: pa.concat_tables([tables[name] for tables in moved]) for name in SCHEMAS}
+    first = ordered[0].run
+    run = replace(
+        first,
+        epoch_ns=epoch_ns,
+        ranks_seen=tuple(sorted(seen)),
+        hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
+        mesh=max((part.run.mesh for part in ordered), key=len),
+        ranks_per_host=_ranks_per_host(ordered),
+    )
+    findings = tuple(dict.fromkeys(finding for part in ordered for finding in part.findings))
+    return Ledger(run, _merged_groups(ordered), tables, findings)
+
+
+def _ranks_per_host(parts: Iterable[Ledger]) -> int | None:
+    by_host: dict[str, int] = {}
+    for part in parts:
+        for host in part.run.hosts:
+            by_host[host] = by_host.get(host, 0) + 1
+    counts = set(by_host.values())
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _merged_groups(parts: Iterable[Ledger]) -> tuple[Group, ...]:
+    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+    for part in parts:
+        for group in part.groups:
+            key = (group.name, group.ranks)
+            known = groups.get(key)
+            if known is None or (known.mesh_dim is None and group.mesh_dim is not None):
+                groups[key] = group
+    return tuple(groups.values())

@@ -1,0 +1,260 @@
+"""The records of a run: frozen, slotted, checked when made. Integers in `*_ns` and `*_bytes`.
+
+None means unknown everywhere; it is never a stand-in for zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from shardtoll.ledger.volume import OPS
+
+Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
+PHASES: Final[tuple[str, ...]] = get_args(Phase)
+
+CONSERVATION_TOLERANCE: Final = 1e-3
+"""Rule 1 of the accounting: the parts of a step add up to its duration within 0.1 %."""
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training job as its ranks saw it."""
+
+    world_size: int
+    """Ranks in the job, seen or not."""
+    backend: str | None
+    """Backend of the default group (`nccl`, `gloo`, `fake`); None without torch.distributed."""
+    device: str | None
+    """Device name, as `NVIDIA H100 80GB HBM3` or `cpu`."""
+    torch: str | None
+    """Version of torch."""
+    hosts: tuple[str, ...]
+    """Host names, in order of first rank."""
+    mesh: Mapping[str, int]
+    """Device-mesh dimension name -> size; empty where no mesh was found."""
+    source: Literal["live", "trace"]
+    ranks_seen: tuple[int, ...]
+    """Ranks whose records are in the ledger, ascending."""
+    epoch_ns: int = 0
+    """Unix time in ns that every `start_ns` counts from."""
+    ranks_per_host: int | None = None
+    """Ranks that share a host; None where unknown or uneven."""
+
+    def __post_init__(self) -> None:
+        _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
+        _require(list(self.ranks_seen) == sorted(set(self.ranks_seen)), "ranks_seen must ascend")
+
+    @property
+    def ranks_missing(self) -> tuple[int, ...]:
+        """Ranks of the job that left no records."""
+        return tuple(sorted(set(range(self.world_size)) - set(self.ranks_seen)))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: the ranks that take part in a collective."""
+
+    name: str
+    """The group's name in torch; equal on all of its ranks."""
+    ranks: tuple[int, ...]
+    """Global ranks, in group order."""
+    mesh_dim: str | None = None
+    """Mesh dimension this group spans, as `tp` or `dp`; None where there is none."""
+    backend: str | None = None
+    description: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(len(self.ranks) >= 1, f"group {self.name} has no ranks")
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step on one rank, its time split without overlap and without rest."""
+
+    step: int
+    rank: int
+    start_ns: int
+    duration_ns: int
+    compute_ns: int
+    """Time in which this rank's device computed (CPU: the training thread ran operators)."""
+    exposed_comm_ns: int
+    """Time in which nothing was computed because of a collective (CPU: thread blocked on it)."""
+    exposed_copy_ns: int
+    """Time in memory copies between devices that no compute hid."""
+    idle_ns: int
+    """Time known to be neither: Python between operators, data loading, sleeping."""
+    unattributed_ns: int
+    """Time nothing is known about, capture's own cost included."""
+    capture_ns: int = 0
+    """The part of `unattributed_ns` that was capture's own work."""
+
+    def __post_init__(self) -> None:
+        parts = self.parts_ns
+        _require(self.duration_ns >= 0, f"step {self.step}: negative duration")
+        _require(all(part >= 0 for part in parts), f"step {self.step}: negative part {parts}")
+        _require(self.capture_ns <= self.unattributed_ns, f"step {self.step}: capture_ns > unattributed_ns")
+        off_ns = abs(sum(parts) - self.duration_ns)
+        _require(
+            off_ns <= CONSERVATION_TOLERANCE * self.duration_ns,
+            f"step {self.step} rank {self.rank}: parts are off by {off_ns} ns of {self.duration_ns} ns",
+        )
+
+    @property
+    def parts_ns(self) -> tuple[int, int, int, int, int]:
+        """Compute, exposed communication, exposed copies, idle, unattributed."""
+        return (
+            self.compute_ns,
+            self.exposed_comm_ns,
+            self.exposed_copy_ns,
+            self.idle_ns,
+            self.unattributed_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective on one rank, with what caused it. A row of the ledger's main table."""
+
+    step: int | None
+    """None: outside every step."""
+    rank: int
+    group: str
+    group_size: int
+    mesh_dim: str | None
+    seq: int | None
+    """The group's own sequence number of this collective; None where unknown."""
+    op: str
+    """One of `volume.OPS`, or another name where the op is not known to us."""
+    dtype: str | None
+    """As torch prints it without the prefix: `float32`, `bfloat16`."""
+    message_bytes: int | None
+    wire_bytes: int | None
+    issue_ns: int | None
+    """When the training thread asked for it, ns since the run's epoch."""
+    start_ns: int | None
+    """When this rank's transport began on it, ns since the run's epoch."""
+    duration_ns: int | None
+    """From start to completion on this rank, waiting for late ranks included."""
+    exposed_ns: int | None
+    """This collective's share of the rank's exposed communication."""
+    phase: str
+    implicit: bool | None = None
+    """True: inserted by the framework to run an operator. False: asked for."""
+    placements_from: str | None = None
+    """DTensor placements before, as `(Shard(0), Replicate())`."""
+    placements_to: str | None = None
+    caused_by_op: str | None = None
+    """The operator or wrapper API that needed it, as `aten.mm.default` or `FSDP.unshard`."""
+    module: str | None = None
+    """Fully qualified module name; the empty string is the root module."""
+    parameter: str | None = None
+    """Fully qualified parameter name, where one parameter (or bucket) is the subject."""
+    source: str | None = None
+    """`file.py:line (function)` of the user's own code."""
+    reduce_op: str | None = None
+    root: int | None = None
+    """Root rank of a rooted op, peer of a send or recv; a global rank."""
+    input_hash: int | None = None
+    """Fingerprint of the bytes sent; equal on two records when the same bytes were sent."""
+    wait_ns: int | None = None
+    """Time this rank waited for the last rank to arrive; known once ranks are matched."""
+    transfer_ns: int | None = None
+    """Time from the last arrival to completion; known once ranks are matched."""
+    busbw_gbps: float | None = None
+    """Bus bandwidth over the transfer, GB/s (1e9), nccl-tests' definition."""
+    floor_ns: int | None = None
+    """Least time the fabric's roofline allows."""
+
+    def __post_init__(self) -> None:
+        _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
+        _require(self.group_size >= 1, f"group size {self.group_size} < 1")
+        for name in ("message_bytes", "wire_bytes", "duration_ns", "exposed_ns", "wait_ns", "transfer_ns"):
+            value = getattr(self, name)
+            _require(value is None or value >= 0, f"{name} {value} < 0")
+
+    @property
+    def known_op(self) -> bool:
+        """Whether the op is one whose volume and cost are defined."""
+        return self.op in OPS
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One matmul-like operator on one rank, with what tells whether others did the same."""
+
+    step: int | None
+    rank: int
+    index: int
+    """Position among this rank's Compute records of the step."""
+    op: str
+    """As `aten.mm.default`."""
+    flops: int
+    """Multiply and add counted as two."""
+    start_ns: int
+    duration_ns: int | None
+    """None on devices whose operators run behind the host."""
+    phase: str
+    shapes: str
+    """Input shapes as `f32[64,32] f32[32,16]`."""
+    module: str | None = None
+    parameter: str | None = None
+    source: str | None = None
+    replicated_over: str | None = None
+    """Mesh dims, comma separated, on which every DTensor input was Replicate."""
+    input_hash: int | None = None
+    """Fingerprint of all tensor inputs; None where not taken."""
+    output_hash: int | None = None
+    constant: bool = False
+    """An input or the output holds one value throughout: equality then proves nothing."""
+
+    def __post_init__(self) -> None:
+        _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
+        _require(self.flops >= 0, f"flops {self.flops} < 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Completeness of one group in one step on one rank (rule 2 of the accounting)."""
+
+    step: int
+    rank: int
+    group: str
+    issued: int | None
+    """Growth of the group's own sequence number over the step; None where it cannot be read."""
+    recorded: int
+    """What our records of this group account for in that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the capture has to say about itself, as that it stopped."""
+
+    rank: int
+    kind: str
+    """`capture-stopped`, `times-unknown`, `gather-incomplete`, ..."""
+    text: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """Everything one rank recorded in one step; what a store appends at once."""
+
+    step: Step | None
+    """None: records from outside every step."""
+    collectives: tuple[Collective, ...] = ()
+    computes: tuple[Compute, ...] = ()
+    counts: tuple[Count, ...] = ()
+    notices: tuple[Notice, ...] = field(default=())

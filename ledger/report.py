@@ -1,0 +1,137 @@
+"""The report: a run, its steps and collectives, and the findings, in one object and one JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from shardtoll.ledger.codec import (
+    finding_from_json,
+    finding_to_json,
+    group_from_json,
+    group_to_json,
+    run_from_json,
+    run_to_json,
+)
+from shardtoll.ledger.errors import SchemaError
+from shardtoll.ledger.finding import Finding
+from shardtoll.ledger.ledger import Ledger
+from shardtoll.ledger.record import Group, Notice, Run
+from shardtoll.ledger.tables import SCHEMAS, to_frame, to_records
+from shardtoll.ledger.wiring import part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """Which fabric the floors were computed for, and where its numbers come from."""
+
+    name: str
+    provenance: str
+    """`measured on this machine ...` or the source of the shipped numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run cost and why. Findings stand by toll, dearest first, errors before all."""
+
+    run: Run
+    fabric: FabricInfo
+    groups: tuple[Group, ...]
+    tables: Mapping[str, pa.Table]
+    """The ledger's tables; `collectives` with wait, transfer, busbw and floor filled in."""
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a step and rank: the parts its duration divides into."""
+        return to_frame(self.tables["steps"])
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """One row a collective and rank; the columns are the fields of `record.Collective`."""
+        return to_frame(self.tables["collectives"])
+
+    @property
+    def computes(self) -> pd.DataFrame:
+        """One row a matmul-like operator and rank."""
+        return to_frame(self.tables["computes"])
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the capture had to say about itself."""
+        return to_records("notices", self.tables["notices"])
+
+    def show(self, width: int | None = None) -> None:
+        """Print the ranked bill; `width` in columns, by default the terminal's."""
+        part("terminal")(self, width=width)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, schema version 1. Unknown is null."""
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "run": run_to_json(self.run),
+            "fabric": asdict(self.fabric),
+            "groups": [group_to_json(group) for group in self.groups],
+            **{name: self.tables[name].to_pylist() for name in SCHEMAS},
+            "findings": [finding_to_json(finding) for finding in self.findings],
+        }
+        return json.dumps(document, allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "report") -> Report:
+        """Return the report written by `to_json`; `where` names the input in messages.
+
+        Raises SchemaError when the text is no report or has a newer schema.
+        """
+        try:
+            document = json.loads(text)
+            version = document["schema_version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(
+                f"{where} is not a shardtoll report", "write one with `-o report.json`"
+            ) from error
+        if version != SCHEMA_VERSION:
+            raise SchemaError(
+                f"{where} has schema version {version}, this shardtoll reads {SCHEMA_VERSION}",
+                "upgrade shardtoll, or write the report again with this version",
+            )
+        try:
+            return cls(
+                run=run_from_json(document["run"]),
+                fabric=FabricInfo(**document["fabric"]),
+                groups=tuple(group_from_json(group) for group in document["groups"]),
+                tables={
+                    name: pa.Table.from_pylist(document[name], schema=schema)
+                    for name, schema in SCHEMAS.items()
+                },
+                findings=tuple(finding_from_json(finding) for finding in document["findings"]),
+            )
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise SchemaError(
+                f"{where} is damaged ({error})", "write it again with `-o report.json`"
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """Return the report in a JSON file; SchemaError when it is none."""
+        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+
+    def _repr_html_(self) -> str:
+        html: str = part("notebook")(self)
+        return html
+
+
+def analyze(ledger: Ledger, fabric: object | None = None) -> Report:
+    """Run every analysis over the ledger; `fabric` None lets the analyzers choose one."""
+    report: Report = part("analyze")(ledger, fabric)
+    return report

@@ -1,0 +1,237 @@
+"""A run on disk: one folder a run, one file a table and rank.
+
+While a rank runs it appends to journals (`collectives.rank00003.arrows`); when it closes they
+become Parquet. `run.rank00003.json` says what the rank knows of the run and whether it closed. A
+rank killed at any moment leaves every finished step readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from shardtoll.ledger.codec import (
+    finding_from_json,
+    finding_to_json,
+    group_from_json,
+    group_to_json,
+    run_from_json,
+    run_to_json,
+)
+from shardtoll.ledger.errors import RunFolderError, SchemaError
+from shardtoll.ledger.finding import Finding
+from shardtoll.ledger.journal import Journal, read_journal
+from shardtoll.ledger.ledger import Ledger, merge
+from shardtoll.ledger.record import Group, Notice, Run, StepRows
+from shardtoll.ledger.tables import SCHEMAS, to_table
+
+STORE_VERSION: Final = 1
+_OURS = re.compile(rf"^(run|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|arrows|parquet)(\.part)?$")
+_WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "steps")
+"""`steps` last: a step whose row is there has all its other rows."""
+
+
+def _name(stem: str, rank: int, suffix: str) -> str:
+    return f"{stem}.rank{rank:05d}.{suffix}"
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write so that a reader sees the old file or the new one, never half of one."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def clear(folder: Path, rank: int | None = None) -> None:
+    """Remove an earlier run's files from the folder: all of ours, or those of one rank."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        found = _OURS.match(path.name)
+        if found and (rank is None or int(found.group(2)) == rank):
+            path.unlink(missing_ok=True)
+
+
+class RankWriter:
+    """Writes one rank's part of a run; every `append` is safe against a kill right after it."""
+
+    def __init__(self, folder: Path, rank: int, run_id: str) -> None:
+        """Open the rank's files in `folder`, which is made where it is missing.
+
+        Raises RunFolderError when the folder cannot be made or written.
+        """
+        self.folder = folder
+        self.rank = rank
+        self._run_id = run_id
+        self._meta: dict[str, Any] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            clear(folder, rank)
+            self._journals = {
+                # A journal lives as long as the writer; close() closes it.
+                table: Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
+                for table in SCHEMAS
+            }
+        except OSError as error:
+            raise RunFolderError(
+                f"run folder {folder} cannot be written ({error.strerror or error})", "name another with out="
+            ) from error
+
+    def describe(
+        self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = (), *, closed: bool = False
+    ) -> None:
+        """Write what is known of the run itself; may be called again as more becomes known."""
+        self._meta = rank_meta(run, groups, findings, run_id=self._run_id, closed=closed)
+        _write_whole(
+            self.folder / _name("run", self.rank, "json"), json.dumps(self._meta, allow_nan=False).encode()
+        )
+
+    def append(self, rows: StepRows) -> None:
+        """Append the rows of one step, or those from outside every step."""
+        for table in _WRITE_ORDER:
+            records = (
+                getattr(rows, table) if table != "steps" else (() if rows.step is None else (rows.step,))
+            )
+            self._journals[table].append(records)
+
+    def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
+        """Turn the journals into Parquet, mark the rank closed and return its ledger."""
+        for journal in self._journals.values():
+            journal.close()
+        tables = {}
+        for table in SCHEMAS:
+            path = self.folder / _name(table, self.rank, "arrows")
+            tables[table] = read_journal(table, path)
+            _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
+            path.unlink(missing_ok=True)
+        self.describe(run, groups, findings, closed=True)
+        return Ledger(run, tuple(groups), tables, tuple(findings))
+
+
+def rank_meta(
+    run: Run, groups: Sequence[Group], findings: Sequence[Finding], *, run_id: str, closed: bool
+) -> dict[str, Any]:
+    """Return what `run.rankN.json` holds."""
+    return {
+        "store_version": STORE_VERSION,
+        "run_id": run_id,
+        "closed": closed,
+        "run": run_to_json(run),
+        "groups": [group_to_json(group) for group in groups],
+        "findings": [finding_to_json(finding) for finding in findings],
+    }
+
+
+def _write_parquet(path: Path, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    _write_whole(path, sink.getvalue().to_pybytes())
+
+
+def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
+    """Write another rank's ledger, gathered over the network, unless that rank's own files are here."""
+    (rank,) = ledger.run.ranks_seen
+    path = folder / _name("run", rank, "json")
+    if path.exists():
+        return
+    for table, data in ledger.tables.items():
+        _write_parquet(folder / _name(table, rank, "parquet"), data)
+    meta = rank_meta(ledger.run, ledger.groups, ledger.findings, run_id=run_id, closed=True)
+    _write_whole(path, json.dumps(meta, allow_nan=False).encode())
+
+
+def _read_table(folder: Path, table: str, rank: int) -> pa.Table:
+    path = folder / _name(table, rank, "parquet")
+    if not path.exists():
+        return read_journal(table, folder / _name(table, rank, "arrows"))
+    try:
+        data = pq.read_table(path)
+        return data.select(SCHEMAS[table].names).cast(SCHEMAS[table])
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise RunFolderError(
+            f"{path} is damaged or cut short ({str(error).splitlines()[0]})",
+            "run the job again, or remove that rank's files to report the others",
+        ) from error
+
+
+def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Drop the rows of a step that did not finish: its row in `steps` is missing."""
+    finished = tables["steps"].column("step").combine_chunks()
+    kept = {}
+    for name, table in tables.items():
+        step = table.column("step")
+        kept[name] = table.filter(pc.or_(pc.is_null(step), pc.is_in(step, value_set=finished)))
+    return kept
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        version = meta["store_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{path} is damaged ({error})", "run the job again") from error
+    if version != STORE_VERSION:
+        raise SchemaError(
+            f"{path} has store version {version}, this shardtoll reads {STORE_VERSION}",
+            "upgrade shardtoll, or run the job again with this version",
+        )
+    return dict(meta)
+
+
+def read_rank(folder: Path, rank: int) -> Ledger:
+    """Return one rank's ledger. A rank that died is read up to its last finished step, with a notice.
+
+    Raises RunFolderError or SchemaError where a file cannot be read.
+    """
+    path = folder / _name("run", rank, "json")
+    meta = _read_meta(path)
+    tables = {table: _read_table(folder, table, rank) for table in SCHEMAS}
+    try:
+        run = run_from_json(meta["run"])
+        groups = tuple(group_from_json(group) for group in meta["groups"])
+        findings = tuple(finding_from_json(finding) for finding in meta["findings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path} is damaged ({error})", "run the job again") from error
+    if not meta["closed"]:
+        tables = _finished_only(tables)
+        steps = tables["steps"].num_rows
+        text = f"rank {rank} ended before its session closed; its {steps} finished steps are counted"
+        notice = to_table("notices", [Notice(rank, "rank-incomplete", text)])
+        tables["notices"] = pa.concat_tables([tables["notices"], notice])
+    return Ledger(replace(run, ranks_seen=(rank,)), groups, tables, findings)
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """Return the ranks that left files in the folder, ascending."""
+    found = (_OURS.match(path.name) for path in folder.iterdir())
+    return sorted({int(match.group(2)) for match in found if match and match.group(1) == "run"})
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether the path is a folder with at least one rank of a run in it."""
+    return path.is_dir() and bool(ranks_in(path))
+
+
+def read_run(folder: Path) -> Ledger:
+    """Return the ledger of all ranks found in a run folder.
+
+    Raises RunFolderError when there is none or a file is damaged, SchemaError when one is newer.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(f"no run folder at {folder}", "name the folder given as out= to audit()")
+    ranks = ranks_in(folder)
+    if not ranks:
+        raise RunFolderError(f"{folder} holds no shardtoll run", "name the folder given as out= to audit()")
+    try:
+        return merge([read_rank(folder, rank) for rank in ranks])
+    except ValueError as error:
+        raise RunFolderError(
+            f"{folder} mixes files of several runs ({error})", "write each run to its own"
+        ) from error

@@ -1,0 +1,87 @@
+"""The ledger's tables: an Arrow schema for each record type, derived from its annotations."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shardtoll.ledger.record import Collective, Compute, Count, Notice, Step
+
+if typing.TYPE_CHECKING:
+    import pandas as pd
+
+_ARROW: Final[dict[type, pa.DataType]] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+}
+
+
+def _arrow_field(name: str, annotation: Any) -> pa.Field:
+    nullable = False
+    if isinstance(annotation, types.UnionType):
+        arms = [arm for arm in annotation.__args__ if arm is not type(None)]
+        nullable = len(arms) < len(annotation.__args__)
+        (annotation,) = arms
+    return pa.field(name, _ARROW[annotation], nullable=nullable)
+
+
+def schema_of(record: type) -> pa.Schema:
+    """Return the Arrow schema of a record dataclass: one column a field, null for None."""
+    hints = typing.get_type_hints(record)
+    return pa.schema([_arrow_field(f.name, hints[f.name]) for f in fields(record)])
+
+
+RECORDS: Final[Mapping[str, type]] = {
+    "steps": Step,
+    "collectives": Collective,
+    "computes": Compute,
+    "counts": Count,
+    "notices": Notice,
+}
+"""Table name -> record type. `steps` is written last: a step in it is a step that finished."""
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
+
+
+def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
+    """Return the records as one Arrow batch of that table's schema."""
+    schema = SCHEMAS[table]
+    rows = list(records)
+    columns = [pa.array([getattr(row, f.name) for row in rows], type=f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def to_table(table: str, records: Iterable[Any]) -> pa.Table:
+    """Return the records as an Arrow table."""
+    return pa.Table.from_batches([to_batch(table, records)])
+
+
+def to_records(table: str, data: pa.Table) -> list[Any]:
+    """Return the rows of a table as records, each checked as when first made."""
+    record = RECORDS[table]
+    return [record(**row) for row in data.to_pylist()]
+
+
+def to_frame(data: pa.Table) -> pd.DataFrame:
+    """Return the table as a pandas frame in which unknown stays unknown.
+
+    Whole numbers become pandas' nullable Int64, never floats: nanoseconds since 1970 do not fit a
+    float64 and a missing one must not become NaN.
+    """
+    import pandas as pd
+
+    kinds = {
+        pa.int64(): pd.Int64Dtype(),
+        pa.float64(): pd.Float64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+        pa.string(): pd.StringDtype(),
+    }
+    frame: pd.DataFrame = data.to_pandas(types_mapper=kinds.get)
+    return frame
