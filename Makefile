@@ -1,0 +1,61 @@
+# `make demo` and `make test` set up all they need: python3 (3.10+) with pip, make and git are enough.
+# Everything installed lies in .venv; stamp files there make a second call quick.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes out/demo/
+	@$(BIN)/shardtoll demo
+
+test: lint $(VENV)/.browser  ## lint, then every test
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test  ## ruff, mypy strict and the import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+clean:  ## remove what make, builds and demos have written
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+
+# Debian's python3 comes without ensurepip; then the pip that is there installs a pip into the venv.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: $(PYTHON) is missing or older than 3.10: name another, make PYTHON=python3.12" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check pip; } || { \
+	  rm -rf $(VENV); \
+	  echo "make: $(PYTHON) cannot make a virtual environment: install python3-venv or pip 22.3 or newer" >&2; \
+	  exit 1; }
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.made
+	@echo "installing shardtoll into $(VENV) (the first time takes minutes)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt $(VENV)/.made
+	@echo "installing shardtoll with its test tools into $(VENV) (the first time takes minutes)"
+	@$(PIP) --editable '.[test,lint]'
+	@touch $@ $(VENV)/.installed
+
+# Tests that drive a browser skip themselves where there is none, so getting one may fail.
+$(VENV)/.browser: $(VENV)/.installed-test
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing chromium" && \
+	    { timeout 120 apt-get update -qq; \
+	      DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq chromium; } >/dev/null 2>&1; } || \
+	  echo "no chromium here: the browser tests will be skipped"
+	@touch $@
