@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -35,7 +35,7 @@ $(VENV)/.made:
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
 	  rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
-	  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check pip; } || { \
+	  $(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check pip; } || { \
 	  rm -rf $(VENV); \
 	  echo "make: $(PYTHON) cannot make a virtual environment: install python3-venv or pip 22.3 or newer" >&2; \
 	  exit 1; }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from shardtoll.ledger.finding import Evidence, Finding, Remedy, Where
@@ -12,8 +12,9 @@ from shardtoll.ledger.record import Group, Run
 
 def run_to_json(run: Run) -> dict[str, Any]:
     """Return the run as JSON values."""
+    plain = {item.name: getattr(run, item.name) for item in fields(run)}
     return {
-        **asdict(run),
+        **plain,
         "mesh": dict(run.mesh),
         "hosts": list(run.hosts),
         "ranks_seen": list(run.ranks_seen),

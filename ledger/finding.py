@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -49,6 +50,12 @@ class Evidence:
     value: int | float | str | None
     unit: str | None = None
     """`ns`, `bytes`, `GB/s`, `FLOP`, `x`, ... None for plain text and counts."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, float) and not math.isfinite(self.value):
+            raise ValueError(
+                f"evidence {self.label!r} is {self.value}: say what that means in words, or None"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,10 @@ class Finding:
             raise ValueError(f"unknown severity {self.severity!r}")
         if self.confidence not in get_args(Confidence):
             raise ValueError(f"unknown confidence {self.confidence!r}")
+        for name in ("toll_ns", "floor_ns", "saving_ns", "bytes", "count"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{self.kind}: {name} {value} < 0")
         if self.saving_ns is not None and (self.toll_ns is None or self.saving_ns > self.toll_ns):
             raise ValueError(f"{self.kind}: saving {self.saving_ns} ns above toll {self.toll_ns} ns")
 

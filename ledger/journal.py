@@ -20,6 +20,8 @@ class Journal:
     def __init__(self, table: str, file: IO[bytes]) -> None:
         self._table = table
         self._file = file
+        self.rows = 0
+        """Rows written so far."""
         self._stream = pa.ipc.new_stream(file, SCHEMAS[table])
         file.flush()
 
@@ -29,23 +31,37 @@ class Journal:
         if batch.num_rows:
             self._stream.write_batch(batch)
             self._file.flush()
+            self.rows += batch.num_rows
 
     def close(self) -> None:
         """End the stream and close the file."""
         self._stream.close()
         self._file.close()
 
+    def abandon(self) -> None:
+        """Close the file as it is, without the stream's end."""
+        self._file.close()
+
 
 def read_journal(table: str, path: Path) -> pa.Table:
-    """Return the whole batches of a journal; a cut or empty file gives the rows before the cut."""
+    """Return the whole batches of a journal; a cut or empty file gives the rows before the cut.
+
+    Raises FileNotFoundError when there is no such file, ValueError when it holds another schema.
+    """
     schema = SCHEMAS[table]
     batches: list[pa.RecordBatch] = []
-    try:
-        with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as stream:
-            if not stream.schema.equals(schema):
-                return schema.empty_table()
-            batches.extend(stream)
-    except (pa.ArrowException, OSError, StopIteration):
-        # The tail is cut where the writer died; what came before it is whole.
-        pass
+    with pa.OSFile(str(path), "rb") as file:
+        try:
+            stream = pa.ipc.open_stream(file)
+            found = stream.schema
+        except (pa.ArrowException, OSError):
+            return schema.empty_table()
+        if not found.equals(schema):
+            raise ValueError(f"{path} holds other columns than this shardtoll's {table}")
+        try:
+            for batch in stream:
+                batches.append(batch)
+        except (pa.ArrowException, OSError):
+            # The tail is cut where the writer died; what came before it is whole.
+            pass
     return pa.Table.from_batches(batches, schema=schema)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.record import Group, Run
-from shardtoll.ledger.tables import SCHEMAS, to_frame
+from shardtoll.ledger.tables import SCHEMAS, check, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +31,8 @@ class Ledger:
     """Findings made while the job ran, as those of the gradient check."""
 
     def __post_init__(self) -> None:
-        for name, schema in SCHEMAS.items():
-            if not self.tables[name].schema.equals(schema):
-                raise ValueError(f"table {name} does not have the ledger's schema")
+        for name in SCHEMAS:
+            check(name, self.tables[name])
 
     def frame(self, table: str) -> pd.DataFrame:
         """Return one table (`steps`, `collectives`, `computes`, `counts`, `notices`) as a frame."""
@@ -89,13 +88,19 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
         ranks_seen=tuple(sorted(seen)),
         hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
         mesh=max((part.run.mesh for part in ordered), key=len),
-        ranks_per_host=_ranks_per_host(ordered),
+        ranks_per_host=_ranks_per_host(ordered, len(seen)),
     )
     findings = tuple(dict.fromkeys(finding for part in ordered for finding in part.findings))
     return Ledger(run, _merged_groups(ordered), tables, findings)
 
 
-def _ranks_per_host(parts: Iterable[Ledger]) -> int | None:
+def _ranks_per_host(parts: Sequence[Ledger], seen: int) -> int | None:
+    """What the ranks say of it if they agree; else counted, which takes every rank to be here."""
+    said = {part.run.ranks_per_host for part in parts}
+    if len(said) == 1 and None not in said:
+        return said.pop()
+    if seen < parts[0].run.world_size:
+        return None
     by_host: dict[str, int] = {}
     for part in parts:
         for host in part.run.hosts:

@@ -42,13 +42,22 @@ def pack(ledger: Ledger) -> bytes:
 
 
 def unpack(data: bytes) -> Ledger:
-    """Return the ledger; ValueError, KeyError or pa.ArrowException when the bytes are none."""
+    """Return the ledger; ValueError when the bytes are none, or cut."""
+    try:
+        return _unpack(data)
+    except (KeyError, TypeError, OSError, pa.ArrowException) as error:
+        raise ValueError(f"no packed ledger ({error})") from error
+
+
+def _unpack(data: bytes) -> Ledger:
     at = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     head = json.loads(data[_HEAD_BYTES:at])
     tables = {}
     for table, size in zip(SCHEMAS, head["sizes"], strict=True):
         tables[table] = pq.read_table(pa.BufferReader(data[at : at + size])).cast(SCHEMAS[table])
         at += size
+    if at > len(data):
+        raise ValueError(f"{len(data)} bytes where {at} were packed")
     return Ledger(
         run=run_from_json(head["run"]),
         groups=tuple(group_from_json(group) for group in head["groups"]),

@@ -5,6 +5,7 @@ None means unknown everywhere; it is never a stand-in for zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
@@ -18,9 +19,25 @@ CONSERVATION_TOLERANCE: Final = 1e-3
 """Rule 1 of the accounting: the parts of a step add up to its duration within 0.1 %."""
 
 
+HASH_RANGE: Final = range(-(2**63), 2**63)
+"""Fingerprints are signed 64-bit whole numbers, as the tables hold them."""
+
+
 def _require(condition: bool, what: str) -> None:
     if not condition:
         raise ValueError(what)
+
+
+def _require_not_negative(record: object, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        _require(value is None or value >= 0, f"{name} {value} < 0")
+
+
+def _require_hash(record: object, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        _require(value is None or value in HASH_RANGE, f"{name} {value} does not fit 64 signed bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,8 @@ class Run:
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
         _require(list(self.ranks_seen) == sorted(set(self.ranks_seen)), "ranks_seen must ascend")
+        outside = [rank for rank in self.ranks_seen if not 0 <= rank < self.world_size]
+        _require(not outside, f"ranks {outside} in a job of {self.world_size}")
 
     @property
     def ranks_missing(self) -> tuple[int, ...]:
@@ -72,6 +91,7 @@ class Group:
 
     def __post_init__(self) -> None:
         _require(len(self.ranks) >= 1, f"group {self.name} has no ranks")
+        _require(len(set(self.ranks)) == len(self.ranks), f"group {self.name} holds a rank twice")
 
     @property
     def size(self) -> int:
@@ -180,9 +200,19 @@ class Collective:
     def __post_init__(self) -> None:
         _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
         _require(self.group_size >= 1, f"group size {self.group_size} < 1")
-        for name in ("message_bytes", "wire_bytes", "duration_ns", "exposed_ns", "wait_ns", "transfer_ns"):
-            value = getattr(self, name)
-            _require(value is None or value >= 0, f"{name} {value} < 0")
+        _require_not_negative(
+            self,
+            "message_bytes",
+            "wire_bytes",
+            "duration_ns",
+            "exposed_ns",
+            "wait_ns",
+            "transfer_ns",
+            "floor_ns",
+        )
+        _require_hash(self, "input_hash")
+        rate = self.busbw_gbps
+        _require(rate is None or (math.isfinite(rate) and rate >= 0), f"busbw_gbps {rate} is no rate")
 
     @property
     def known_op(self) -> bool:
@@ -221,7 +251,8 @@ class Compute:
 
     def __post_init__(self) -> None:
         _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
-        _require(self.flops >= 0, f"flops {self.flops} < 0")
+        _require_not_negative(self, "flops", "duration_ns")
+        _require_hash(self, "input_hash", "output_hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +266,9 @@ class Count:
     """Growth of the group's own sequence number over the step; None where it cannot be read."""
     recorded: int
     """What our records of this group account for in that number."""
+
+    def __post_init__(self) -> None:
+        _require_not_negative(self, "issued", "recorded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from shardtoll.ledger.errors import SchemaError
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
-from shardtoll.ledger.tables import SCHEMAS, to_frame, to_records
+from shardtoll.ledger.tables import SCHEMAS, check, to_frame, to_records
 from shardtoll.ledger.wiring import part
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class Report:
     tables: Mapping[str, pa.Table]
     """The ledger's tables; `collectives` with wait, transfer, busbw and floor filled in."""
     findings: tuple[Finding, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name in SCHEMAS:
+            check(name, self.tables[name])
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -110,25 +114,36 @@ class Report:
                 run=run_from_json(document["run"]),
                 fabric=FabricInfo(**document["fabric"]),
                 groups=tuple(group_from_json(group) for group in document["groups"]),
-                tables={
-                    name: pa.Table.from_pylist(document[name], schema=schema)
-                    for name, schema in SCHEMAS.items()
-                },
+                tables={name: _table_from_json(name, document[name]) for name in SCHEMAS},
                 findings=tuple(finding_from_json(finding) for finding in document["findings"]),
             )
-        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
             raise SchemaError(
                 f"{where} is damaged ({error})", "write it again with `-o report.json`"
             ) from error
 
     @classmethod
     def load(cls, path: Path) -> Report:
-        """Return the report in a JSON file; SchemaError when it is none."""
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+        """Return the report in a JSON file; SchemaError when it is none or cannot be read."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchemaError(
+                f"{path} cannot be read as a report ({error})", "write one with `-o report.json`"
+            ) from error
+        return cls.from_json(text, str(path))
 
     def _repr_html_(self) -> str:
         html: str = part("notebook")(self)
         return html
+
+
+def _table_from_json(name: str, rows: object) -> pa.Table:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name} is no list of objects")
+    table = pa.Table.from_pylist(rows, schema=SCHEMAS[name])
+    check(name, table)
+    return table
 
 
 def analyze(ledger: Ledger, fabric: object | None = None) -> Report:

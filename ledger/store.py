@@ -32,12 +32,17 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.journal import Journal, read_journal
 from shardtoll.ledger.ledger import Ledger, merge
 from shardtoll.ledger.record import Group, Notice, Run, StepRows
-from shardtoll.ledger.tables import SCHEMAS, to_table
+from shardtoll.ledger.tables import SCHEMAS, check, to_table
 
 STORE_VERSION: Final = 1
 _OURS = re.compile(rf"^(run|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|arrows|parquet)(\.part)?$")
+_AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "steps")
 """`steps` last: a step whose row is there has all its other rows."""
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _name(stem: str, rank: int, suffix: str) -> str:
@@ -59,27 +64,38 @@ def clear(folder: Path, rank: int | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
+def clear_others(folder: Path, run_id: str) -> None:
+    """Remove the files of ranks that belong to another run than `run_id`.
+
+    An earlier run of more ranks leaves some behind. To be called by one rank, once every rank of
+    this run has described itself or is known to be gone.
+    """
+    for rank in ranks_in(folder):
+        if _run_id(folder, rank) != run_id:
+            clear(folder, rank)
+
+
 class RankWriter:
     """Writes one rank's part of a run; every `append` is safe against a kill right after it."""
 
     def __init__(self, folder: Path, rank: int, run_id: str) -> None:
         """Open the rank's files in `folder`, which is made where it is missing.
 
-        Raises RunFolderError when the folder cannot be made or written.
+        `run_id` is the same on all ranks of a run and differs between runs. Raises RunFolderError
+        when the folder cannot be made or written.
         """
         self.folder = folder
         self.rank = rank
         self._run_id = run_id
-        self._meta: dict[str, Any] = {}
+        self._journals: dict[str, Journal] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             clear(folder, rank)
-            self._journals = {
-                # A journal lives as long as the writer; close() closes it.
-                table: Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
-                for table in SCHEMAS
-            }
+            for table in SCHEMAS:
+                # A journal lives as long as the writer; close() or abandon() closes it.
+                self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
         except OSError as error:
+            self.abandon()
             raise RunFolderError(
                 f"run folder {folder} cannot be written ({error.strerror or error})", "name another with out="
             ) from error
@@ -88,9 +104,9 @@ class RankWriter:
         self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = (), *, closed: bool = False
     ) -> None:
         """Write what is known of the run itself; may be called again as more becomes known."""
-        self._meta = rank_meta(run, groups, findings, run_id=self._run_id, closed=closed)
+        meta = rank_meta(run, groups, findings, run_id=self._run_id, closed=closed)
         _write_whole(
-            self.folder / _name("run", self.rank, "json"), json.dumps(self._meta, allow_nan=False).encode()
+            self.folder / _name("run", self.rank, "json"), json.dumps(meta, allow_nan=False).encode()
         )
 
     def append(self, rows: StepRows) -> None:
@@ -102,17 +118,33 @@ class RankWriter:
             self._journals[table].append(records)
 
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
-        """Turn the journals into Parquet, mark the rank closed and return its ledger."""
-        for journal in self._journals.values():
-            journal.close()
+        """Turn the journals into Parquet, mark the rank closed and return its ledger.
+
+        Raises RunFolderError when the files were removed or changed meanwhile, or the disk is full.
+        """
         tables = {}
-        for table in SCHEMAS:
-            path = self.folder / _name(table, self.rank, "arrows")
-            tables[table] = read_journal(table, path)
-            _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
-            path.unlink(missing_ok=True)
-        self.describe(run, groups, findings, closed=True)
+        try:
+            for table, journal in self._journals.items():
+                journal.close()
+                path = self.folder / _name(table, self.rank, "arrows")
+                tables[table] = read_journal(table, path)
+                if tables[table].num_rows != journal.rows:
+                    raise OSError(f"{path.name} lost rows")
+                _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
+                path.unlink()
+            self.describe(run, groups, findings, closed=True)
+        except OSError as error:
+            self.abandon()
+            raise RunFolderError(
+                f"run folder {self.folder} cannot be finished ({error.strerror or error})",
+                "give each job a folder of its own and leave it alone while the job runs",
+            ) from error
         return Ledger(run, tuple(groups), tables, tuple(findings))
+
+    def abandon(self) -> None:
+        """Close the files as they are; the rank then reads as one that died. Safe to call twice."""
+        for journal in self._journals.values():
+            journal.abandon()
 
 
 def rank_meta(
@@ -136,29 +168,34 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
-    """Write another rank's ledger, gathered over the network, unless that rank's own files are here."""
+    """Write another rank's ledger, gathered over the network, unless that rank's own files are here.
+
+    Files that an earlier run left for that rank are replaced.
+    """
     (rank,) = ledger.run.ranks_seen
     path = folder / _name("run", rank, "json")
-    if path.exists():
+    if path.exists() and _run_id(folder, rank) == run_id:
         return
+    clear(folder, rank)
     for table, data in ledger.tables.items():
         _write_parquet(folder / _name(table, rank, "parquet"), data)
     meta = rank_meta(ledger.run, ledger.groups, ledger.findings, run_id=run_id, closed=True)
     _write_whole(path, json.dumps(meta, allow_nan=False).encode())
 
 
-def _read_table(folder: Path, table: str, rank: int) -> pa.Table:
+def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table:
     path = folder / _name(table, rank, "parquet")
-    if not path.exists():
-        return read_journal(table, folder / _name(table, rank, "arrows"))
     try:
-        data = pq.read_table(path)
-        return data.select(SCHEMAS[table].names).cast(SCHEMAS[table])
+        if not closed and not path.exists():
+            path = folder / _name(table, rank, "arrows")
+            return read_journal(table, path)
+        data = pq.read_table(path).select(SCHEMAS[table].names).cast(SCHEMAS[table])
+        check(table, data)
+        return data
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path} is missing", _AGAIN) from error
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise RunFolderError(
-            f"{path} is damaged or cut short ({str(error).splitlines()[0]})",
-            "run the job again, or remove that rank's files to report the others",
-        ) from error
+        raise RunFolderError(f"{path} is damaged or cut short ({_first_line(error)})", _AGAIN) from error
 
 
 def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -171,12 +208,21 @@ def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     return kept
 
 
+def _run_id(folder: Path, rank: int) -> str | None:
+    """The run that a rank's files belong to; None where they do not say."""
+    try:
+        meta = json.loads((folder / _name("run", rank, "json")).read_text(encoding="utf-8"))
+        return str(meta["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         version = meta["store_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged ({error})", "run the job again") from error
+        raise RunFolderError(f"{path} is damaged ({_first_line(error)})", _AGAIN) from error
     if version != STORE_VERSION:
         raise SchemaError(
             f"{path} has store version {version}, this shardtoll reads {STORE_VERSION}",
@@ -192,20 +238,21 @@ def read_rank(folder: Path, rank: int) -> Ledger:
     """
     path = folder / _name("run", rank, "json")
     meta = _read_meta(path)
-    tables = {table: _read_table(folder, table, rank) for table in SCHEMAS}
     try:
-        run = run_from_json(meta["run"])
+        closed = meta["closed"]
+        run = replace(run_from_json(meta["run"]), ranks_seen=(rank,))
         groups = tuple(group_from_json(group) for group in meta["groups"])
         findings = tuple(finding_from_json(finding) for finding in meta["findings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{path} is damaged ({error})", "run the job again") from error
-    if not meta["closed"]:
+        raise RunFolderError(f"{path} is damaged ({_first_line(error)})", _AGAIN) from error
+    tables = {table: _read_table(folder, table, rank, closed=closed) for table in SCHEMAS}
+    if not closed:
         tables = _finished_only(tables)
         steps = tables["steps"].num_rows
-        text = f"rank {rank} ended before its session closed; its {steps} finished steps are counted"
+        text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
         notice = to_table("notices", [Notice(rank, "rank-incomplete", text)])
         tables["notices"] = pa.concat_tables([tables["notices"], notice])
-    return Ledger(replace(run, ranks_seen=(rank,)), groups, tables, findings)
+    return Ledger(run, groups, tables, findings)
 
 
 def ranks_in(folder: Path) -> list[int]:
@@ -229,9 +276,14 @@ def read_run(folder: Path) -> Ledger:
     ranks = ranks_in(folder)
     if not ranks:
         raise RunFolderError(f"{folder} holds no shardtoll run", "name the folder given as out= to audit()")
+    parts = [read_rank(folder, rank) for rank in ranks]
+    runs = {_run_id(folder, rank) for rank in ranks}
     try:
-        return merge([read_rank(folder, rank) for rank in ranks])
+        if len(runs) > 1:
+            raise ValueError(f"{len(runs)} run ids")
+        return merge(parts)
     except ValueError as error:
         raise RunFolderError(
-            f"{folder} mixes files of several runs ({error})", "write each run to its own"
+            f"{folder} mixes files of several runs ({error})",
+            "write each run to a folder of its own, and empty this one before it is used again",
         ) from error

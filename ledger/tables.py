@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.ledger.record import Collective, Compute, Count, Notice, Step
 
@@ -51,11 +52,27 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, rec
 
 
 def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
-    """Return the records as one Arrow batch of that table's schema."""
+    """Return the records as one Arrow batch of that table's schema; ValueError where one is unfit."""
     schema = SCHEMAS[table]
     rows = list(records)
     columns = [pa.array([getattr(row, f.name) for row in rows], type=f.type) for f in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    check(table, batch)
+    return batch
+
+
+def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
+    """Raise ValueError unless the data has the table's schema, what must be known, and no NaN.
+
+    Arrow itself does not look for nulls in columns declared to have none.
+    """
+    if not data.schema.equals(SCHEMAS[table]):
+        raise ValueError(f"table {table} does not have the ledger's schema")
+    for item, column in zip(data.schema, data.columns, strict=True):
+        if column.null_count and not item.nullable:
+            raise ValueError(f"{table}.{item.name} is missing in {column.null_count} rows")
+        if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+            raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:

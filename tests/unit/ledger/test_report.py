@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from shardtoll.ledger import SCHEMA_VERSION, FabricInfo, Report, SchemaError, analyze, merge, wiring
+from shardtoll.ledger.tables import to_table
+
+RUN = "world_size backend device torch hosts mesh source ranks_seen"
+FABRIC = "name provenance"
+STEP = "step rank duration_ns compute_ns exposed_comm_ns exposed_copy_ns idle_ns unattributed_ns"
+COLLECTIVE = """step rank group group_size mesh_dim seq op dtype message_bytes wire_bytes start_ns duration_ns
+    exposed_ns wait_ns transfer_ns busbw_gbps floor_ns phase implicit placements_from placements_to
+    caused_by_op module parameter source"""
+FINDING = """kind severity title toll_ns floor_ns saving_ns bytes count ranks where evidence remedy
+    confidence"""
+WHERE = "phase module parameter op source group mesh_dim"
+"""The fields of `report -o x.json` that others may rely on (schema version 1)."""
+
+
+@pytest.fixture
+def report(make) -> Report:
+    ledger = merge([make.ledger(rank) for rank in range(2)])
+    findings = (make.finding(), make.finding(kind="straggler", toll_ns=None, saving_ns=None, remedy=None))
+    return Report(
+        ledger.run, FabricInfo("loopback-gloo", "measured here"), ledger.groups, ledger.tables, findings
+    )
+
+
+def test_a_report_survives_json(report):
+    again = Report.from_json(report.to_json())
+    assert again == report
+    assert again.to_json() == report.to_json()
+
+
+def test_json_has_every_field_of_the_contract(report):
+    document = json.loads(report.to_json())
+    assert document["schema_version"] == SCHEMA_VERSION == 1
+    assert set(RUN.split()) <= set(document["run"])
+    assert set(FABRIC.split()) == set(document["fabric"])
+    assert len(document["steps"]) == 4
+    assert len(document["collectives"]) == 8
+    assert len(document["findings"]) == 2
+    assert all(set(STEP.split()) <= set(row) for row in document["steps"])
+    assert all(set(COLLECTIVE.split()) <= set(row) for row in document["collectives"])
+    assert all(set(FINDING.split()) == set(row) for row in document["findings"])
+    assert all(set(WHERE.split()) == set(row["where"]) for row in document["findings"])
+
+
+def test_unknown_is_null_in_json_never_nan(make, report):
+    unknown = dict.fromkeys(
+        ("seq", "dtype", "message_bytes", "wire_bytes", "start_ns", "duration_ns", "exposed_ns", "source")
+    )
+    tables = {**report.tables, "collectives": to_table("collectives", [make.collective(None, **unknown)])}
+    text = Report(report.run, report.fabric, report.groups, tables, report.findings).to_json()
+
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} in the report")
+
+    (row,) = json.loads(text, parse_constant=refuse)["collectives"]
+    assert all(row[name] is None for name in unknown)
+    assert row["busbw_gbps"] is None
+    assert row["step"] is None
+
+
+def test_a_table_with_nan_makes_no_report(report):
+    table = report.tables["collectives"]
+    index = table.schema.get_field_index("busbw_gbps")
+    nan = pa.array([float("nan")] * table.num_rows)
+    tables = {**report.tables, "collectives": table.set_column(index, table.schema.field(index), nan)}
+    with pytest.raises(ValueError, match="busbw_gbps holds NaN"):
+        Report(report.run, report.fabric, report.groups, tables, report.findings)
+
+
+def test_frames_and_notices_come_from_the_tables(report):
+    assert report.steps["duration_ns"].sum() == 4000
+    assert report.collectives["op"].unique().tolist() == ["all_reduce"]
+    assert report.computes["flops"].tolist() == [65536] * 4
+    assert [notice.rank for notice in report.notices] == [0, 0, 1, 1]
+
+
+def test_a_report_file_is_loaded(report, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(report.to_json())
+    assert Report.load(path) == report
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "{}", '"report"', '{"steps": []}', "[1]"])
+def test_what_is_no_report_is_refused(text):
+    with pytest.raises(SchemaError) as caught:
+        Report.from_json(text, "x.json")
+    assert str(caught.value) == "x.json is not a shardtoll report: write one with `-o report.json`"
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None])
+def test_another_schema_version_is_refused(report, version):
+    document = {**json.loads(report.to_json()), "schema_version": version}
+    with pytest.raises(SchemaError) as caught:
+        Report.from_json(json.dumps(document), "x.json")
+    assert caught.value.message == f"x.json has schema version {version}, this shardtoll reads 1"
+    assert caught.value.hint == "upgrade shardtoll, or write the report again with this version"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"run": None},
+        {"run": {}},
+        {"fabric": {"name": "x"}},
+        {"groups": [{}]},
+        {"findings": [{"kind": "straggler"}]},
+        {"steps": None},
+        {"steps": {"step": 1}},
+        {"steps": [1]},
+        {"steps": "none"},
+        {"steps": [{}]},
+        {"steps": [{"step": 2**70}]},
+        {"collectives": [{"step": "first"}]},
+        {"collectives": [{"busbw_gbps": float("nan")}]},
+    ],
+)
+def test_a_damaged_report_is_refused(report, damage):
+    document = {**json.loads(report.to_json()), **damage}
+    with pytest.raises(SchemaError) as caught:
+        Report.from_json(json.dumps(document), "x.json")
+    assert caught.value.message.startswith("x.json is damaged (")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["run", "fabric", "groups", "findings", "steps", "notices"])
+def test_a_report_that_lacks_a_part_is_refused(report, name):
+    document = json.loads(report.to_json())
+    del document[name]
+    with pytest.raises(SchemaError, match=f"x.json is damaged \\('{name}'\\)"):
+        Report.from_json(json.dumps(document), "x.json")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "binary.json"):
+        with pytest.raises(SchemaError, match="cannot be read as a report") as caught:
+            Report.load(path)
+        assert str(path) in caught.value.message
+
+
+def test_show_analyze_and_notebooks_go_through_the_wiring(make, report, monkeypatch):
+    calls: list[tuple[object, ...]] = []
+
+    def stand_in(name):
+        def called(*given, **named):
+            calls.append((name, *given, named))
+            return "<p>bill</p>" if name == "notebook" else report
+
+        return called
+
+    monkeypatch.setattr("shardtoll.ledger.report.part", stand_in)
+    ledger = make.ledger()
+    report.show(width=80)
+    assert analyze(ledger, "fabric") is report
+    assert report._repr_html_() == "<p>bill</p>"
+    assert calls == [
+        ("terminal", report, {"width": 80}),
+        ("analyze", ledger, "fabric", {}),
+        ("notebook", report, {}),
+    ]
+
+
+@pytest.mark.parametrize("name", wiring.PARTS)
+def test_every_part_of_the_wiring_exists(name):
+    assert callable(wiring.part(name))
+
+
+def test_an_unknown_part_is_an_error():
+    with pytest.raises(KeyError):
+        wiring.part("coffee")
+
+
+def test_the_ledger_imports_none_of_the_parts():
+    """Reading the file, not trusting the linter alone: `wiring` names its users only as text."""
+    source = Path(wiring.__file__).read_text()
+    imports = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
+    assert not any("shardtoll" in line for line in imports)
