@@ -1,1 +1,5 @@
-"""."""
+"""Everything that makes records. `audit` is what a user imports; it needs torch and pyarrow only."""
+
+from shardtoll.profiler.live.session import Session, audit
+
+__all__ = ["Session", "audit"]

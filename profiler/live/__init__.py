@@ -1,1 +1,1 @@
-"""."""
+"""Capture inside a running job: the only folder that imports torch."""

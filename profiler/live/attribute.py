@@ -1,0 +1,173 @@
+"""From a stack's raw facts to a place in the user's program."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from shardtoll.profiler.live.decode import Tensors
+from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
+from shardtoll.profiler.live.groups import Groups
+from shardtoll.profiler.live.names import Names, clean
+from shardtoll.profiler.live.pending import Place
+
+_MANY: Final = 3
+"""Parameters named one by one; of more, the first and how many follow."""
+_MAX_JUMP: Final = 64
+_LEAF: Final = (1 << 64) - 1
+"""Sequence number of AccumulateGrad nodes."""
+
+
+def placements_text(spec: Any) -> str | None:
+    """Return a DTensorSpec's placements as `(Shard(0), Replicate())`."""
+    placements = getattr(spec, "placements", None)
+    return None if placements is None else "(" + ", ".join(_placement(p) for p in placements) + ")"
+
+
+def _placement(placement: Any) -> str:
+    text = repr(placement)
+    # Shard prints as Shard(dim=0), Partial as Partial(sum): one short form for both.
+    return text.replace("dim=", "")
+
+
+def replicated_dims(cause: Cause) -> str | None:
+    """Return the mesh dims on which every DTensor input of the running operator is Replicate.
+
+    Looks at the inputs as the operator runs on them, after DTensor redistributed them. None where no
+    DTensor operator runs or there is no such dim.
+    """
+    info = cause.dtensor_info
+    sharding = getattr(info, "output_sharding", None)
+    if sharding is None:
+        return None
+    schema = getattr(sharding, "redistribute_schema", None) if sharding.needs_redistribute else None
+    schema = schema or getattr(info, "schema", None)
+    specs = [spec for spec in getattr(schema, "args_schema", ()) if hasattr(spec, "placements")]
+    if not specs:
+        return None
+    mesh = specs[0].mesh
+    names = mesh.mesh_dim_names or tuple(str(dim) for dim in range(mesh.ndim))
+    dims = [
+        names[dim]
+        for dim in range(mesh.ndim)
+        if mesh.size(dim) > 1 and all(spec.placements[dim].is_replicate() for spec in specs)
+    ]
+    return ",".join(dims) or None
+
+
+class Attribution:
+    """Turns stacks into places; remembers which forward line each autograd node came from."""
+
+    def __init__(self, names: Names, groups: Groups) -> None:
+        self._names = names
+        self._groups = groups
+        self._stack = Stack()
+        self._nodes: dict[int, tuple[str | None, str | None, str | None]] = {}
+        self._next_node = torch._C._autograd._get_sequence_nr()
+        self._backward_ran = False
+        self._gradients_noted = False
+
+    def new_step(self) -> None:
+        """Forget what belongs to the last step: nodes, addresses."""
+        self._nodes.clear()
+        self._names.forget_addresses()
+        self._backward_ran = self._gradients_noted = False
+
+    def note_nodes(self, next_node: int, frame: FrameType) -> None:
+        """Note that the autograd nodes made since the last call belong to the line now running."""
+        first = max(self._next_node, next_node - _MAX_JUMP)
+        self._next_node = next_node
+        cause = self._stack.cause(frame, whole=False)
+        place = (self._module(cause), cause.source, cause.api)
+        for node in range(first, next_node):
+            self._nodes[node] = place
+
+    @property
+    def next_node(self) -> int:
+        """The sequence number that the next autograd node had when last looked at."""
+        return self._next_node
+
+    def _module(self, cause: Cause) -> str | None:
+        if cause.module_name is not None:
+            return clean(cause.module_name)
+        if cause.module is None:
+            return None
+        name = self._names.module(cause.module)
+        if name is None and isinstance(cause.root, nn.Module):
+            self._names.add_root(cause.root)
+            self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
+            name = self._names.module(cause.module)
+        return name
+
+    def _phase(self, cause: Cause) -> str:
+        if torch._C._current_graph_task_id() != -1:
+            self._backward_ran = True
+            self._gradients_noted = False
+            return "recompute" if cause.phase == "recompute" else "backward"
+        if cause.phase is not None:
+            return cause.phase
+        if cause.module is not None:
+            self._backward_ran = False
+            return "forward"
+        return "forward" if torch.is_grad_enabled() and not self._backward_ran else "other"
+
+    def place(self, frame: FrameType, inputs: Tensors = ()) -> tuple[Place, Cause]:
+        """Return where the operator called from `frame` came from, and the stack's raw facts."""
+        cause = self._stack.cause(frame)
+        for spec in (cause.from_spec, cause.to_spec):
+            mesh = getattr(spec, "mesh", None)
+            if mesh is not None:
+                self._groups.note_mesh(mesh)
+        phase = self._phase(cause)
+        module = self._module(cause)
+        source, api = cause.source, cause.api
+        parameter = self._parameter(cause, phase, inputs)
+        if phase == "backward":
+            node = torch._C._current_autograd_node()
+            number = node._sequence_nr() if node is not None else None
+            if number == _LEAF:
+                variable = getattr(node, "variable", None)
+                parameter = parameter or self._names.parameter(variable)
+                # Nothing in Python asked, and a gradient was just finished: DDP's reducer.
+                api = api if cause.from_python else "DistributedDataParallel.reducer"
+            elif number is not None and number in self._nodes:
+                forward_module, forward_source, forward_api = self._nodes[number]
+                module = module if module is not None else forward_module
+                source = forward_source or source
+                if api is None or api.startswith(FUNCOL):
+                    api = forward_api or api
+        if module is None and parameter is not None and "," not in parameter:
+            module = self._names.owner(parameter)
+        asked_by = cause.dtensor_op if cause.implicit else api
+        place = Place(
+            phase=phase,
+            module=module,
+            parameter=parameter,
+            source=source,
+            caused_by_op=asked_by,
+            implicit=cause.implicit,
+            placements_from=placements_text(cause.from_spec),
+            placements_to=placements_text(cause.to_spec),
+        )
+        return place, cause
+
+    def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
+        if cause.fsdp_group is not None:
+            names = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
+            known = [clean(name) for name in names if name]
+            if len(known) <= _MANY:
+                return ", ".join(known) or None
+            return f"{known[0]}, ... ({len(known)} parameters)"
+        if phase in ("optimizer", "other") and not self._gradients_noted:
+            self._names.note_gradients()
+            self._gradients_noted = True
+        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs[:1]
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                name = self._names.at_address(tensor)
+                if name is not None:
+                    return name
+        return None

@@ -1,0 +1,269 @@
+"""Who asked for this operator: one walk up the Python stack, no hooks.
+
+The stack at an operator tells its phase (the nearest of autograd's engine, a checkpoint's recompute, an
+optimizer), its module (the nearest `nn.Module` call), the user's own line, and, for what DTensor or
+FSDP2 inserted, from which placements to which and for which operator. Nothing has to be installed in
+the model, so nothing can be left behind in it.
+
+Only frames of torch's own short functions have their locals read: reading the locals of a user's
+frame could keep large tensors alive for longer than the user's program does (Python < 3.13).
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_OURS: Final = tuple(
+    os.path.join(_HERE, folder) + os.sep for folder in ("profiler", "analyzers", "ledger", "cli", "dashboards")
+)
+_LIBRARIES: Final = tuple(
+    {
+        path + os.sep
+        for path in (
+            *site.getsitepackages(),
+            site.getusersitepackages(),
+            sysconfig.get_path("stdlib"),
+            sysconfig.get_path("purelib"),
+        )
+    }
+)
+
+
+@dataclass(slots=True)
+class Cause:
+    """What the stack says about one operator; None where it says nothing."""
+
+    phase: str | None = None
+    module: nn.Module | None = None
+    module_name: str | None = None
+    """Name that a wrapper API itself keeps, as FSDP2 does."""
+    root: nn.Module | None = None
+    """Outermost module being called."""
+    source: str | None = None
+    api: str | None = None
+    """The API that asked: `FSDP.unshard`, `RowwiseParallel`, `all_reduce`, ..."""
+    from_python: bool = False
+    """A Python function issued the collective; otherwise C++ did, and waits for it unseen."""
+    from_spec: Any = None
+    to_spec: Any = None
+    redistributed: torch.Tensor | None = None
+    """The local tensor a DTensor redistribution started from."""
+    implicit: bool = False
+    dtensor_op: str | None = None
+    """The DTensor operator on whose behalf this runs."""
+    dtensor_info: Any = None
+    """DTensor's own description of the operator it runs."""
+    fsdp_group: Any = None
+    """FSDP2's parameter group, where its code is on the stack."""
+    settled: bool = False
+    """A module call or the engine was passed: what lies further out did not ask for this operator."""
+    in_library: str | None = None
+    """`file:line (function)` of the nearest frame outside torch that is not the user's either."""
+
+
+Reader = Callable[[FrameType, Cause], None]
+"""What one known function tells about the operators below it; nearer frames are read first."""
+
+
+def _engine(_: FrameType, cause: Cause) -> None:
+    if cause.phase is None:
+        cause.phase = "backward"
+    cause.settled = True
+
+
+def _recompute(_: FrameType, cause: Cause) -> None:
+    if cause.phase is None:
+        cause.phase = "recompute"
+
+
+def _optimizer(_: FrameType, cause: Cause) -> None:
+    if cause.phase is None:
+        cause.phase = "optimizer"
+
+
+def _module_call(frame: FrameType, cause: Cause) -> None:
+    module = frame.f_locals.get("self")
+    if isinstance(module, nn.Module):
+        # A module called below the engine is a recomputed one; the engine's own module comes from autograd.
+        if cause.module is None and cause.phase not in ("backward", "optimizer"):
+            cause.module = module
+        cause.root = module
+        cause.settled = True
+
+
+def _redistribute(frame: FrameType, cause: Cause) -> None:
+    if cause.from_spec is None:
+        found = frame.f_locals
+        cause.from_spec, cause.to_spec = found.get("current_spec"), found.get("target_spec")
+        cause.redistributed = found.get("local_tensor")
+
+
+def _redistribute_args(_: FrameType, cause: Cause) -> None:
+    cause.implicit = cause.implicit or not cause.settled
+
+
+def _dispatch(frame: FrameType, cause: Cause) -> None:
+    if cause.dtensor_op is None and not cause.settled:
+        found = frame.f_locals
+        op = found.get("op_call")
+        cause.dtensor_op = str(op) if op is not None else None
+        cause.dtensor_info = found.get("op_info")
+
+
+def _fsdp2(api: str) -> Reader:
+    def read(frame: FrameType, cause: Cause) -> None:
+        if cause.settled:
+            return
+        group = frame.f_locals.get("self")
+        cause.api = api
+        if cause.fsdp_group is None and hasattr(group, "fsdp_params"):
+            cause.fsdp_group = group
+            cause.module_name = getattr(group, "_module_fqn", None)
+
+    return read
+
+
+def _api(name: str | None = None, *, issues: bool = False) -> Reader:
+    """Name the cause; a wrapper further out, as `full_tensor` around `redistribute`, names it better."""
+
+    def read(frame: FrameType, cause: Cause) -> None:
+        cause.from_python = cause.from_python or issues
+        if not cause.settled:
+            code = frame.f_code
+            # co_qualname is there from Python 3.11 on; before, the bare function name has to do.
+            qualified = getattr(code, "co_qualname", code.co_name)
+            cause.api = name or str(qualified).split(".")[0]
+
+    return read
+
+
+_CHECKPOINT = "utils/checkpoint.py"
+_FSDP2_GROUPS = ("distributed/fsdp/_fully_shard/_fsdp_param_group.py", "distributed/_composable/fsdp/_fsdp_param_group.py")
+
+_READERS: Final[dict[tuple[str, str], Reader]] = {
+    ("autograd/graph.py", "_engine_run_backward"): _engine,
+    ("autograd/__init__.py", "backward"): _engine,
+    ("autograd/__init__.py", "grad"): _engine,
+    (_CHECKPOINT, "recompute_fn"): _recompute,
+    (_CHECKPOINT, "unpack_hook"): _recompute,
+    # The reentrant kind runs the forward again inside its own backward.
+    (_CHECKPOINT, "backward"): _recompute,
+    ("nn/modules/module.py", "_call_impl"): _module_call,
+    ("nn/utils/clip_grad.py", "*"): _optimizer,
+    ("distributed/optim/zero_redundancy_optimizer.py", "*"): _optimizer,
+    ("distributed/tensor/_redistribute.py", "redistribute_local_tensor"): _redistribute,
+    ("distributed/tensor/_dispatch.py", "redistribute_local_args"): _redistribute_args,
+    ("distributed/tensor/_dispatch.py", "_dispatch_get_local_results_slow_path"): _dispatch,
+    ("distributed/tensor/_dispatch.py", "_dispatch_fast_path_python_tail"): _dispatch,
+    ("distributed/tensor/_dispatch.py", "dispatch"): _dispatch,
+    ("distributed/tensor/parallel/style.py", "*"): _api(),
+    ("distributed/tensor/parallel/loss.py", "*"): _api("loss_parallel"),
+    ("distributed/tensor/_api.py", "full_tensor"): _api("DTensor.full_tensor"),
+    ("distributed/tensor/_api.py", "redistribute"): _api("DTensor.redistribute"),
+    ("distributed/tensor/_api.py", "distribute_tensor"): _api("distribute_tensor"),
+    ("distributed/tensor/_api.py", "to_local"): _api("DTensor.to_local"),
+    ("distributed/tensor/_api.py", "from_local"): _api("DTensor.from_local"),
+    ("nn/parallel/distributed.py", "*"): _api("DistributedDataParallel"),
+    **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
+    **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},
+    **{(path, "finalize_backward"): _fsdp2("FSDP.finalize_backward") for path in _FSDP2_GROUPS},
+    ("distributed/fsdp/_runtime_utils.py", "*"): _api("FSDP1"),
+    ("distributed/fsdp/_flat_param.py", "*"): _api("FSDP1"),
+}
+"""(file under torch, function or `*`) -> what it tells."""
+
+FUNCOL: Final = "funcol."
+"""Prefix of functional collectives; DTensor calls them, so they name a cause only where nothing else does."""
+
+_PUBLIC_APIS: Final = ("distributed/distributed_c10d.py", "distributed/_functional_collectives.py")
+"""Functions here are what a user calls; the outermost of them names the cause."""
+
+
+def _reader_of(path: str, function: str) -> Reader | None:
+    if path.startswith("optim/") and function == "step":
+        return _optimizer
+    if path in _PUBLIC_APIS and not function.startswith("_"):
+        return _api(f"{FUNCOL if 'functional' in path else ''}{function}", issues=True)
+    return _READERS.get((path, function)) or _READERS.get((path, "*"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a code object; kept so that its id cannot be reused."""
+
+    code: CodeType
+    reader: Reader | None
+    place: str | None
+    """`file.py` to show where the frame is the user's or a library's."""
+    is_user: bool
+
+
+class Stack:
+    """Walks stacks; remembers each code object it has met."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def _classify(self, code: CodeType) -> _Known:
+        path = code.co_filename
+        if path.startswith(_TORCH):
+            known = _Known(code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False)
+        elif path.startswith("<") or path.startswith(_OURS):
+            known = _Known(code, None, None, False)
+        else:
+            known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))
+        self._known[id(code)] = known
+        return known
+
+    def cause(self, frame: FrameType | None, *, whole: bool = True) -> Cause:
+        """Return what the stack from `frame` outward says.
+
+        With `whole` false the walk ends once the nearest module and user line are known: enough to
+        note which forward line an autograd node belongs to.
+        """
+        cause = Cause()
+        table = self._known
+        while frame is not None:
+            code = frame.f_code
+            known = table.get(id(code))
+            if known is None:
+                known = self._classify(code)
+            if known.reader is not None:
+                known.reader(frame, cause)
+            elif known.place is not None:
+                if known.is_user:
+                    if cause.source is None:
+                        cause.source = f"{known.place}:{frame.f_lineno} ({code.co_name})"
+                elif cause.in_library is None and cause.source is None:
+                    cause.in_library = f"{known.place}:{frame.f_lineno} ({code.co_name})"
+            if not whole and cause.source is not None and cause.module is not None:
+                break
+            frame = frame.f_back
+        if cause.source is None:
+            cause.source = cause.in_library
+        return cause
+
+
+def _short(path: str) -> str:
+    """Return the path as a user would name it: below the working folder, else its last two parts."""
+    relative = os.path.relpath(path) if not path.startswith(_LIBRARIES) else path
+    if relative.startswith(("..", os.sep)):
+        return os.path.join(*path.split(os.sep)[-2:])
+    return relative
+
+
+def caller_frame(depth: int) -> FrameType:
+    """Return the frame `depth` calls above the caller."""
+    return sys._getframe(depth + 1)

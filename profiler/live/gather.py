@@ -1,0 +1,134 @@
+"""Bringing the ranks' ledgers to rank 0 without a collective, and without waiting for the dead.
+
+Everything goes through the store that torch.distributed already keeps for its own set-up: no group is
+made, no device or transport is touched, and a rank that died keeps nobody waiting: the others hand over
+their ledger and go on; rank 0 waits for those that still live, and at most for a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+log = logging.getLogger("shardtoll")
+
+_CHUNK_BYTES: Final = 4 << 20
+"""torch's TCP store refuses values above 8 MiB."""
+_POLL_S: Final = 0.02
+_OPENING_LIMIT_S: Final = 10.0
+_opened = 0
+
+
+def _default_store() -> Any | None:
+    get = getattr(dist.distributed_c10d, "_get_default_store", None)
+    if get is None or not dist.is_initialized() or dist.get_backend() == "fake":
+        return None
+    return get()
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this host still runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+class Meeting:
+    """One session's place in the store: who is there, which run it is, and what each rank hands over."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        global _opened
+        _opened += 1
+        self.rank = rank
+        self.world_size = world_size
+        self.run_id = uuid.uuid4().hex
+        store = _default_store()
+        self._store = None if store is None else dist.PrefixStore(f"shardtoll/{_opened}", store)
+
+    def open(self, prepare: Callable[[], None]) -> None:
+        """Agree on the run's id. Rank 0 runs `prepare` before any other rank goes on.
+
+        A rank that finds no rank 0 within the limit goes on with an id of its own.
+        """
+        if self._store is None:
+            prepare()
+            return
+        me = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
+        self._store.set(f"alive/{self.rank}", me)
+        if self.rank == 0:
+            prepare()
+            self._store.set("run", self.run_id)
+        else:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Take the run's id from rank 0. Waits in the store, not in a loop: ranks should start together."""
+        assert self._store is not None
+        try:
+            self._store.wait(["run"], timedelta(seconds=_OPENING_LIMIT_S))
+            self.run_id = self._store.get("run").decode()
+        except RuntimeError:
+            log.warning("shardtoll: rank 0 opened no session; rank %d keeps its records to itself", self.rank)
+
+    def hand_over(self, data: bytes) -> None:
+        """Give this rank's ledger to rank 0; a store that is gone is no error."""
+        if self._store is None:
+            return
+        try:
+            chunks = range(0, max(len(data), 1), _CHUNK_BYTES)
+            for index, at in enumerate(chunks):
+                self._store.set(f"data/{self.rank}/{index}", data[at : at + _CHUNK_BYTES])
+            self._store.set(f"done/{self.rank}", str(len(chunks)))
+        except RuntimeError as error:
+            log.warning("shardtoll: rank %d could not hand over its ledger: %s", self.rank, error)
+
+    def collect(self, limit_s: float) -> dict[int, bytes]:
+        """Return what the other ranks handed over; those that died or are late are not in it."""
+        found: dict[int, bytes] = {}
+        if self._store is None:
+            return found
+        deadline_s = time.monotonic() + limit_s
+        waiting = set(range(self.world_size)) - {self.rank}
+        try:
+            while waiting:
+                late = time.monotonic() > deadline_s
+                for rank in sorted(waiting):
+                    if self._store.check([f"done/{rank}"]):
+                        found[rank] = self._take(rank)
+                        waiting.discard(rank)
+                    elif late or self._is_gone(rank):
+                        waiting.discard(rank)
+                if waiting:
+                    time.sleep(_POLL_S)
+        except RuntimeError as error:
+            log.warning("shardtoll: the store went away while ledgers were collected: %s", error)
+        return found
+
+    def _take(self, rank: int) -> bytes:
+        assert self._store is not None
+        count = int(self._store.get(f"done/{rank}"))
+        chunks = []
+        for index in range(count):
+            key = f"data/{rank}/{index}"
+            chunks.append(self._store.get(key))
+            self._store.delete_key(key)
+        return b"".join(chunks)
+
+    def _is_gone(self, rank: int) -> bool:
+        """Whether the rank ran on this host and its process has ended."""
+        assert self._store is not None
+        if not self._store.check([f"alive/{rank}"]):
+            return False
+        them = json.loads(self._store.get(f"alive/{rank}"))
+        return them["host"] == socket.gethostname() and not _is_alive(them["pid"])

@@ -1,0 +1,100 @@
+"""Process groups of the job: names, ranks, mesh dimensions and their own sequence numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.ledger.record import Group
+
+_MESH_PREFIX = "mesh_"
+"""torch names the group of mesh dimension `tp` `mesh_tp` in its description."""
+
+
+def initialized() -> bool:
+    """Whether the default process group exists."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def sequence_number(group: Any) -> int | None:
+    """Return how many collectives the group has issued; None where its backend does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except (RuntimeError, AttributeError):
+        return None
+
+
+class Groups:
+    """Knows every group seen; `mesh` collects dimension name -> size of the meshes seen."""
+
+    def __init__(self) -> None:
+        self.mesh: dict[str, int] = {}
+        self._records: dict[str, Group] = {}
+        self._mesh_dims: dict[str, str] = {}
+        self._meshes: set[int] = set()
+        self._kept_meshes: list[Any] = []
+
+    def note_mesh(self, mesh: Any) -> None:
+        """Learn from a DeviceMesh which group spans which dimension."""
+        if id(mesh) in self._meshes:
+            return
+        self._meshes.add(id(mesh))
+        self._kept_meshes.append(mesh)  # keeps the id from being reused
+        for dim, name in enumerate(mesh.mesh_dim_names or ()):
+            self.mesh.setdefault(name, mesh.size(dim))
+            group_name = mesh.get_group(dim).group_name
+            self._mesh_dims.setdefault(group_name, name)
+            known = self._records.get(group_name)
+            if known is not None and known.mesh_dim is None:
+                del self._records[group_name]
+
+    def note_tensors(self, tensors: Any) -> None:
+        """Learn the meshes of the DTensors among these tensors."""
+        for tensor in tensors:
+            mesh = getattr(tensor, "device_mesh", None)
+            if mesh is not None:
+                self.note_mesh(mesh)
+
+    def record(self, group: Any) -> Group:
+        """Return the record of a torch ProcessGroup."""
+        name = str(group.group_name)
+        found = self._records.get(name)
+        if found is None:
+            description = str(getattr(group, "group_desc", "") or "") or None
+            dim = self._mesh_dims.get(name)
+            if dim is None and description and description.startswith(_MESH_PREFIX):
+                dim = description.removeprefix(_MESH_PREFIX)
+            found = Group(
+                name=name,
+                ranks=tuple(dist.get_process_group_ranks(group)),
+                mesh_dim=dim,
+                backend=str(dist.get_backend(group)),
+                description=description,
+            )
+            self._records[name] = found
+        return found
+
+    def mesh_dim(self, name: str) -> str | None:
+        """Return the mesh dimension that the group of this name spans, as far as known by now."""
+        known = self._records.get(name)
+        return self._mesh_dims.get(name) or (known.mesh_dim if known else None)
+
+    def all_records(self) -> tuple[Group, ...]:
+        """Return every group of this rank, those that no collective used included."""
+        return tuple(self.record(group) for group in live_groups())
+
+
+def live_groups() -> list[Any]:
+    """Return the process groups this rank belongs to now."""
+    if not initialized():
+        return []
+    world = getattr(torch.distributed.distributed_c10d, "_world", None)
+    known = list(getattr(world, "pg_map", ())) or [dist.group.WORLD]
+    return [group for group in known if dist.get_rank(group) >= 0]
+
+
+def sequence_numbers() -> dict[str, int | None]:
+    """Return the sequence number of each of this rank's groups, by name."""
+    return {str(group.group_name): sequence_number(group) for group in live_groups()}

@@ -1,0 +1,98 @@
+"""Fully qualified names of modules and parameters, as the user would write them.
+
+With a model given, names come from it. Without one, the outermost module seen on the stack becomes
+a root and its names are taken from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+_WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(\.|$)")
+
+
+def clean(name: str) -> str:
+    """Return the name without the parts that torch's own wrappers put in."""
+    return _WRAPPERS.sub("", name).rstrip(".")
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a DTensor's local tensor, another tensor itself."""
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
+
+
+class Names:
+    """Maps modules and parameters to names; keeps the modules alive while a session is open."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.roots: list[nn.Module] = []
+        self._modules: dict[int, str] = {}
+        self._parameters: dict[int, str] = {}
+        self._by_address: dict[int, str] = {}
+        self._grads_by_address: dict[int, str] = {}
+        if model is not None:
+            self.add_root(model)
+
+    def add_root(self, root: nn.Module) -> None:
+        """Take the names of a module tree; a second root's names start with its class."""
+        prefix = f"{type(root).__name__}." if self.roots else ""
+        self.roots.append(root)
+        # DDP is a module around the user's: its `module.` is not part of the user's names.
+        ddp = isinstance(root, nn.parallel.DistributedDataParallel)
+        for name, module in root.named_modules(remove_duplicate=False):
+            inner = name.removeprefix("module").removeprefix(".") if ddp else name
+            self._modules.setdefault(id(module), clean(prefix + inner))
+        for name, parameter in root.named_parameters(remove_duplicate=False):
+            inner = name.removeprefix("module.") if ddp else name
+            self._parameters.setdefault(id(parameter), clean(prefix + inner))
+        self._by_address = {}
+
+    def module(self, module: nn.Module) -> str | None:
+        """Return the module's name, None where it belongs to no known root."""
+        return self._modules.get(id(module))
+
+    def parameter(self, tensor: Any) -> str | None:
+        """Return the name of a parameter object, None where it is not a known one."""
+        return self._parameters.get(id(tensor))
+
+    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """Return every known parameter with its name, each once."""
+        seen: set[int] = set()
+        for root in self.roots:
+            for parameter in root.parameters():
+                name = self._parameters.get(id(parameter))
+                if name is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield name, parameter
+
+    def owner(self, parameter_name: str) -> str:
+        """Return the name of the module that holds the parameter."""
+        return parameter_name.rpartition(".")[0]
+
+    def forget_addresses(self) -> None:
+        """Drop what is known of memory addresses; they change as tensors come and go."""
+        self._by_address = {}
+        self._grads_by_address = {}
+
+    def at_address(self, tensor: torch.Tensor) -> str | None:
+        """Return the parameter whose (local) values, or whose gradient's, begin where the tensor's do."""
+        if not self._by_address:
+            for name, parameter in self.parameters():
+                self._by_address[local_of(parameter.detach()).data_ptr()] = name
+        address = tensor.data_ptr()
+        if address == 0:
+            return None
+        return self._by_address.get(address) or self._grads_by_address.get(address)
+
+    def note_gradients(self) -> None:
+        """Learn where the gradients lie now; call when backward is over."""
+        self._grads_by_address = {}
+        for name, parameter in self.parameters():
+            if parameter.grad is not None:
+                self._grads_by_address[local_of(parameter.grad.detach()).data_ptr()] = name

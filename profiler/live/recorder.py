@@ -1,0 +1,244 @@
+"""Records one region after another: what the dispatch mode sees goes in, rows of the ledger come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from shardtoll.ledger.record import Notice, StepRows
+from shardtoll.profiler.live.attribute import Attribution, replicated_dims
+from shardtoll.profiler.live.clock import Clock
+from shardtoll.profiler.live.decode import Call, Tensors
+from shardtoll.profiler.live.fingerprint import Fingerprints
+from shardtoll.profiler.live.groups import Groups, sequence_number, sequence_numbers
+from shardtoll.profiler.live.names import Names
+from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
+from shardtoll.profiler.live.rows import make_rows
+from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
+
+_SHORT_DTYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+}
+
+
+def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
+    """Return shapes as `f32[64,32] f32[32,16]`."""
+    return " ".join(
+        f"{_SHORT_DTYPES.get(t.dtype, str(t.dtype).removeprefix('torch.'))}[{','.join(map(str, t.shape))}]"
+        for t in tensors
+    )
+
+
+class Recorder:
+    """Holds the region being recorded. Its methods are called on the training thread only."""
+
+    def __init__(self, rank: int, names: Names, groups: Groups, clock: Clock, *, host_times: bool) -> None:
+        self.rank = rank
+        self.clock = clock
+        self.now_ns = clock.monotonic_ns
+        self.epoch_ns = clock.to_unix(clock.monotonic_ns())
+        self.groups = groups
+        self.names = names
+        self.host_times = host_times
+        """Whether operators are done when they return; not so on accelerators."""
+        self.attribution = Attribution(names, groups)
+        self.region: Region | None = None
+        self._fingerprints = Fingerprints()
+        self._spans = SpanRecorder()
+        self._spans_running = False
+        self._results: dict[int, int] = {}
+        self._drained_task = -1
+        self._issued_by_cpp = False
+        self.cpp_since_ns = 0
+        """When C++ last issued a collective outside backward, until the next operator; else 0."""
+
+    # -- regions ---------------------------------------------------------------------------------
+
+    def begin(self, step: int | None) -> None:
+        """Begin a region: a step, or with None the time outside steps."""
+        self.attribution.new_step()
+        self._results.clear()
+        self._spans_running = self.host_times and self._spans.start()
+        self.region = Region(step, 0, sequence_numbers())
+        self.region.start_ns = self.now_ns()
+
+    def end(self) -> StepRows | None:
+        """End the region and return its rows; None when none was begun."""
+        end_ns = self.now_ns()
+        region, self.region = self.region, None
+        if region is None:
+            return None
+        raw = self._spans.stop()
+        prints = self._fingerprints.read()
+        notices = self._notices(region, raw)
+        rows = make_rows(
+            region,
+            end_ns,
+            rank=self.rank,
+            spans=raw,
+            prints=prints,
+            sequence_at_end=sequence_numbers(),
+            mesh_dim_of=self._mesh_dim_of,
+            clock=self.clock,
+            epoch_ns=self.epoch_ns,
+            host_times=self.host_times,
+        )
+        return StepRows(rows.step, rows.collectives, rows.computes, rows.counts, notices)
+
+    def drop(self) -> None:
+        """Give up the region without rows; used when capture stops."""
+        self.region = None
+        self._spans.stop()
+
+    def _mesh_dim_of(self, group: str) -> str | None:
+        return self.groups.mesh_dim(group)
+
+    def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
+        if not self.host_times:
+            text = "device times are not captured live on this device: durations and exposed time are unknown"
+        elif raw is None and region.collectives:
+            text = (
+                "torch's profiler could not be used (another one runs, or this torch lacks it): "
+                "start and duration of collectives are unknown"
+            )
+        else:
+            return ()
+        return (Notice(self.rank, "times-unknown", text, region.step),)
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def issue(self, call: Call, frame: FrameType, issue_ns: int) -> PendingCollective:
+        """Note a collective about to be issued, in place and order."""
+        assert self.region is not None
+        place, cause = self.attribution.place(frame, call.inputs)
+        group = self.groups.record(call.group)
+        size = group.size
+        group_rank = group.ranks.index(self.rank) if self.rank in group.ranks else -1
+        pending = PendingCollective(
+            op=call.op,
+            group=group.name,
+            group_size=size,
+            dtype=call.dtype,
+            message_bytes=call.message_bytes,
+            wire_bytes=call.wire_bytes(size, group_rank),
+            reduce_op=call.reduce_op,
+            root=None if call.root is None or not 0 <= call.root < size else group.ranks[call.root],
+            place=place,
+            issue_ns=issue_ns,
+            tickets=self._tickets(call.inputs),
+        )
+        pending.growth = -(sequence_number(call.group) or 0)
+        if torch._C._current_graph_task_id() != -1:
+            self._watch_drain()
+        elif not cause.from_python:
+            self._issued_by_cpp = True
+        return pending
+
+    def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
+        """Note that the collective has been handed over."""
+        assert self.region is not None
+        number = sequence_number(call.group)
+        pending.growth = 0 if number is None else pending.growth + number
+        pending.seq = number
+        if self._issued_by_cpp:
+            self._issued_by_cpp = False
+            self.cpp_since_ns = self.now_ns()
+        index = len(self.region.collectives)
+        self.region.collectives.append(pending)
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self._results[tensor.data_ptr()] = index
+
+    def cpp_returned(self, at_ns: int) -> None:
+        """Note the next operator after C++ issued a collective: up to here C++ may have waited for it."""
+        if self.region is not None:
+            self.region.drains.append((self.cpp_since_ns, at_ns))
+        self.cpp_since_ns = 0
+
+    def waited_for(self, tensor: Any, start_ns: int, end_ns: int) -> None:
+        """Note that the thread waited for a functional collective's result."""
+        owner = self._results.get(tensor.data_ptr()) if isinstance(tensor, torch.Tensor) else None
+        self.waited(owner, start_ns, end_ns)
+
+    def waited(self, owner: int | None, start_ns: int, end_ns: int) -> None:
+        """Note that the thread was blocked; `owner` indexes the collective, None where it is not known."""
+        if self.region is not None:
+            self.region.waits.append(Wait(start_ns, end_ns, owner))
+
+    def computed(
+        self, op: str, flops: int, tensors: Tensors, outputs: Tensors, frame: FrameType, start_ns: int, end_ns: int
+    ) -> None:
+        """Note a matmul-like operator that has run (or, on an accelerator, was launched)."""
+        assert self.region is not None
+        place, cause = self.attribution.place(frame)
+        self.region.computes.append(
+            PendingCompute(
+                op=op,
+                flops=flops,
+                shapes=shapes_text(tensors),
+                place=place,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                replicated_over=replicated_dims(cause),
+                input_tickets=self._tickets(tensors),
+                output_tickets=self._tickets(outputs),
+            )
+        )
+
+    def _tickets(self, tensors: Tensors) -> list[int] | None:
+        tickets = [self._fingerprints.take(tensor) for tensor in tensors]
+        known = [ticket for ticket in tickets if ticket is not None]
+        return known if tickets and len(known) == len(tickets) else None
+
+    def _watch_drain(self) -> None:
+        """Have the time noted in which the end-of-backward callbacks of this backward run.
+
+        DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
+        queues its own, and the second one only when the first runs, after it: they enclose it.
+        """
+        task = torch._C._current_graph_task_id()
+        if task == self._drained_task:
+            return
+        self._drained_task = task
+        region = self.region
+        assert region is not None
+        engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+
+        def begin() -> None:
+            begun_ns = self.now_ns()
+            engine.queue_callback(lambda: region.drains.append((begun_ns, self.now_ns())))
+
+        engine.queue_callback(begin)
+
+    def excluded(self) -> _Excluded:
+        """Return a context in which collectives belong to us or the gradient check, not to the step."""
+        return _Excluded(self)
+
+
+class _Excluded:
+    """Keeps what runs inside it out of the region's counts, and counts its time as capture's own."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        self._begun_ns = self._recorder.now_ns()
+        self._before = sequence_numbers()
+
+    def __exit__(self, *_: object) -> None:
+        region = self._recorder.region
+        if region is None:
+            return
+        for name, after in sequence_numbers().items():
+            before = self._before.get(name, 0)
+            if after is not None and before is not None:
+                region.uncounted[name] = region.uncounted.get(name, 0) + after - before
+        region.capture.append((self._begun_ns, self._recorder.now_ns()))

@@ -1,0 +1,214 @@
+"""From what was noted in a region to rows of the ledger: times split, spans joined, hashes resolved."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+
+from shardtoll.ledger.record import Collective, Compute, Count, Step, StepRows
+from shardtoll.profiler.accounting import (
+    Interval,
+    Span,
+    intersect,
+    partition,
+    share_exposed,
+    subtract,
+    total_ns,
+    union,
+)
+from shardtoll.profiler.live.clock import Clock
+from shardtoll.profiler.live.fingerprint import Fingerprint, combine
+from shardtoll.profiler.live.pending import Region, Wait
+from shardtoll.profiler.live.spans import Issued, RawSpan, compiled_regions, join
+
+
+def make_rows(
+    region: Region,
+    end_ns: int,
+    *,
+    rank: int,
+    spans: Sequence[RawSpan] | None,
+    prints: Sequence[Fingerprint],
+    sequence_at_end: Mapping[str, int | None],
+    mesh_dim_of: Callable[[str], str | None],
+    clock: Clock,
+    epoch_ns: int,
+    host_times: bool,
+) -> StepRows:
+    """Return the rows of one region. `spans` None: the transport's times could not be had."""
+    raw = spans or ()
+    issued = [Issued(c.op, c.group, clock.to_unix(c.issue_ns)) for c in region.collectives]
+    joined = join(raw, issued)
+    in_flight = [
+        Span(index, clock.from_unix(span.start_ns), clock.from_unix(span.end_ns))
+        for index, span in enumerate(joined)
+        if span is not None
+    ]
+    window = (region.start_ns, end_ns)
+    compiled = [(clock.from_unix(a), clock.from_unix(b)) for a, b in compiled_regions(raw)]
+    parts = _split(region, window, in_flight, compiled)
+    exposed_ns = _exposed_of_each(region, parts.exposed, in_flight) if host_times else {}
+
+    def from_epoch(monotonic_ns: int) -> int:
+        return clock.to_unix(monotonic_ns) - epoch_ns
+
+    collectives = []
+    for index, pending in enumerate(region.collectives):
+        span = joined[index]
+        place = pending.place
+        collectives.append(
+            Collective(
+                step=region.step,
+                rank=rank,
+                group=pending.group,
+                group_size=pending.group_size,
+                mesh_dim=mesh_dim_of(pending.group),
+                seq=pending.seq,
+                op=pending.op,
+                dtype=pending.dtype,
+                message_bytes=pending.message_bytes,
+                wire_bytes=pending.wire_bytes,
+                issue_ns=from_epoch(pending.issue_ns),
+                start_ns=None if span is None else span.start_ns - epoch_ns,
+                duration_ns=None if span is None else span.end_ns - span.start_ns,
+                exposed_ns=exposed_ns.get(index, 0) if host_times else None,
+                phase=place.phase,
+                implicit=place.implicit,
+                placements_from=place.placements_from,
+                placements_to=place.placements_to,
+                caused_by_op=place.caused_by_op,
+                module=place.module,
+                parameter=place.parameter,
+                source=place.source,
+                reduce_op=pending.reduce_op,
+                root=pending.root,
+                input_hash=_hash(pending.tickets, prints, skip_constant=True),
+            )
+        )
+    computes = [
+        Compute(
+            step=region.step,
+            rank=rank,
+            index=index,
+            op=pending.op,
+            flops=pending.flops,
+            start_ns=from_epoch(pending.start_ns),
+            duration_ns=pending.end_ns - pending.start_ns if host_times else None,
+            phase=pending.place.phase,
+            shapes=pending.shapes,
+            module=pending.place.module,
+            parameter=pending.place.parameter,
+            source=pending.place.source,
+            replicated_over=pending.replicated_over,
+            input_hash=_hash(pending.input_tickets, prints),
+            output_hash=_hash(pending.output_tickets, prints),
+            constant=_any_constant(pending.input_tickets, prints) or _any_constant(pending.output_tickets, prints),
+        )
+        for index, pending in enumerate(region.computes)
+    ]
+    if region.step is None:
+        return StepRows(None, tuple(collectives), tuple(computes))
+    length_ns = end_ns - region.start_ns
+    step = Step(
+        step=region.step,
+        rank=rank,
+        start_ns=from_epoch(region.start_ns),
+        duration_ns=length_ns,
+        compute_ns=parts.compute_ns if host_times else 0,
+        exposed_comm_ns=total_ns(parts.exposed) if host_times else 0,
+        exposed_copy_ns=parts.copy_ns if host_times else 0,
+        idle_ns=parts.idle_ns if host_times else 0,
+        # On an accelerator the host's times say nothing about the device's: all of it is unknown.
+        unattributed_ns=parts.capture_ns + parts.orphan_ns if host_times else length_ns,
+        capture_ns=parts.capture_ns,
+    )
+    counts = _counts(region, rank, sequence_at_end)
+    return StepRows(step, tuple(collectives), tuple(computes), counts)
+
+
+class _Parts:
+    """A step's time, split."""
+
+    __slots__ = ("capture_ns", "compute_ns", "copy_ns", "exposed", "idle_ns", "orphan_ns")
+
+    def __init__(self, cut: list[list[Interval]]) -> None:
+        capture, copies, operators, self.exposed, orphans, compiled, idle = cut
+        self.capture_ns = total_ns(capture)
+        self.copy_ns = total_ns(copies)
+        self.compute_ns = total_ns(operators) + total_ns(compiled)
+        self.idle_ns = total_ns(idle)
+        self.orphan_ns = total_ns(orphans)
+
+
+def _split(region: Region, window: Interval, in_flight: Sequence[Span], compiled: Sequence[Interval]) -> _Parts:
+    """Cut the step: capture's own time, copies, operators, blocked on a collective, compiled code, the rest.
+
+    All of it happens on one thread, so the layers hardly overlap; where they do (a wait inside compiled
+    code), the earlier layer knows better. The rest is Python between operators: idle, not unknown.
+    """
+    flying = union([(span.start_ns, span.end_ns) for span in in_flight])
+    # C++ does more in these times than wait; only their instants with a collective in flight are blocked ones.
+    drained = intersect(union(region.drains), flying)
+    waits = [(wait.start_ns, wait.end_ns) for wait in region.waits]
+    # Blocked on a collective that an earlier region issued: no record here could carry the time.
+    orphans: list[Interval] = [] if region.collectives else waits
+    blocked = waits + drained if region.collectives else []
+    layers = (region.capture, region.copies, region.operators, blocked, orphans, compiled)
+    return _Parts(partition(window, layers))
+
+
+def _exposed_of_each(
+    region: Region, exposed: Sequence[Interval], in_flight: Sequence[Span]
+) -> dict[int, int]:
+    """Return the exposed ns of each collective by index; they add up to the exposed time exactly.
+
+    A blocked instant with nothing in flight (gloo has finished, the thread has not woken yet) goes to
+    the collective that was waited for, else to the last one that ended before, else to the last issued.
+    """
+    shares, ownerless_ns = share_exposed(exposed, in_flight)
+    if not ownerless_ns:
+        return shares
+    flying = union([(span.start_ns, span.end_ns) for span in in_flight])
+    by_end = sorted((span.end_ns, span.key) for span in in_flight)
+    waits = sorted(region.waits, key=lambda wait: wait.start_ns)
+    starts = [wait.start_ns for wait in waits]
+    for start_ns, end_ns in subtract(exposed, flying):
+        owner = _owner(waits, starts, by_end, start_ns)
+        if owner is None:
+            issued = [i for i, c in enumerate(region.collectives) if c.issue_ns <= start_ns]
+            owner = issued[-1] if issued else 0
+        shares[owner] = shares.get(owner, 0) + end_ns - start_ns
+    return shares
+
+
+def _owner(waits: Sequence[Wait], starts: list[int], by_end: list[tuple[int, int]], at_ns: int) -> int | None:
+    place = bisect_right(starts, at_ns) - 1
+    if place >= 0 and waits[place].owner is not None:
+        return waits[place].owner
+    ended = bisect_right(by_end, (at_ns, len(by_end)))
+    return by_end[ended - 1][1] if ended else None
+
+
+def _hash(
+    tickets: list[int] | None, prints: Sequence[Fingerprint], *, skip_constant: bool = False
+) -> int | None:
+    if not tickets or (skip_constant and _any_constant(tickets, prints)):
+        return None
+    return combine([prints[ticket].number for ticket in tickets])
+
+
+def _any_constant(tickets: list[int] | None, prints: Sequence[Fingerprint]) -> bool:
+    return any(prints[ticket].constant for ticket in tickets or ())
+
+
+def _counts(region: Region, rank: int, at_end: Mapping[str, int | None]) -> tuple[Count, ...]:
+    recorded: dict[str, int] = {}
+    for pending in region.collectives:
+        recorded[pending.group] = recorded.get(pending.group, 0) + pending.growth
+    counts = []
+    for group, after in sorted(at_end.items()):
+        before = region.sequence_at_start.get(group, 0)
+        known = after is not None and before is not None
+        issued = after - before - region.uncounted.get(group, 0) if known else None  # type: ignore[operator]
+        counts.append(Count(region.step or 0, rank, group, issued, recorded.get(group, 0)))
+    return tuple(counts)

@@ -1,0 +1,148 @@
+"""When gloo really worked on a collective: spans from torch's own profiler, joined to our records.
+
+Gloo runs collectives on threads of its own and tells torch's profiler when each begins and ends. We
+ask for these user-scope events only (not for every operator), so the profiler stays cheap. An event
+carries no group and no sequence number: spans are joined in the order of their start to records in
+the order of their issue, by the name gloo gives the op; each of a group's threads serves that group only,
+which settles ties between groups.
+
+Private parts of torch are used here (`_enable_profiler` with scopes); they are feature-tested, and where
+they are missing, or the user's own profiler runs, start and duration are unknown and reported so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+_GLOO: Final = "gloo:"
+_NAMES: Final[dict[str, str]] = {
+    "all_reduce": "all_reduce",
+    "sparse_all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "recvAnySource": "recv",
+    "barrier": "barrier",
+}
+"""What gloo calls a span -> the name the join uses."""
+
+_GLOO_OP: Final[dict[str, str]] = {"reduce_scatter": "all_reduce"}
+"""Ops that gloo runs as another one: its reduce-scatter is an all-reduce and a copy."""
+
+_COMPILED: Final = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+_CLOCK_SLACK_NS: Final = 200_000
+"""The profiler's clock and ours may differ by this much; a span cannot begin before its issue."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpan:
+    """One event of the profiler: Unix ns, and the thread it began on."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """What the join needs to know of one record."""
+
+    op: str
+    group: str
+    issue_ns: int
+    """Unix ns."""
+
+
+def quiet_kineto() -> None:
+    """Keep Kineto from writing its start and stop lines to stderr, unless the user set a level."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+class SpanRecorder:
+    """Starts and stops torch's profiler around a region; `stop` returns what it saw, None if it could not."""
+
+    def __init__(self) -> None:
+        self._running = False
+
+    def start(self) -> bool:
+        """Start; False where this torch cannot, or where a profiler runs already."""
+        profiler = torch._C._profiler
+        autograd = torch._C._autograd
+        needed = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+        if not all(hasattr(autograd, name) for name in needed) or autograd._profiler_enabled():
+            return False
+        activities = {torch.profiler.ProfilerActivity.CPU}
+        try:
+            config = profiler.ProfilerConfig(
+                profiler.ProfilerState.KINETO, False, False, False, False, False, profiler._ExperimentalConfig(), ""
+            )
+            autograd._prepare_profiler(config, activities)
+            autograd._enable_profiler(config, activities, {profiler.RecordScope.USER_SCOPE})
+        except (TypeError, AttributeError, RuntimeError):
+            return False
+        self._running = True
+        return True
+
+    def stop(self) -> list[RawSpan] | None:
+        """Stop and return the spans by start; None when it was not running, or somebody else stopped it."""
+        if not self._running:
+            return None
+        self._running = False
+        if not torch._C._autograd._profiler_enabled():
+            return None
+        events = torch._C._autograd._disable_profiler().events()
+        spans = [_raw(event) for event in events if event.name().startswith((_GLOO, *_COMPILED))]
+        spans.sort(key=lambda span: span.start_ns)
+        return spans
+
+
+def _raw(event: Any) -> RawSpan:
+    start_ns = int(event.start_ns())
+    return RawSpan(event.name(), start_ns, start_ns + int(event.duration_ns()), int(event.start_thread_id()))
+
+
+def compiled_regions(spans: Sequence[RawSpan]) -> list[tuple[int, int]]:
+    """Return the Unix intervals in which compiled code ran."""
+    return [(span.start_ns, span.end_ns) for span in spans if span.name.startswith(_COMPILED)]
+
+
+def join(spans: Sequence[RawSpan], issued: Sequence[Issued]) -> list[RawSpan | None]:
+    """Return for each record, in order of issue, its span; None for a record without one."""
+    waiting: dict[tuple[str, str], deque[int]] = {}
+    for index, record in enumerate(issued):
+        kind = _GLOO_OP.get(record.op, record.op)
+        waiting.setdefault((kind, record.group), deque()).append(index)
+    found: list[RawSpan | None] = [None] * len(issued)
+    group_of_thread: dict[int, str] = {}
+    for span in spans:
+        kind = _NAMES.get(span.name.removeprefix(_GLOO)) if span.name.startswith(_GLOO) else None
+        if kind is None:
+            continue
+        heads = [
+            queue[0]
+            for (op, _), queue in waiting.items()
+            if op == kind and queue and issued[queue[0]].issue_ns <= span.start_ns + _CLOCK_SLACK_NS
+        ]
+        if not heads:
+            continue
+        known = group_of_thread.get(span.thread)
+        of_thread = [head for head in heads if issued[head].group == known]
+        index = of_thread[0] if of_thread else min(heads)
+        if len(heads) == 1 and kind not in ("send", "recv"):
+            # Sends and receives run on the caller's thread, which serves every group.
+            group_of_thread[span.thread] = issued[index].group
+        waiting[(kind, issued[index].group)].popleft()
+        found[index] = span
+    return found
