@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from shardtoll.profiler.live.decode import Decoder, Tensors, arguments_of, decoder_of, is_wait
+from shardtoll.profiler.live.flops import flops_of, has_flops
 from shardtoll.profiler.live.recorder import Recorder
 
 log = logging.getLogger("shardtoll")
@@ -116,7 +116,7 @@ class SurveyMode(TorchDispatchMode):
             found: tuple[int, Decoder | None] = (_COLLECTIVE, decoder)
         elif is_wait(func):
             found = (_WAIT, None)
-        elif func._overloadpacket in flop_registry:
+        elif has_flops(func):
             found = (_FLOPS, None)
         elif func._schema.name in _COPIES:
             found = (_COPY, None)
@@ -155,7 +155,7 @@ class SurveyMode(TorchDispatchMode):
         tensors = _tensors_in((*args, *kwargs.values()))
         if not tensors or tensors[0].device.type == "meta":
             return
-        flops = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=result))
+        flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
         self._recorder.computed(str(func), flops, tensors, outputs[:1], sys._getframe(2), begun_ns, ended_ns)

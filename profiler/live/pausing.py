@@ -1,5 +1,52 @@
-"""Placeholder until the gradient check lands."""
+"""How an audit in progress and work that is not the step's own come together.
+
+The gradient check runs collectives and operators inside a step because the user asked for it. They are
+not the step's: it runs inside `paused()`, and an open session, having registered, keeps them out of its
+records. What the check finds goes to the session through `deliver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-_h=[]; _s=[]
-def register(p,r): _h.append((p,r)); return lambda: _h.remove((p,r))
-def register_sink(f): _s.append(f); return lambda: _s.remove(f)
+from typing import Final, TypeAlias
+
+from shardtoll.ledger import Finding
+
+Hook: TypeAlias = Callable[[], None]
+Sink: TypeAlias = Callable[[Sequence[Finding]], None]
+
+_pauses: Final[list[tuple[Hook, Hook]]] = []
+_sinks: Final[list[Sink]] = []
+
+
+def register(pause: Hook, resume: Hook) -> Hook:
+    """Have `pause` and `resume` called around every `paused()`; returns what ends that."""
+    entry = (pause, resume)
+    _pauses.append(entry)
+    return lambda: _pauses.remove(entry)
+
+
+def register_sink(sink: Sink) -> Hook:
+    """Have findings delivered to `sink`; returns what ends that."""
+    _sinks.append(sink)
+    return lambda: _sinks.remove(sink)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Keep what runs inside out of every registered capture. Nests."""
+    entered = list(_pauses)
+    for pause, _ in entered:
+        pause()
+    try:
+        yield
+    finally:
+        for _, resume in reversed(entered):
+            resume()
+
+
+def deliver(findings: Sequence[Finding]) -> None:
+    """Hand findings to every registered sink; without one they are the caller's alone."""
+    for sink in list(_sinks):
+        sink(findings)

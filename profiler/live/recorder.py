@@ -218,12 +218,12 @@ class Recorder:
 
         engine.queue_callback(begin)
 
-    def excluded(self) -> _Excluded:
+    def excluded(self) -> Excluded:
         """Return a context in which collectives belong to us or the gradient check, not to the step."""
-        return _Excluded(self)
+        return Excluded(self)
 
 
-class _Excluded:
+class Excluded:
     """Keeps what runs inside it out of the region's counts, and counts its time as capture's own."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import shutil
 import socket
@@ -26,7 +27,7 @@ from shardtoll.profiler.live.gather import Meeting
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names, local_of
-from shardtoll.profiler.live.recorder import Recorder
+from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.spans import quiet_kineto
 from shardtoll.profiler.live.waits import patch_work_wait
 
@@ -73,6 +74,7 @@ class Session:
         self._notices: list[Notice] = []
         self._findings: list[Finding] = []
         self._undo = contextlib.ExitStack()
+        self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
         self._ledger: Ledger | None = None
         self._report: Report | None = None
@@ -100,6 +102,9 @@ class Session:
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
         self._device = _device_of(self._model, self._backend)
         quiet_kineto()
+        # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
+        # at its first call: better here than in the middle of the first step.
+        importlib.import_module("torch._dynamo")
         self._recorder = Recorder(
             self.rank, self._names, self._groups, Clock(), host_times=self._device.type == "cpu"
         )
@@ -232,13 +237,15 @@ class Session:
         return not self._mode.muted
 
     def _pause(self) -> None:
-        self._excluded = self._recorder.excluded()
-        self._excluded.__enter__()
-        self._was_muted, self._mode.muted = self._mode.muted, True
+        excluded = self._recorder.excluded()
+        excluded.__enter__()
+        self._paused.append((excluded, self._mode.muted))
+        self._mode.muted = True
 
     def _resume(self) -> None:
-        self._mode.muted = self._was_muted
-        self._excluded.__exit__()
+        excluded, was_muted = self._paused.pop()
+        self._mode.muted = was_muted or self._stopped
+        excluded.__exit__()
 
     # -- results -------------------------------------------------------------------------------------
 
