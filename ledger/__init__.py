@@ -8,7 +8,7 @@ from shardtoll.ledger.errors import (
     ShardtollError,
     UsageError,
 )
-from shardtoll.ledger.finding import KINDS, Evidence, Finding, Remedy, Where
+from shardtoll.ledger.finding import KINDS, Confidence, Evidence, Finding, Remedy, Severity, Where
 from shardtoll.ledger.ledger import Ledger, merge
 from shardtoll.ledger.record import (
     PHASES,
@@ -31,6 +31,7 @@ __all__ = [
     "CheckFailed",
     "Collective",
     "Compute",
+    "Confidence",
     "Count",
     "Evidence",
     "FabricError",
@@ -45,6 +46,7 @@ __all__ = [
     "Run",
     "RunFolderError",
     "SchemaError",
+    "Severity",
     "ShardtollError",
     "Step",
     "StepRows",
