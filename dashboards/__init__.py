@@ -1,1 +1,1 @@
-"""."""
+"""One renderer a file: a Report goes in, text comes out. No renderer computes a cost of its own."""

@@ -1,0 +1,152 @@
+"""What every renderer says first: each rank's time per step, and one sentence about the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Finding, Report
+
+PARTS: Final = (
+    ("compute_ns", "compute"),
+    ("exposed_comm_ns", "exposed comm"),
+    ("exposed_copy_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+    ("unattributed_ns", "unattributed"),
+)
+"""The parts of a step, which add up to its duration, and the words for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The mean step of one rank, or of several folded into one; all times in ns."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    total_ns: float
+    parts_ns: tuple[float, ...]
+    """In the order of `PARTS`."""
+    capture_ns: float
+    """The part of unattributed time that was capture's own work."""
+
+
+def rank_times(report: Report) -> list[RankTime]:
+    """Return each rank's mean step, by rank; empty where no step finished."""
+    columns = [name for name, _ in PARTS]
+    wanted = ["duration_ns", *columns, "capture_ns"]
+    table = (
+        report.tables["steps"]
+        .group_by("rank")
+        .aggregate([(name, "mean") for name in wanted] + [([], "count_all")])
+    )
+    rows = sorted(table.to_pylist(), key=lambda row: row["rank"])
+    return [
+        RankTime(
+            ranks=(row["rank"],),
+            steps=row["count_all"],
+            total_ns=row["duration_ns_mean"],
+            parts_ns=tuple(row[f"{name}_mean"] for name in columns),
+            capture_ns=row["capture_ns_mean"],
+        )
+        for row in rows
+    ]
+
+
+def slowest(times: Sequence[RankTime]) -> RankTime | None:
+    """Return the rank whose mean step is longest, the first of equals; None without any."""
+    return max(times, key=lambda time: time.total_ns, default=None)
+
+
+def fold(times: Sequence[RankTime], most: int) -> tuple[list[RankTime], RankTime | None]:
+    """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
+
+    The second is None where every rank is shown.
+    """
+    if len(times) <= most:
+        return list(times), None
+    by_cost = sorted(times, key=lambda time: -time.total_ns)
+    kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
+    mean = RankTime(
+        ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),
+        steps=max(time.steps for time in rest),
+        total_ns=sum(time.total_ns for time in rest) / len(rest),
+        parts_ns=tuple(
+            sum(parts) / len(rest) for parts in zip(*(time.parts_ns for time in rest), strict=True)
+        ),
+        capture_ns=sum(time.capture_ns for time in rest) / len(rest),
+    )
+    return sorted(kept, key=lambda time: time.ranks), mean
+
+
+def ranks_words(ranks: Sequence[int]) -> str:
+    """Return `rank 3`, `ranks 0-3`."""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {human.ranks(ranks)}"
+
+
+def step_count(report: Report) -> int:
+    """Return how many different steps finished on at least one rank."""
+    return len(report.tables["steps"].column("step").unique())
+
+
+def by_severity(findings: Sequence[Finding]) -> list[tuple[int, Finding]]:
+    """Return the findings with their numbers on the bill: errors first, otherwise as they stand."""
+    ordered = sorted(findings, key=lambda finding: finding.severity != "error")
+    return list(enumerate(ordered, start=1))
+
+
+def checked(report: Report) -> str:
+    """Return what was looked at, for a bill that may be empty."""
+    tables = report.tables
+    things = [
+        human.plural(tables["collectives"].num_rows, "collective"),
+        human.plural(tables["computes"].num_rows, "matmul-like operator"),
+        human.plural(tables["counts"].num_rows, "sequence count"),
+    ]
+    steps = human.plural(step_count(report), "step")
+    return f"{things[0]}, {things[1]} and {things[2]} in {steps} of {ranks_words(report.run.ranks_seen)}"
+
+
+def headline(report: Report) -> str:
+    """Return the one sentence a reader should leave with: the top finding and its weight."""
+    if not report.findings:
+        return f"Nothing found. Checked: {checked(report)}."
+    _, top = by_severity(report.findings)[0]
+    errors = sum(finding.severity == "error" for finding in report.findings)
+    title = clip(top.title, 300).rstrip(".")
+    if errors:
+        return f"{human.plural(errors, 'error')}, to be mended before any cost: {title}."
+    worst = slowest(rank_times(report))
+    if top.toll_ns is None:
+        return f"First on the bill: {title}. What it costs is unknown."
+    cost = f"{human.duration(top.toll_ns)} a step"
+    if worst is not None and worst.total_ns > 0:
+        part = human.share(top.toll_ns, worst.total_ns)
+        cost += f", {part} of the slowest rank's {human.duration(worst.total_ns)}"
+    return f"Dearest: {title}. It costs {cost}."
+
+
+def places(finding: Finding) -> list[tuple[str, str]]:
+    """Return what is known of where a finding is, as (name, value); the telling part comes first."""
+    where = finding.where
+    known = {
+        "source": where.source,
+        "parameter": where.parameter,
+        "module": "(root)" if where.module == "" else where.module,
+        "op": where.op,
+        "phase": where.phase,
+        "mesh dim": where.mesh_dim,
+        "group": where.group,
+    }
+    found = [(name, value) for name, value in known.items() if value]
+    return found or [("place", where.label())]
+
+
+def notices(report: Report) -> list[tuple[str, str]]:
+    """Return the notices as (kind, text), those that several ranks share only once with their ranks."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for notice in report.notices:
+        ranks.setdefault((notice.kind, notice.text), []).append(notice.rank)
+    return [(kind, f"{text} ({ranks_words(seen)})") for (kind, text), seen in ranks.items()]

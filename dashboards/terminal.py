@@ -1,0 +1,80 @@
+"""The bill on a terminal, by rich: wide ones get tables, narrow ones stacked lines, nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from shardtoll.dashboards import human, summary
+from shardtoll.dashboards.terminal_bill import bill
+from shardtoll.dashboards.terminal_steps import steps
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Report
+
+NOTICES_SHOWN: Final = 12
+
+
+def show(report: Report, width: int | None = None) -> None:
+    """Print the report; `width` in columns, by default the terminal's (80 where there is none)."""
+    Console(width=width, highlight=False).print(renderable(report))
+
+
+def renderable(report: Report) -> RenderableType:
+    """Return the report as a rich renderable that fits whatever width it is given."""
+    return _Fitted(report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        yield Group(
+            _header(self.report),
+            Text(),
+            steps(self.report, width),
+            Text(),
+            bill(self.report, width),
+            *_notices(self.report),
+        )
+
+
+def _header(report: Report) -> Text:
+    run = report.run
+    text = Text()
+    text.append("shardtoll", style="bold")
+    seen = len(run.ranks_seen)
+    text.append(f"  {seen} of {human.plural(run.world_size, 'rank')} seen")
+    for name, value in (("backend", run.backend), ("device", run.device), ("torch", run.torch)):
+        text.append(f" · {name} {human.UNKNOWN if value is None else clip(value, 60)}")
+    if run.mesh:
+        dims = " x ".join(f"{clip(name, 30)}={size}" for name, size in run.mesh.items())
+        text.append(f" · mesh {dims}")
+    if len(run.hosts) > 1:
+        text.append(f" · {len(run.hosts)} hosts")
+    text.append(f" · {run.source}")
+    text.append(
+        f"\nfabric {clip(report.fabric.name, 60)}: {clip(report.fabric.provenance, 300)}", style="dim"
+    )
+    if run.ranks_missing:
+        text.append("\nmissing: ", style="bold red")
+        text.append(f"rank {human.ranks(run.ranks_missing)} left no records")
+    text.append("\n")
+    text.append(summary.headline(report), style="bold")
+    return text
+
+
+def _notices(report: Report) -> list[RenderableType]:
+    found = summary.notices(report)
+    lines: list[RenderableType] = [Text()] if found else []
+    for kind, text in found[:NOTICES_SHOWN]:
+        line = Text("notice ", style="yellow")
+        line.append(f"{clip(kind, 40)}: {clip(text, 400)}", style="default")
+        lines.append(line)
+    if len(found) > NOTICES_SHOWN:
+        lines.append(Text(f"{len(found) - NOTICES_SHOWN} more notices are in the JSON file (-o out.json)"))
+    return lines

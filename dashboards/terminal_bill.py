@@ -1,0 +1,133 @@
+"""The ranked bill on a terminal: a table where it fits, otherwise one block of lines a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardtoll.dashboards import human, summary
+from shardtoll.dashboards.text import clean, clip, unbroken
+from shardtoll.ledger import Finding, Report, Run
+
+TABLE_WIDTH: Final = 140
+_STYLE: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_TITLE: Final = 400
+_PLACE: Final = 200
+_CODE_LINES: Final = 20
+_INDENT: Final = (0, 0, 0, 3)
+_SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
+
+
+def bill(report: Report, width: int) -> RenderableType:
+    """Return the findings for a terminal of `width` columns."""
+    if not report.findings:
+        return Text("the bill: no findings")
+    rows = summary.by_severity(report.findings)
+    counts = [
+        human.plural(sum(finding.severity == severity for finding in report.findings), severity, several)
+        for severity, several in (("error", "errors"), ("warning", "warnings"), ("info", "infos"))
+    ]
+    head = Text("the bill", style="bold")
+    head.append(
+        f" ({', '.join(counts)}); times and bytes are per step, on the slowest rank", style="not bold"
+    )
+    if width < TABLE_WIDTH:
+        return Group(head, *_blocks(rows, report.run))
+    return Group(head, _table(rows, report.run), *_codes(rows))
+
+
+def _kind(finding: Finding) -> Text:
+    text = Text(finding.severity, style=_STYLE[finding.severity])
+    text.append(f" {finding.kind}", style="not dim default")
+    if finding.confidence != "certain":
+        text.append(f" ({finding.confidence})", style="default")
+    return text
+
+
+def _remedy(finding: Finding) -> Text:
+    if finding.remedy is None:
+        return Text("none known")
+    text = Text(clip(finding.remedy.text, _TITLE))
+    if finding.saving_ns is not None and finding.remedy.counterfactual:
+        text.append(f"\nsaving against: {clip(finding.remedy.counterfactual, _PLACE)}", style="dim")
+    return text
+
+
+def _code(finding: Finding) -> Text | None:
+    if finding.remedy is None or not finding.remedy.code:
+        return None
+    lines = clean(finding.remedy.code, lines=True).split("\n")
+    shown = [clip(line, _PLACE) for line in lines[:_CODE_LINES]]
+    if len(lines) > _CODE_LINES:
+        shown.append(f"({len(lines) - _CODE_LINES} more lines are in the JSON file)")
+    return Text("\n".join(shown), style="green", overflow="fold")
+
+
+def _place(finding: Finding, run: Run) -> str:
+    parts = [
+        clip(value if name in _SELF_EXPLAINING else f"{name} {value}", _PLACE)
+        for name, value in summary.places(finding)
+    ]
+    if set(finding.ranks) != set(run.ranks_seen):
+        parts.append(summary.ranks_words(finding.ranks))
+    return " · ".join(parts)
+
+
+def _numbers(finding: Finding) -> list[tuple[str, str]]:
+    return [
+        ("count", human.number(finding.count)),
+        ("bytes", human.size(finding.bytes)),
+        ("toll", human.duration(finding.toll_ns)),
+        ("floor", human.duration(finding.floor_ns)),
+        ("saving", human.duration(finding.saving_ns)),
+    ]
+
+
+def _table(rows: Sequence[tuple[int, Finding]], run: Run) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=True)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("kind", overflow="fold", ratio=3)
+    table.add_column("where", overflow="fold", ratio=2)
+    for name in ("count", "bytes", "toll", "floor", "saving"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("remedy", overflow="fold", ratio=3)
+    for at, finding in rows:
+        what = _kind(finding)
+        what.append(f"\n{clip(finding.title, _TITLE)}", style="default")
+        values = [value for _, value in _numbers(finding)]
+        table.add_row(str(at), what, Text(_place(finding, run)), *values, _remedy(finding))
+    return table
+
+
+def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for at, finding in rows:
+        code = _code(finding)
+        if code is not None:
+            shown += [Text(f"remedy of {at}:"), Padding(code, _INDENT, expand=False)]
+    return shown
+
+
+def _blocks(rows: Sequence[tuple[int, Finding]], run: Run) -> list[RenderableType]:
+    blocks: list[RenderableType] = []
+    for at, finding in rows:
+        head = Text(f"\n{at:>2} ")
+        head.append_text(_kind(finding))
+        body = Text(overflow="fold")
+        body.append(clip(finding.title, _TITLE), style="bold")
+        body.append(f"\nwhere: {_place(finding, run)}\n")
+        for at_value, (name, value) in enumerate(_numbers(finding)):
+            body.append(f"{', ' if at_value else ''}{name} ")
+            body.append(unbroken(value), style="bold" if name == "toll" else "default")
+        body.append("\nremedy: ").append_text(_remedy(finding))
+        code = _code(finding)
+        blocks += [head, Padding(body, _INDENT, expand=False)]
+        if code is not None:
+            blocks.append(Padding(code, _INDENT, expand=False))
+    return blocks

@@ -1,0 +1,82 @@
+"""The step summary on a terminal: each rank's mean step, whose parts add up to its total."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from shardtoll.dashboards import human, summary
+from shardtoll.dashboards.summary import PARTS, RankTime
+from shardtoll.dashboards.text import unbroken
+from shardtoll.ledger import Report
+
+RANKS_SHOWN: Final = 8
+_HEADS: Final = {
+    "exposed_comm_ns": "exposed\ncomm",
+    "exposed_copy_ns": "exposed\ncopies",
+    "unattributed_ns": "unattri-\nbuted",
+}
+
+
+def steps(report: Report, width: int) -> RenderableType:
+    """Return the step summary for a terminal of `width` columns."""
+    times = summary.rank_times(report)
+    if not times:
+        return Text("step: no step finished, so its time cannot be divided")
+    shown, rest = summary.fold(times, RANKS_SHOWN)
+    worst = summary.slowest(times)
+    head = Text("the step", style="bold")
+    head.append(f", mean of {human.plural(summary.step_count(report), 'step')}", style="not bold")
+    if rest is not None:
+        slow = f"; the {len(shown)} slowest of {len(times)} ranks"
+        head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")
+    rows = [*shown, rest] if rest is not None else shown
+    table = _table(rows, worst)
+    return Group(head, table if _width(table) <= width else _stacked(rows, worst))
+
+
+def _width(table: Table) -> int:
+    """Return the columns the table needs so that nothing in it is cut."""
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def _name(time: RankTime, worst: RankTime | None) -> Text:
+    text = Text(f"rank {time.ranks[0]}" if len(time.ranks) == 1 else f"mean of {len(time.ranks)}")
+    if time is worst:
+        text.append(" slowest", style="bold yellow")
+    return text
+
+
+def _table(rows: Sequence[RankTime], worst: RankTime | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name, words in PARTS:
+        table.add_column(_HEADS.get(name, words), justify="right", no_wrap=True)
+    table.add_column("of which\ncapture", justify="right", no_wrap=True, style="dim")
+    table.add_column("total", justify="right", no_wrap=True, style="bold")
+    for time in rows:
+        parts = [human.duration(part) for part in time.parts_ns]
+        table.add_row(
+            _name(time, worst), *parts, human.duration(time.capture_ns), human.duration(time.total_ns)
+        )
+    return table
+
+
+def _stacked(rows: Sequence[RankTime], worst: RankTime | None) -> Group:
+    lines = []
+    for time in rows:
+        line = Text()
+        line.append_text(_name(time, worst)).append(": ")
+        line.append(human.duration(time.total_ns), style="bold")
+        named = zip(PARTS, time.parts_ns, strict=True)
+        sums = " + ".join(f"{words} {unbroken(human.duration(part))}" for (_, words), part in named)
+        line.append(f"\n= {sums} (of which capture {unbroken(human.duration(time.capture_ns))})")
+        lines.append(line)
+    return Group(*lines)
