@@ -1,0 +1,86 @@
+"""Every benchmark is a documented program with `-o x.json`, and what it writes has one shape."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if path.name != "harness.py")
+
+TRIVIAL = '''"""Counts to three."""
+import sys
+sys.path.insert(0, {folder!r})
+from harness import Result, Spread, main
+
+def measure(arguments):
+    spread = Spread.of([1.0, 2.0, 4.0, arguments.last])
+    figures = {{"median_ms": spread.median, "low_ms": spread.low, "high_ms": spread.high, "gpu_ms": None}}
+    return Result(figures, {{"median_ms": 2.5, "gpu_ms": 1.0}})
+
+def options(parser):
+    parser.add_argument("--last", type=float, default=8.0)
+
+main(measure, about=__doc__, options=options)
+'''
+
+
+def _run(*command: str | Path) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_harness_writes_figures_aims_and_machine(tmp_path):
+    program, out = tmp_path / "trivial.py", tmp_path / "deep" / "x.json"
+    program.write_text(TRIVIAL.format(folder=str(FOLDER)))
+    printed = _run(program, "-o", out, "--last", "16")
+    written = json.loads(out.read_text())
+    assert set(written) == {"figures", "aims", "machine"}
+    # Quartiles by linear interpolation between the sorted samples 1, 2, 4, 16.
+    assert written["figures"] == {"median_ms": 3.0, "low_ms": 1.75, "high_ms": 7.0, "gpu_ms": None}
+    assert written["aims"] == {"median_ms": 2.5, "gpu_ms": 1.0}
+    assert {"cpu", "cores", "python", "torch", "date"} <= set(written["machine"])
+    assert "median_ms: 3 (aim 2.5)" in printed
+    assert "gpu_ms: not measured here (aim 1)" in printed
+    assert "Counts to three." in _run(program, "--help")
+
+
+def test_the_harness_writes_nothing_without_being_asked(tmp_path):
+    program = tmp_path / "trivial.py"
+    program.write_text(TRIVIAL.format(folder=str(FOLDER)))
+    _run(program)
+    assert list(tmp_path.iterdir()) == [program]
+
+
+def test_there_are_benchmarks():
+    assert PROGRAMS
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_every_program_says_what_it_measures_and_takes_o(program):
+    about = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8")))
+    assert about
+    shown = _run(program, "--help")
+    assert "-o" in shown.split()
+    assert about.splitlines()[0] in shown
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_the_survey_benchmark_measures_every_figure_it_names(tmp_path):
+    out = tmp_path / "x.json"
+    cases = ("fake-tp", "fake-fsdp2", "gloo-tp")
+    chosen = [word for case in cases for word in ("--case", case)]
+    _run(FOLDER / "survey_overhead.py", "--repeats", "3", "-o", out, *chosen)
+    written = json.loads(out.read_text())
+    assert set(written["aims"]) <= set(written["figures"])
+    for case in cases:
+        assert written["figures"][f"{case}.bare_ms"] > 0
+        assert written["figures"][f"{case}.first_added_ms"] is not None
+        assert written["aims"][f"{case}.first_added_over_commdebug"] == 0.5
