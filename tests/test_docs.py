@@ -1,0 +1,165 @@
+"""The documentation says only what is so: commands, options, imports, fields, kinds and links exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shardtoll.ledger import KINDS, PHASES
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/findings.md")]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _commands() -> list[str]:
+    """Return every `$ ...` line of the documents' console blocks, without its comment."""
+    lines = [
+        line for path in DOCS for block in _blocks(path.read_text(encoding="utf-8"), "console")
+        for line in block.splitlines()
+    ]  # fmt: skip
+    return [shlex.join(shlex.split(line[2:], comments=True)) for line in lines if line.startswith("$ ")]
+
+
+def _mentioned() -> list[str]:
+    """Return every shardtoll command of the README, in console blocks and in running text."""
+    inline = re.findall(r"`(shardtoll [^`]+)`", README)
+    return sorted({line for line in [*_commands(), *inline] if line.startswith("shardtoll ")})
+
+
+@cache
+def _help(*command: str) -> str:
+    program = "import sys; from shardtoll.cli import main; sys.argv[0] = 'shardtoll'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin", "NO_COLOR": "1", "TERM": "dumb"},
+    )
+    assert done.returncode == 0, f"shardtoll {' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_shows_commands():
+    assert any(line.startswith("shardtoll report") for line in _mentioned())
+    assert "make demo" in _commands()
+
+
+@pytest.mark.parametrize("line", _mentioned())
+def test_every_command_of_the_readme_exists_with_its_options(line):
+    words = shlex.split(line)[1:]
+    options = [word.partition("=")[0] for word in words if word.startswith("-")]
+    shown = _help() if words[0].startswith("-") else _help(words[0])
+    assert all(re.search(rf"(?<![\w-]){option}\b", shown) for option in options), line
+
+
+@pytest.mark.parametrize("line", [line for line in _commands() if line.startswith("make ")])
+def test_every_make_target_of_the_docs_exists(line):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert line.split()[1] in targets
+
+
+@pytest.mark.parametrize("code", _blocks(README, "python"))
+def test_python_of_the_readme_parses_and_imports_what_exists(code):
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    assert imports
+    for node in imports:
+        module = importlib.import_module(node.module or "")
+        missing = [name.name for name in node.names if not hasattr(module, name.name)]
+        assert missing == [], f"{node.module} has no {missing}"
+
+
+def test_attributes_the_readme_reads_from_a_report_exist():
+    from shardtoll.ledger import Report
+    from shardtoll.ledger.tables import SCHEMAS
+
+    used = set(re.findall(r"\breport\.([a-z_]+)\b", "\n".join(_blocks(README, "python"))))
+    assert {"show", "findings", "collectives"} <= used
+    assert used <= {*dir(Report), *Report.__dataclass_fields__}
+    columns = re.findall(r'\["([a-z_]+)"\]|groupby\("([a-z_]+)"\)', "\n".join(_blocks(README, "python")))
+    assert {name for pair in columns for name in pair if name} <= set(SCHEMAS["collectives"].names)
+
+
+def test_the_json_table_names_fields_of_the_records():
+    from shardtoll.ledger import FabricInfo, Finding, Run, Where
+    from shardtoll.ledger.tables import SCHEMAS
+
+    rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", README, flags=re.MULTILINE))
+    known = {
+        "run": set(Run.__dataclass_fields__),
+        "fabric": set(FabricInfo.__dataclass_fields__),
+        "steps": set(SCHEMAS["steps"].names),
+        "collectives": set(SCHEMAS["collectives"].names),
+        "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
+    }
+    assert set(rows) == set(known)
+    for part, names in known.items():
+        assert set(re.findall(r"\w+", rows[part])) <= names, part
+
+
+def _emitted() -> set[str]:
+    """Return the kinds that the code of analyzers and profiler names.
+
+    `recompute` is also a phase: it counts only where it is given as `kind=`.
+    """
+    nodes = [
+        node
+        for folder in ("analyzers", "profiler")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    named = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    given = {
+        node.value.value
+        for node in nodes
+        if isinstance(node, ast.keyword) and node.arg == "kind" and isinstance(node.value, ast.Constant)
+    }
+    return (named - set(PHASES) | given) & set(KINDS)
+
+
+def _documented() -> tuple[set[str], set[str]]:
+    """Return the kinds documented as reported (one table row each) and as named only."""
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    reported, _, named = text.partition("## Named, not reported yet")
+    return set(re.findall(r"^\| `([a-z-]+)` \|", reported, flags=re.MULTILINE)), set(
+        re.findall(r"`([a-z-]+)`", named)
+    )
+
+
+def test_every_kind_that_is_emitted_has_a_line_and_no_other_claims_one():
+    reported, named = _documented()
+    assert reported == _emitted()
+    assert named == set(KINDS) - reported
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_inside_the_project_lead_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    targets = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert [link for link in targets if not (path.parent / link.partition("#")[0]).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_no_placeholder_is_left(path):
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"TO BE REPLACED|TODO|FIXME|TBD", text)
+
+
+def test_folders_of_the_layout_exist():
+    (layout,) = _blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "text")
+    folders = re.findall(r"^(\w+)/", layout, flags=re.MULTILINE)
+    assert folders
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
