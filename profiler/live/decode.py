@@ -58,7 +58,8 @@ def _dtype(tensors: Sequence[torch.Tensor]) -> str | None:
 def resolve_group(value: Any) -> Any:
     """Return the ProcessGroup behind what an operator was passed: a boxed group, its name, or itself."""
     if isinstance(value, str):
-        return torch._C._distributed_c10d._resolve_process_group(value)
+        resolve: Any = torch._C._distributed_c10d._resolve_process_group
+        return resolve(value)
     if isinstance(value, torch.ScriptObject):
         return dist.ProcessGroup.unbox(value)
     return value
@@ -67,7 +68,9 @@ def resolve_group(value: Any) -> Any:
 def _reduce_op(value: Any) -> str | None:
     if isinstance(value, str):
         return value.upper()
-    number = value.op() if isinstance(value, torch.ScriptObject) else None
+    # A boxed ReduceOp answers op() with its number; other objects do not have it.
+    op: Any = getattr(value, "op", None) if isinstance(value, torch.ScriptObject) else None
+    number = op() if op is not None else None
     return _REDUCE_OPS[number] if isinstance(number, int) and 0 <= number < len(_REDUCE_OPS) else None
 
 

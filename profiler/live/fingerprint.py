@@ -30,7 +30,8 @@ def _signed64(value: int) -> int:
 
 def _weights() -> npt.NDArray[np.int64]:
     count = np.arange(1, SAMPLE + 1, dtype=np.uint64)
-    return ((count * np.uint64(_MULTIPLIER)) ^ (count << np.uint64(17))).view(np.int64)
+    weights: npt.NDArray[np.int64] = (count * np.uint64(_MULTIPLIER) ^ count << np.uint64(17)).view(np.int64)
+    return weights
 
 
 _WEIGHTS: Final = _weights()
@@ -101,9 +102,10 @@ class Fingerprints:
         ticket = len(self._prints)
         sampled = bits.numel()
         if bits.device.type == "cpu":
-            values = bits.numpy()
+            # A copy: numpy() on the user's own memory would make its storage unresizable, and FSDP resizes.
+            values = bits.to(torch.int64, copy=True).numpy()
             # Integer overflow wraps, which is the arithmetic modulo 2**64 that is wanted.
-            total = int(np.dot(values.astype(np.int64), _WEIGHTS[:sampled]))
+            total = int(np.dot(values, _WEIGHTS[:sampled]))
             self._prints.append(_fingerprint(total, int(values[0]), sampled, tensor.numel()))
         else:
             wide = bits.to(torch.int64)

@@ -26,7 +26,8 @@ from torch import nn
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _OURS: Final = tuple(
-    os.path.join(_HERE, folder) + os.sep for folder in ("profiler", "analyzers", "ledger", "cli", "dashboards")
+    os.path.join(_HERE, folder) + os.sep
+    for folder in ("profiler", "analyzers", "ledger", "cli", "dashboards")
 )
 _LIBRARIES: Final = tuple(
     {
@@ -150,7 +151,10 @@ def _api(name: str | None = None, *, issues: bool = False) -> Reader:
 
 
 _CHECKPOINT = "utils/checkpoint.py"
-_FSDP2_GROUPS = ("distributed/fsdp/_fully_shard/_fsdp_param_group.py", "distributed/_composable/fsdp/_fsdp_param_group.py")
+_FSDP2_GROUPS = (
+    "distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+    "distributed/_composable/fsdp/_fsdp_param_group.py",
+)
 
 _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("autograd/graph.py", "_engine_run_backward"): _engine,
@@ -219,8 +223,10 @@ class Stack:
     def _classify(self, code: CodeType) -> _Known:
         path = code.co_filename
         if path.startswith(_TORCH):
-            known = _Known(code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False)
-        elif path.startswith("<") or path.startswith(_OURS):
+            known = _Known(
+                code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False
+            )
+        elif path.startswith(("<", *_OURS)):
             known = _Known(code, None, None, False)
         else:
             known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))

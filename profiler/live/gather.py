@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 
 log = logging.getLogger("shardtoll")
@@ -54,7 +55,8 @@ class Meeting:
         self.world_size = world_size
         self.run_id = uuid.uuid4().hex
         store = _default_store()
-        self._store = None if store is None else dist.PrefixStore(f"shardtoll/{_opened}", store)
+        prefix_store: Any = torch._C._distributed_c10d.PrefixStore
+        self._store: Any = None if store is None else prefix_store(f"shardtoll/{_opened}", store)
 
     def open(self, prepare: Callable[[], None]) -> None:
         """Agree on the run's id. Rank 0 runs `prepare` before any other rank goes on.
@@ -74,7 +76,6 @@ class Meeting:
 
     def _follow(self) -> None:
         """Take the run's id from rank 0. Waits in the store, not in a loop: ranks should start together."""
-        assert self._store is not None
         try:
             self._store.wait(["run"], timedelta(seconds=_OPENING_LIMIT_S))
             self.run_id = self._store.get("run").decode()
@@ -116,7 +117,6 @@ class Meeting:
         return found
 
     def _take(self, rank: int) -> bytes:
-        assert self._store is not None
         count = int(self._store.get(f"done/{rank}"))
         chunks = []
         for index in range(count):
@@ -127,7 +127,6 @@ class Meeting:
 
     def _is_gone(self, rank: int) -> bool:
         """Whether the rank ran on this host and its process has ended."""
-        assert self._store is not None
         if not self._store.check([f"alive/{rank}"]):
             return False
         them = json.loads(self._store.get(f"alive/{rank}"))

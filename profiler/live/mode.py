@@ -39,11 +39,11 @@ def _tensors_in(values: Any) -> Tensors:
     return tuple(value for value in values if isinstance(value, torch.Tensor))
 
 
-class SurveyMode(TorchDispatchMode):
+class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every operator through and tells the recorder about it."""
 
     def __init__(self, recorder: Recorder, on_failure: Callable[[Exception], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._on_failure = on_failure
         self._now_ns = recorder.now_ns
@@ -82,7 +82,7 @@ class SurveyMode(TorchDispatchMode):
         begun_ns = self._now_ns()
         result = func(*args, **kwargs)
         ended_ns = self._now_ns()
-        if self.muted:
+        if self._is_muted():
             return result
         try:
             if kind == _WAIT:
@@ -100,6 +100,10 @@ class SurveyMode(TorchDispatchMode):
         except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
             self._on_failure(error)
         return result
+
+    def _is_muted(self) -> bool:
+        # The operator itself may have run something that muted us.
+        return self.muted
 
     def _classify_type(self, tensor_type: type) -> str:
         if issubclass(tensor_type, FakeTensor):
@@ -138,7 +142,7 @@ class SurveyMode(TorchDispatchMode):
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
         result = func(*args, **kwargs)
-        if pending is None or call is None or self.muted:
+        if pending is None or call is None or self._is_muted():
             return result
         try:
             returned_ns = self._now_ns()
@@ -158,7 +162,9 @@ class SurveyMode(TorchDispatchMode):
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
-        self._recorder.computed(str(func), flops, tensors, outputs[:1], sys._getframe(2), begun_ns, ended_ns)
+        self._recorder.computed(
+            str(func), flops, tensors, outputs[:1], sys._getframe(2), (begun_ns, ended_ns)
+        )
 
 
 def _devices(args: Any, result: Any) -> int:

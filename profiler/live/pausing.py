@@ -8,7 +8,7 @@ records. What the check finds goes to the session through `deliver`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final, TypeAlias
 
 from shardtoll.ledger import Finding
@@ -35,15 +35,15 @@ def register_sink(sink: Sink) -> Hook:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Keep what runs inside out of every registered capture. Nests."""
-    entered = list(_pauses)
-    for pause, _ in entered:
-        pause()
-    try:
+    """Keep what runs inside out of every registered capture. Nests: each block pauses and resumes.
+
+    Whoever was paused is resumed, last first, whatever is raised inside.
+    """
+    with ExitStack() as stack:
+        for pause, resume in list(_pauses):
+            pause()
+            stack.callback(resume)
         yield
-    finally:
-        for _, resume in reversed(entered):
-            resume()
 
 
 def deliver(findings: Sequence[Finding]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shardtoll.ledger.record import Notice, StepRows
+from shardtoll.profiler.accounting import Interval
 from shardtoll.profiler.live.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.decode import Call, Tensors
@@ -174,7 +175,13 @@ class Recorder:
             self.region.waits.append(Wait(start_ns, end_ns, owner))
 
     def computed(
-        self, op: str, flops: int, tensors: Tensors, outputs: Tensors, frame: FrameType, start_ns: int, end_ns: int
+        self,
+        op: str,
+        flops: int,
+        tensors: Tensors,
+        outputs: Tensors,
+        frame: FrameType,
+        ran: Interval,
     ) -> None:
         """Note a matmul-like operator that has run (or, on an accelerator, was launched)."""
         assert self.region is not None
@@ -185,8 +192,8 @@ class Recorder:
                 flops=flops,
                 shapes=shapes_text(tensors),
                 place=place,
-                start_ns=start_ns,
-                end_ns=end_ns,
+                start_ns=ran[0],
+                end_ns=ran[1],
                 replicated_over=replicated_dims(cause),
                 input_tickets=self._tickets(tensors),
                 output_tickets=self._tickets(outputs),
@@ -210,7 +217,7 @@ class Recorder:
         self._drained_task = task
         region = self.region
         assert region is not None
-        engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+        engine = torch.autograd.Variable._execution_engine
 
         def begin() -> None:
             begun_ns = self.now_ns()

@@ -102,7 +102,8 @@ def make_rows(
             replicated_over=pending.replicated_over,
             input_hash=_hash(pending.input_tickets, prints),
             output_hash=_hash(pending.output_tickets, prints),
-            constant=_any_constant(pending.input_tickets, prints) or _any_constant(pending.output_tickets, prints),
+            constant=_any_constant(pending.input_tickets, prints)
+            or _any_constant(pending.output_tickets, prints),
         )
         for index, pending in enumerate(region.computes)
     ]
@@ -140,14 +141,16 @@ class _Parts:
         self.orphan_ns = total_ns(orphans)
 
 
-def _split(region: Region, window: Interval, in_flight: Sequence[Span], compiled: Sequence[Interval]) -> _Parts:
+def _split(
+    region: Region, window: Interval, in_flight: Sequence[Span], compiled: Sequence[Interval]
+) -> _Parts:
     """Cut the step: capture's own time, copies, operators, blocked on a collective, compiled code, the rest.
 
     All of it happens on one thread, so the layers hardly overlap; where they do (a wait inside compiled
     code), the earlier layer knows better. The rest is Python between operators: idle, not unknown.
     """
     flying = union([(span.start_ns, span.end_ns) for span in in_flight])
-    # C++ does more in these times than wait; only their instants with a collective in flight are blocked ones.
+    # C++ does more in these times than wait: only instants with a collective in flight are blocked ones.
     drained = intersect(union(region.drains), flying)
     waits = [(wait.start_ns, wait.end_ns) for wait in region.waits]
     # Blocked on a collective that an earlier region issued: no record here could carry the time.

@@ -18,7 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtoll.ledger import Finding, Ledger, Notice, RankWriter, Report, Run, StepRows, UsageError, analyze, merge
+from shardtoll.ledger import (
+    Finding,
+    Ledger,
+    Notice,
+    RankWriter,
+    Report,
+    Run,
+    StepRows,
+    UsageError,
+    analyze,
+    merge,
+)
 from shardtoll.ledger.pack import pack, unpack
 from shardtoll.ledger.store import clear, read_run, write_rank
 from shardtoll.profiler.live import pausing
@@ -86,7 +97,9 @@ class Session:
         global _active
         if _active is not None or self._state != "new":
             raise UsageError(
-                "an audit session is open already" if _active is not None else "this session was used already",
+                "an audit session is open already"
+                if _active is not None
+                else "this session was used already",
                 "close it first; for several steps use session.step()",
             )
         live = initialized()
@@ -119,7 +132,9 @@ class Session:
 
     def _install(self) -> None:
         recorder = self._recorder
-        thread_wait = _OnThisThread(lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording)
+        thread_wait = _OnThisThread(
+            lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording
+        )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._findings.extend))
@@ -170,7 +185,9 @@ class Session:
         """
         if self._state != "open" or self._in_step:
             raise UsageError(
-                "session.step() inside another step" if self._in_step else "session.step() outside its session",
+                "session.step() inside another step"
+                if self._in_step
+                else "session.step() outside its session",
                 "call it once a step, inside `with audit(...) as session:`",
             )
         number = self._steps_begun

@@ -78,15 +78,22 @@ class SpanRecorder:
 
     def start(self) -> bool:
         """Start; False where this torch cannot, or where a profiler runs already."""
-        profiler = torch._C._profiler
-        autograd = torch._C._autograd
+        profiler: Any = torch._C._profiler
+        autograd: Any = torch._C._autograd
         needed = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
         if not all(hasattr(autograd, name) for name in needed) or autograd._profiler_enabled():
             return False
         activities = {torch.profiler.ProfilerActivity.CPU}
         try:
             config = profiler.ProfilerConfig(
-                profiler.ProfilerState.KINETO, False, False, False, False, False, profiler._ExperimentalConfig(), ""
+                profiler.ProfilerState.KINETO,
+                False,
+                False,
+                False,
+                False,
+                False,
+                profiler._ExperimentalConfig(),
+                "",
             )
             autograd._prepare_profiler(config, activities)
             autograd._enable_profiler(config, activities, {profiler.RecordScope.USER_SCOPE})
@@ -122,14 +129,12 @@ def join(spans: Sequence[RawSpan], issued: Sequence[Issued]) -> list[RawSpan | N
     """Return for each record, in order of issue, its span; None for a record without one."""
     waiting: dict[tuple[str, str], deque[int]] = {}
     for index, record in enumerate(issued):
-        kind = _GLOO_OP.get(record.op, record.op)
-        waiting.setdefault((kind, record.group), deque()).append(index)
+        runs_as = _GLOO_OP.get(record.op, record.op)
+        waiting.setdefault((runs_as, record.group), deque()).append(index)
     found: list[RawSpan | None] = [None] * len(issued)
     group_of_thread: dict[int, str] = {}
     for span in spans:
-        kind = _NAMES.get(span.name.removeprefix(_GLOO)) if span.name.startswith(_GLOO) else None
-        if kind is None:
-            continue
+        kind = _NAMES.get(span.name.removeprefix(_GLOO), "") if span.name.startswith(_GLOO) else ""
         heads = [
             queue[0]
             for (op, _), queue in waiting.items()

@@ -86,7 +86,9 @@ def run_ranks(
                 results.append(None)
             else:
                 code = processes[rank].returncode
-                raise AssertionError(f"rank {rank} left no result (exit {code}):\n{logs[rank].read_text()[-4000:]}")
+                raise AssertionError(
+                    f"rank {rank} left no result (exit {code}):\n{logs[rank].read_text()[-4000:]}"
+                )
         return results
 
 

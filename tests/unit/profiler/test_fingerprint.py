@@ -1,0 +1,95 @@
+"""Fingerprints: equal values give equal numbers, anything moved or changed gives others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardtoll.profiler.live.fingerprint import SAMPLE, Fingerprint, Fingerprints, combine
+
+
+def take(*tensors: torch.Tensor) -> list[Fingerprint]:
+    prints = Fingerprints()
+    tickets = [prints.take(tensor) for tensor in tensors]
+    found = prints.read()
+    return [found[ticket] for ticket in tickets if ticket is not None]
+
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.uint8,
+    torch.complex64,
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [3, SAMPLE, SAMPLE + 1, 3 * SAMPLE + 7])
+def test_equal_values_are_equal_and_a_permutation_is_not(dtype: torch.dtype, size: int) -> None:
+    values = (torch.arange(size) % 251).to(dtype)
+    same, moved = take(values, values.flip(0))
+    again = take(values.clone())[0]
+    assert same == again
+    assert same.number != moved.number
+    assert not same.constant
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=40), st.data())
+def test_one_changed_element_shows(values: list[float], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(values) - 1))
+    before = torch.tensor(values)
+    after = before.clone()
+    after.view(torch.int32)[place] ^= 1
+    a, b = take(before, after)
+    assert a.number != b.number
+
+
+def test_constant_tensors_are_told() -> None:
+    ones, zeros, two = take(torch.ones(5000), torch.zeros(9), torch.tensor([1.0, 2.0]))
+    assert ones.constant
+    assert zeros.constant
+    assert not two.constant
+
+
+def test_equal_bytes_of_other_length_differ() -> None:
+    short, long = take(torch.zeros(8), torch.zeros(9))
+    assert short.number != long.number
+
+
+def test_a_transposed_tensor_is_read_without_a_copy_of_it() -> None:
+    values = torch.randn(200, 300)
+    straight, turned = take(values, values.t())
+    assert straight.number == turned.number, "same memory, same order"
+
+
+def test_the_storage_stays_resizable() -> None:
+    """FSDP frees gathered parameters by resizing their storage to nothing."""
+    values = torch.randn(64)
+    take(values)
+    values.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("tensor", [torch.empty(0), torch.eye(3).to_sparse()])
+def test_tensors_without_plain_values_have_none(tensor: torch.Tensor) -> None:
+    assert Fingerprints().take(tensor) is None
+
+
+def test_order_matters_in_combine() -> None:
+    assert combine([1, 2]) != combine([2, 1])
+
+
+def test_the_device_path_gives_the_same_numbers() -> None:
+    """What runs on an accelerator, run here: the sums as tensors, read back at the end."""
+    values = torch.randn(10_000)
+    prints = Fingerprints()
+    bits = values.view(torch.int32)[:: -(-values.numel() // SAMPLE)]
+    wide = bits.to(torch.int64)
+    pair = torch.stack([(wide * prints._weights_on(torch.device("cpu"))[: wide.numel()]).sum(), wide[0]])
+    prints._prints.append(None)
+    prints._on_device.append((0, pair, wide.numel(), values.numel()))
+    assert prints.read() == take(values)

@@ -1,0 +1,59 @@
+"""Joining gloo's spans to records: by name and order, with each of a group's threads serving that group."""
+
+from __future__ import annotations
+
+from shardtoll.profiler.live.spans import Issued, RawSpan, join
+
+MS = 1_000_000
+
+
+def test_spans_join_in_order_of_issue() -> None:
+    issued = [
+        Issued("all_reduce", "0", 1 * MS),
+        Issued("all_gather", "0", 2 * MS),
+        Issued("all_reduce", "0", 3 * MS),
+    ]
+    spans = [
+        RawSpan("gloo:all_reduce", 1 * MS, 2 * MS, 1),
+        RawSpan("gloo:all_gather", 2 * MS, 3 * MS, 2),
+        RawSpan("gloo:all_reduce", 4 * MS, 5 * MS, 1),
+    ]
+    assert join(spans, issued) == spans
+
+
+def test_a_reduce_scatter_shows_as_an_all_reduce() -> None:
+    spans = [RawSpan("gloo:all_reduce", 1 * MS, 2 * MS, 1)]
+    assert join(spans, [Issued("reduce_scatter", "0", 1 * MS)]) == spans
+
+
+def test_a_span_cannot_begin_before_its_issue() -> None:
+    assert join([RawSpan("gloo:all_reduce", 1 * MS, 2 * MS, 1)], [Issued("all_reduce", "0", 9 * MS)]) == [
+        None
+    ]
+
+
+def test_a_record_without_a_span_stays_unknown() -> None:
+    assert join([], [Issued("all_reduce", "0", 1)]) == [None]
+
+
+def test_threads_tell_groups_apart() -> None:
+    """Group b's second collective starts before group a's second: the thread says whose span it is."""
+    issued = [
+        Issued("all_reduce", "a", 1 * MS),
+        Issued("all_reduce", "b", 5 * MS),
+        Issued("all_reduce", "a", 10 * MS),
+        Issued("all_reduce", "b", 11 * MS),
+    ]
+    spans = [
+        RawSpan("gloo:all_reduce", 2 * MS, 3 * MS, 1),
+        RawSpan("gloo:all_reduce", 6 * MS, 7 * MS, 2),
+        RawSpan("gloo:all_reduce", 12 * MS, 13 * MS, 2),
+        RawSpan("gloo:all_reduce", 14 * MS, 15 * MS, 1),
+    ]
+    joined = join(spans, issued)
+    assert joined == [spans[0], spans[1], spans[3], spans[2]]
+
+
+def test_other_events_are_left_alone() -> None:
+    spans = [RawSpan("Torch-Compiled Region: 0/0", 1, 2, 1), RawSpan("gloo:barrier", 1 * MS, 2 * MS, 1)]
+    assert join(spans, [Issued("barrier", "0", 1 * MS)]) == [spans[1]]
