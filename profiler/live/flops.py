@@ -9,21 +9,30 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _aten = torch.ops.aten
 _MATRICES: Final = {_aten.mm: 0, _aten.bmm: 0, _aten.addmm: 1, _aten.baddbmm: 1}
 """Operator -> position of its left matrix; the right one follows."""
 
+# torch's own table knows the attention kernels of accelerators only.
+_ATTENTION: Final = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_ATTENTION_BACKWARD: Final = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+
 
 def has_flops(func: Any) -> bool:
     """Whether the operator is one whose FLOPs are counted."""
-    return func._overloadpacket in flop_registry
+    packet = func._overloadpacket
+    return packet in flop_registry or packet in (_ATTENTION, _ATTENTION_BACKWARD)
 
 
 def flops_of(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
     """Return the FLOPs of one call of an operator for which `has_flops` holds."""
     packet = func._overloadpacket
+    if packet is _ATTENTION:
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
+    if packet is _ATTENTION_BACKWARD:
+        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
     left = _MATRICES.get(packet)
     if left is None:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
