@@ -1,1 +1,73 @@
-"""."""
+"""Analyses: the ledger in, findings out. Pure: nothing is printed, drawn, written or fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from shardtoll.analyzers import (
+    below_roofline,
+    clock_skew,
+    duplicated_compute,
+    exposed_communication,
+    implicit_redistribute,
+    incomplete_input,
+    latency_bound,
+    redundant_collective,
+    unattributed_time,
+    unmatched_collectives,
+)
+from shardtoll.analyzers.context import Context, make_context
+from shardtoll.analyzers.ranking import ranked
+from shardtoll.analyzers.roofline import Fabric, choose_fabric
+from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
+
+__all__ = ["ANALYSES", "Context", "run"]
+
+ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
+    implicit_redistribute.find,
+    redundant_collective.find,
+    latency_bound.find,
+    exposed_communication.find,
+    below_roofline.find,
+    duplicated_compute.find,
+    unmatched_collectives.find,
+    unattributed_time.find,
+    incomplete_input.find,
+    clock_skew.find,
+)
+"""Every analysis, one file each; nothing registers itself."""
+
+FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns")
+"""Columns of the collectives' table that are known only after matching the ranks."""
+
+
+def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
+    """Match the ranks, run every analysis and return the report, dearest finding first.
+
+    `fabric` None chooses one by the run's device and backend. Findings made while the job ran, as
+    those of the gradient check, are ranked with the others.
+    """
+    if fabric is None:
+        fabric = choose_fabric(ledger.run)
+    context = make_context(ledger, fabric)
+    findings = [*ledger.findings, *(found for find in ANALYSES for found in find(context))]
+    return Report(
+        run=ledger.run,
+        fabric=FabricInfo(name=fabric.name, provenance=fabric.provenance),
+        groups=ledger.groups,
+        tables={**ledger.tables, "collectives": _filled(ledger, context)},
+        findings=ranked(findings),
+    )
+
+
+def _filled(ledger: Ledger, context: Context) -> pa.Table:
+    table = ledger.tables["collectives"]
+    for name in FILLED:
+        at = table.schema.get_field_index(name)
+        field = table.schema.field(at)
+        values = pa.array(context.collectives[name], type=field.type, from_pandas=True)
+        table = table.set_column(at, field, values)
+    return table

@@ -1,0 +1,92 @@
+"""What every analysis is given: the ledger's tables as frames, the fabric, and the steps that count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
+from shardtoll.analyzers.match import Matches, match
+from shardtoll.analyzers.roofline import Fabric, Placement, place, ranks_per_host
+from shardtoll.analyzers.tally import keep
+from shardtoll.ledger import Group, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The input of an analysis; nothing in it may be changed."""
+
+    ledger: Ledger
+    """As it came, findings made while the job ran included."""
+    fabric: Fabric
+    collectives: pd.DataFrame
+    """The ledger's table with wait, transfer, busbw and floor filled in, and these columns more:
+    group_id, match_id, floor_latency_ns, skew_ns, and `net`: the mesh dimension's name, or the
+    group's where there is none."""
+    computes: pd.DataFrame
+    step_rows: pd.DataFrame
+    counts: pd.DataFrame
+    notices: pd.DataFrame
+    matches: Matches
+    steps: tuple[int, ...]
+    """Numbers of the surveyed steps: those that at least one rank finished."""
+    step_ns: float | None
+    """Mean duration of a step on its slowest rank; None where there is no step."""
+
+    @property
+    def in_steps(self) -> pd.DataFrame:
+        """The collectives inside the surveyed steps; all others cost no step anything."""
+        return keep(self.collectives, self.collectives["step"].isin(self.steps))
+
+    @property
+    def computes_in_steps(self) -> pd.DataFrame:
+        """The operators inside the surveyed steps."""
+        return keep(self.computes, self.computes["step"].isin(self.steps))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether ranks compute and communicate on the same cores, so that each delays the other."""
+        run = self.ledger.run
+        return run.device in (None, "cpu") or "gloo" in (run.backend or "")
+
+    def share(self, time_ns: float | None) -> float | None:
+        """Return a time as a share of a step; None where either is unknown."""
+        if time_ns is None or not self.step_ns:
+            return None
+        return time_ns / self.step_ns
+
+    def placement(self, group_id: Any) -> Placement | None:
+        """Return where the ranks of a group stand; None unknown."""
+        if pd.isna(group_id):
+            return None
+        members = self.matches.members[int(group_id)]
+        return place(members, ranks_per_host(self.ledger.run, self.fabric))
+
+    def groups(self, name: str) -> list[Group]:
+        """Return all groups of that name."""
+        return [group for group in self.ledger.groups if group.name == name]
+
+
+def make_context(ledger: Ledger, fabric: Fabric) -> Context:
+    """Match the ranks' collectives, fill in what follows from that and the fabric."""
+    collectives = ledger.frame("collectives")
+    matches = match(ledger, collectives)
+    collectives = add_floors(add_busbw(add_waits(collectives, matches)), matches, ledger.run, fabric)
+    collectives["net"] = collectives["mesh_dim"].where(collectives["mesh_dim"].notna(), collectives["group"])
+    step_rows = ledger.frame("steps")
+    durations = step_rows.groupby("step")["duration_ns"].max().to_numpy(dtype=np.float64)
+    return Context(
+        ledger=ledger,
+        fabric=fabric,
+        collectives=collectives,
+        computes=ledger.frame("computes"),
+        step_rows=step_rows,
+        counts=ledger.frame("counts"),
+        notices=ledger.frame("notices"),
+        matches=matches,
+        steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
+        step_ns=float(durations.mean()) if len(durations) else None,
+    )

@@ -1,0 +1,151 @@
+"""Communication that nothing hid, by place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers import latency_bound, redundant_collective
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.tally import Line, keep, tally
+from shardtoll.analyzers.words import duration, percent, place, size, times
+from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
+
+LEAST_SHARE: Final = 0.01
+"""Places that cost a smaller share of the step are added up in one finding."""
+
+WARNING_SHARE: Final = 0.1
+"""Share of the step from which an accelerator's idling is a warning. On CPUs it stays information:
+transport and training share the cores there, so hiding one behind the other gains little."""
+
+KEYS: Final = ("phase", "module", "source", "op", "net")
+VALUES: Final = ("exposed_ns", "moving_ns", "message_bytes", "floor_ns")
+
+
+def left_over(context: Context) -> pd.DataFrame:
+    """Return the collectives in steps that no other finding bills.
+
+    Implicit redistributes, repeats and coalescible small messages have findings of their own.
+    """
+    frame = context.in_steps
+    billed = frame["implicit"].fillna(False).astype(bool)
+    billed |= frame.index.isin(redundant_collective.repeats(context).index)
+    small, _ = latency_bound.claimed(context)
+    billed |= frame.index.isin(small.index)
+    return keep(frame, ~billed)
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a phase, module, line, op and group, and one for the small rest.
+
+    Exposed times are per step on the slowest rank; each collective is in one finding only, so the
+    tolls bill no time twice. The counterfactual is full overlap: the transfer hidden behind the
+    step's compute. The saving therefore leaves out time spent waiting for late ranks, which no
+    overlap removes, and never exceeds the compute there is. Collectives of unknown exposed time
+    are left to `incomplete-input`.
+    """
+    frame = left_over(context)
+    frame = keep(frame, frame["exposed_ns"].notna())
+    if frame.empty or not context.step_ns:
+        return []
+    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
+    transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
+    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0)
+    result = tally(frame, KEYS, VALUES, context.steps)
+    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
+    findings = [_finding(context, line) for line in large]
+    rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
+    for line in tally(rest, ("all",), VALUES, context.steps).lines:
+        if _share(context, line) >= LEAST_SHARE:
+            findings.append(_rest(context, line, len(result.lines) - len(large)))
+    return findings
+
+
+def _share(context: Context, line: Line) -> float:
+    return context.share(line.figures["exposed_ns"]) or 0.0
+
+
+def _severity(context: Context, share: float) -> Severity:
+    return "warning" if share >= WARNING_SHARE and not context.on_cpu else "info"
+
+
+def _finding(context: Context, line: Line) -> Finding:
+    op, phase = str(line.first["op"]), str(line.first["phase"])
+    floor = line.figures["floor_ns"]
+    against = "" if floor is None else f"; floor {duration(floor)}"
+    return _made(
+        context,
+        line,
+        f"{times(line.count, op)} of {size(line.figures['message_bytes'])} on {line.first['net']} in {phase}"
+        f"{place(line.text('module'), line.text('source'))}{against}",
+        line.where(
+            "phase",
+            "module",
+            "source",
+            "group",
+            "mesh_dim",
+            op=op,
+            parameter=line.text("parameter") if line.count == 1 else None,
+        ),
+        _remedy(line.text("caused_by_op") or "", phase),
+    )
+
+
+def _rest(context: Context, line: Line, places: int) -> Finding:
+    what = (
+        f"{times(line.count, 'collective')} at {times(places, 'place')} of less than "
+        f"{percent(LEAST_SHARE)} each"
+    )
+    return _made(context, line, what, Where(), _remedy("", ""))
+
+
+def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy) -> Finding:
+    toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
+    if toll is None or moving is None:
+        raise AssertionError("rows of unknown exposed time were left out")
+    # Overlap can hide no more than there is compute to hide it behind.
+    compute_ns = float(context.step_rows.groupby("step")["compute_ns"].max().mean())
+    share = _share(context, line)
+    return Finding(
+        kind="exposed-communication",
+        severity=_severity(context, share),
+        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}",
+        toll_ns=toll,
+        floor_ns=line.figures["floor_ns"],
+        saving_ns=min(toll, moving, int(compute_ns)),
+        bytes=line.figures["message_bytes"],
+        count=line.count,
+        ranks=line.ranks,
+        where=where,
+        evidence=(
+            Evidence("exposed", toll, "ns"),
+            Evidence("of it while data moved, or not told apart from waiting", moving, "ns"),
+            Evidence("share of the step", round(share, 4)),
+            Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
+        ),
+        remedy=remedy,
+        confidence="likely",
+    )
+
+
+def _remedy(cause: str, phase: str) -> Remedy:
+    code = None
+    if cause.startswith("FSDP"):
+        text = "Prefetch the next block's parameters while this one computes."
+        code = "block.set_modules_to_forward_prefetch([next_block])"
+    elif cause.startswith("DDP"):
+        text = "Use smaller buckets, so that the first ones are reduced while backward goes on."
+        code = "DistributedDataParallel(model, bucket_cap_mb=25)"
+    elif phase == "backward":
+        text = (
+            "Start the collective as soon as its gradient is ready and wait for it only before the optimizer."
+        )
+        code = "work = dist.all_reduce(grad, async_op=True)\n...\nwork.wait()"
+    else:
+        text = (
+            "Start the collective earlier, asynchronously, and compute something else before waiting for it."
+        )
+    counterfactual = "full overlap: the same transfers hidden behind the step's compute"
+    return Remedy(text=text, code=code, counterfactual=counterfactual)

@@ -1,0 +1,110 @@
+"""What becomes known of a collective once its ranks are matched and a fabric is chosen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.match import PEER_OPS, Bools, Ints, Matches
+from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, place, ranks_per_host
+from shardtoll.analyzers.tally import codes, number
+from shardtoll.ledger import Run
+from shardtoll.ledger.volume import busbw_factor
+
+SYNCHRONISING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""No rank can leave one of these before the last has arrived."""
+
+CLOCK_SLACK_NS: Final = 1_000_000
+"""A rank that seems to leave earlier than that before the last arrival has another clock: ranks of
+one host agree to microseconds, and hosts under NTP to about a millisecond."""
+
+
+def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], known: Bools) -> pd.Series[Any]:
+    """Return the known values as a nullable column; elsewhere what the record itself held."""
+    column_is: pd.Series[Any] = frame[column].copy()
+    column_is[known] = values[known]
+    return column_is
+
+
+def add_waits(frame: pd.DataFrame, matches: Matches) -> pd.DataFrame:
+    """Return `frame` with wait_ns, transfer_ns and, new, skew_ns.
+
+    wait: from this rank's start to the last rank's, within this rank's own span. transfer: the
+    rest of the span. Both stay unknown where a rank is missing or a time is, and where the clocks
+    plainly disagree: skew_ns is then by how much the last arrival lies after another's end.
+    """
+    frame = frame.copy()
+    has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
+    whole = matches.rows["whole"].to_numpy(dtype=bool)
+    start: Ints = frame["start_ns"].to_numpy(dtype=np.int64, na_value=0)
+    span: Ints = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)
+    match_id = matches.rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
+    spans = pd.DataFrame({"match": match_id, "start": start, "end": start + span, "has_time": has_time})
+    of_match = spans[whole].groupby("match")
+    by_match = pd.DataFrame(
+        {
+            "last": of_match["start"].max(),
+            "first_end": of_match["end"].min(),
+            "has_time": of_match["has_time"].all(),
+        }
+    )
+    by_row = by_match.reindex(match_id)
+    timed = by_row["has_time"].eq(True).to_numpy(dtype=bool)
+    last = by_row["last"].fillna(0).to_numpy(dtype=np.int64)
+    early = last - by_row["first_end"].fillna(0).to_numpy(dtype=np.int64)
+    skewed = timed & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & (early > CLOCK_SLACK_NS)
+    wait = np.clip(last - start, 0, span)
+    frame["wait_ns"] = _filled(frame, "wait_ns", wait, timed & ~skewed)
+    frame["transfer_ns"] = _filled(frame, "transfer_ns", span - wait, timed & ~skewed)
+    frame["skew_ns"] = pd.arrays.IntegerArray(early, ~skewed)
+    return frame
+
+
+def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor."""
+    frame = frame.copy()
+    code, keys = codes(frame, ["op", "group_size"])
+    factors = [busbw_factor(op, int(n)) for op, n in zip(keys["op"], keys["group_size"], strict=True)]
+    factor = np.array([np.nan if f is None else f for f in factors], dtype=np.float64)[code]
+    size = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+    transfer = frame["transfer_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    known = (transfer > 0) & ~np.isnan(size) & ~np.isnan(factor)
+    # bytes / ns is GB/s (1e9).
+    busbw = np.divide(size * factor, transfer, out=np.zeros(len(frame)), where=known)
+    frame["busbw_gbps"] = _filled(frame, "busbw_gbps", busbw, known)
+    return frame
+
+
+def add_floors(frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> pd.DataFrame:
+    """Return `frame` with floor_ns and, new, floor_latency_ns, group_id, match_id.
+
+    A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown.
+    """
+    frame = frame.copy()
+    for name in ("group_id", "match_id"):
+        frame[name] = matches.rows[name].to_numpy()
+    peers = frame["op"].isin(PEER_OPS)
+    frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
+    columns = ["op", "message_bytes", "group_id", "group_size", "_own", "_peer"]
+    code, keys = codes(frame, columns)
+    per_host = ranks_per_host(run, fabric)
+    costs = []
+    for op, size, group, group_size, own, peer in keys[columns].itertuples(index=False):
+        at: Placement | None = None
+        if op in PEER_OPS:
+            at = None if pd.isna(peer) or peer == own else place((int(own), int(peer)), per_host)
+        elif not pd.isna(group):
+            at = place(matches.members[int(group)], per_host)
+        elif group_size == 1:
+            at = place((0,), per_host)
+        costs.append(collective_cost(fabric, op, number(size), at))
+    known = np.array([cost is not None for cost in costs], dtype=bool)
+    floor = np.array([0 if cost is None else cost.time_ns for cost in costs], dtype=np.int64)
+    latency = np.array([0 if cost is None else cost.latency_ns for cost in costs], dtype=np.int64)
+    frame["floor_ns"] = _filled(frame, "floor_ns", floor[code], known[code])
+    frame["floor_latency_ns"] = pd.arrays.IntegerArray(latency[code], ~known[code])
+    filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
+    return filled

@@ -1,0 +1,128 @@
+"""Collectives that nobody asked for: DTensor moves an operator's input to another placement."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.placements import changes
+from shardtoll.analyzers.tally import keep, number, tally
+from shardtoll.analyzers.words import duration, place, size, times
+from shardtoll.ledger import Evidence, Finding, Remedy
+
+KEYS: Final = (
+    "module",
+    "caused_by_op",
+    "op",
+    "source",
+    "placements_from",
+    "placements_to",
+    "net",
+    "phase",
+)
+
+MATMULS: Final = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear")
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a cause: module, operator, line, placements, mesh dimension and phase.
+
+    Counts, bytes and times are per step on the slowest rank. The counterfactual is the same step
+    without the collective, so the saving is the whole toll. A collective may also be part of a
+    `redundant-collective` or `latency-bound` finding: those tolls do not add up.
+    """
+    frame = keep(context.in_steps, context.in_steps["implicit"])
+    if frame.empty:
+        return []
+    result = tally(frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes", "floor_ns"), context.steps)
+    by_code = frame.groupby(result.code)
+    sizes = by_code["message_bytes"].agg(["min", "max"])
+    parameters = by_code["parameter"].unique()
+    findings = []
+    for line in result.lines:
+        toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
+        op, cause, phase = str(line.first["op"]), line.text("caused_by_op"), str(line.first["phase"])
+        before, after = line.text("placements_from"), line.text("placements_to")
+        path = f"{before or 'unknown placements'} -> {after or 'unknown placements'}"
+        named = [str(name) for name in parameters[line.code].dropna()]
+        several = (Evidence("parameters", ", ".join(named)),) if len(named) > 1 else ()
+        findings.append(
+            Finding(
+                kind="implicit-redistribute",
+                severity="warning",
+                title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.count, op)} "
+                f"a step on {line.first['net']}, {size(moved)}"
+                f"{place(line.text('module'), line.text('source'))}",
+                toll_ns=toll,
+                floor_ns=line.figures["floor_ns"],
+                saving_ns=toll,
+                bytes=moved,
+                count=line.count,
+                ranks=line.ranks,
+                where=line.where(
+                    "phase",
+                    "module",
+                    "source",
+                    "group",
+                    "mesh_dim",
+                    op=cause,
+                    parameter=named[0] if len(named) == 1 else None,
+                ),
+                evidence=(
+                    Evidence("collective", op),
+                    Evidence("placements", path),
+                    Evidence("smallest message", number(sizes["min"][line.code]), "bytes"),
+                    Evidence("largest message", number(sizes["max"][line.code]), "bytes"),
+                    Evidence("dtype", line.text("dtype")),
+                    Evidence("wire bytes a step and rank", line.figures["wire_bytes"], "bytes"),
+                    *several,
+                    Evidence("collectives in all steps and ranks", line.total),
+                    Evidence("of them without a known time or size", line.unknown),
+                ),
+                remedy=_remedy(cause or "the operator", before, after, phase, toll),
+            )
+        )
+    return findings
+
+
+def _remedy(cause: str, before: str | None, after: str | None, phase: str, toll: int | None) -> Remedy:
+    """Return what placement would have spared the collective, as far as the placements tell."""
+    moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
+    code = None
+    if ("partial", "replicate") in moves and phase == "optimizer":
+        text = (
+            "The gradient is still a pending sum when the optimizer reads it, and each read reduces it. "
+            "Reduce it once before step()."
+        )
+        code = "p.grad = p.grad.redistribute(placements=p.placements)"
+    elif ("partial", "replicate") in moves:
+        text = (
+            f"{cause} cannot run on a pending sum. Reduce it once, before all its uses; where the result "
+            "may stay sharded, redistribute to Shard instead: a reduce-scatter sends half of the bytes."
+        )
+        code = "x = x.redistribute(placements=[Shard(0)])  # before the operator, on this mesh dimension"
+    elif ("shard", "replicate") in moves and cause.removeprefix("aten.").split(".")[0] in MATMULS:
+        text = (
+            f"One operand of {cause} is sharded and the other does not fit, so it is gathered. Shard the "
+            "other operand to match (parallelize_module with ColwiseParallel or RowwiseParallel does), "
+            "which needs no gather; or redistribute the operand once before all its uses."
+        )
+        code = 'parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})'
+    elif ("shard", "replicate") in moves:
+        text = (
+            f"{cause} gathers an operand that was kept as {before}. Give its other operands the same "
+            "placement, so that it runs on the shards, or redistribute once before all its uses."
+        )
+        code = f"other = other.redistribute(placements={before})"
+    elif ("shard", "shard") in moves:
+        text = (
+            f"The tensor is made as {before} and used as {after}. Produce it as {after}, or move its "
+            "users to the placement it has."
+        )
+    else:
+        text = (
+            f"Give the operands placements that {cause} takes as they are, or redistribute once, "
+            "explicitly, before all uses."
+        )
+    counterfactual = f"the same step without this redistribute ({duration(toll)} exposed)"
+    return Remedy(text=text, code=code, counterfactual=None if toll is None else counterfactual)

@@ -1,0 +1,144 @@
+"""Which records of different ranks are one collective (rule 4 of the accounting).
+
+Records are the same one only when group, sequence number, op and size agree. A group is its name
+and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
+numbers, or has sends and receives (which take numbers on two ranks only), the order within the
+step stands in for the number, and only where every rank has as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.tally import keep
+from shardtoll.ledger import Ledger
+
+PEER_OPS: Final = ("send", "recv")
+UNEVEN_OPS: Final = ("all_to_all",)
+"""Ranks may send different amounts in these: a size that differs leaves them unmatched, no more."""
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The outcome of matching: `rows` has one row for each of the collectives' frame, in its order."""
+
+    rows: pd.DataFrame
+    """group_id: index into `members`, NA where the group's ranks are not known.
+    match_id: equal on the records that are one collective, NA where there is no such agreement.
+    whole: every rank of the group was seen, so the last arrival is known.
+    slot_id: equal on the records that should be one collective, NA where that cannot be told.
+    suspect: the records of the slot disagree, or a seen rank of the group has none.
+    by_order: the slot is a place in the step's order, not a sequence number."""
+    members: tuple[tuple[int, ...], ...]
+    """Global ranks of each group."""
+
+
+def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[tuple[int, ...]]]:
+    """Return each row's group id and the ranks of each group.
+
+    A group that was never described is known only when it is as large as the job.
+    """
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    for group in ledger.groups:
+        known.setdefault((group.name, group.ranks), len(known))
+    world = tuple(range(ledger.run.world_size))
+    ids: list[int | None] = []
+    keys = rows[["group", "rank", "group_size"]].drop_duplicates()
+    for name, rank, size in keys.itertuples(index=False):
+        fits = [i for (n, ranks), i in known.items() if n == name and rank in ranks and len(ranks) == size]
+        if not fits and size == len(world):
+            fits = [known.setdefault((name, world), len(known))]
+        ids.append(fits[0] if len(fits) == 1 else None)
+    keys["group_id"] = pd.array(ids, dtype="Int64")
+    joined = rows[["group", "rank", "group_size"]].merge(keys, how="left")
+    return joined["group_id"], [ranks for _, ranks in known]
+
+
+def _slots(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose counterparts on other ranks can be told, each with its slot."""
+    peers = rows["op"].isin(PEER_OPS)
+    work: pd.DataFrame = keep(rows, rows["group_id"].notna() & ~peers).copy()
+    unnumbered = set(work.loc[work["seq"].isna(), "group_id"])
+    work["by_order"] = work["group_id"].isin(unnumbered | set(rows.loc[peers, "group_id"].dropna()))
+    # Outside every step ranks may have begun to record at different moments: order says nothing.
+    work = keep(work, ~(work["by_order"] & work["step"].isna())).copy()
+    work["slot"] = work["seq"].where(~work["by_order"], work["step"])
+    # Several records may share a number (coalesced ones): then their order tells them apart.
+    place = ["group_id", "by_order", "slot"]
+    work["nth"] = work.groupby([*place, "rank"]).cumcount()
+    work["slot_id"] = work.groupby([*place, "nth"], sort=False).ngroup()
+    return work
+
+
+def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
+    """Return for each row whether its slot agrees on all seen ranks, and whether it is suspect."""
+    barrier = (work["op"] == "barrier").to_numpy(dtype=bool)
+    facts = pd.DataFrame(
+        {
+            "slot_id": work["slot_id"].to_numpy(dtype=np.int64),
+            "group_id": work["group_id"].to_numpy(dtype=np.int64),
+            "op": pd.factorize(work["op"])[0],
+            "bytes": np.where(barrier, 0, work["message_bytes"].fillna(0).to_numpy(dtype=np.int64)),
+            "unsized": work["message_bytes"].isna().to_numpy(dtype=bool) & ~barrier,
+            "uneven": work["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
+        }
+    )
+    slots = facts.groupby("slot_id")
+    low, high = slots[["op", "bytes"]].min(), slots[["op", "bytes"]].max()
+    present = slots.size().to_numpy() == expected[slots["group_id"].first().to_numpy()]
+    one_op = (low["op"] == high["op"]).to_numpy()
+    one_size = (low["bytes"] == high["bytes"]).to_numpy()
+    unsized = slots["unsized"].any().to_numpy()
+    agrees = present & one_op & one_size & ~unsized
+    differs = ~one_op | (~one_size & ~unsized & ~slots["uneven"].all().to_numpy())
+    at = facts["slot_id"].to_numpy()
+    return agrees[at], (differs | ~present)[at]
+
+
+def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
+    """Return for each row whether the ranks of its group have different numbers of rows in its step."""
+    per_rank = work.groupby(["group_id", "step", "rank"], dropna=False).size()
+    per_step = per_rank.groupby(level=[0, 1], dropna=False).agg(["min", "max", "count"]).reset_index()
+    all_there = per_step["count"].to_numpy() == expected[per_step["group_id"].to_numpy(dtype=np.int64)]
+    per_step["lopsided"] = (per_step["min"] != per_step["max"]).to_numpy(dtype=bool) | ~all_there
+    joined = work[["group_id", "step"]].merge(
+        per_step[["group_id", "step", "lopsided"]], on=["group_id", "step"], how="left"
+    )
+    lopsided: Bools = joined["lopsided"].to_numpy(dtype=bool)
+    return lopsided
+
+
+def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
+    """Return which rows of the collectives' frame are one collective on several ranks."""
+    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes"]
+    rows = collectives[columns].reset_index(drop=True)
+    rows["group_id"], members = _groups(ledger, rows)
+    seen = set(ledger.run.ranks_seen)
+    expected = np.array([len(seen.intersection(ranks)) for ranks in members], dtype=np.int64)
+    sizes = np.array([len(ranks) for ranks in members], dtype=np.int64)
+    work = _slots(rows)
+    agrees, suspect = _agreement(work, expected)
+    lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
+    agrees &= ~lopsided
+    group_of = work["group_id"].to_numpy(dtype=np.int64)
+    slot_of = work["slot_id"].to_numpy(dtype=np.int64)
+
+    found = rows[["group_id"]].copy()
+    found["match_id"] = pd.array([pd.NA] * len(rows), dtype="Int64")
+    found["slot_id"] = found["match_id"]
+    for flag in ("whole", "suspect", "by_order"):
+        found[flag] = False
+    found.loc[work.index[agrees], "match_id"] = slot_of[agrees]
+    found.loc[work.index, "slot_id"] = slot_of
+    found.loc[work.index, "whole"] = agrees & (expected[group_of] == sizes[group_of])
+    found.loc[work.index, "suspect"] = suspect | lopsided
+    found.loc[work.index, "by_order"] = work["by_order"].to_numpy(dtype=bool)
+    return Matches(found, tuple(members))

@@ -1,0 +1,31 @@
+"""DTensor placements as torch prints them, read back: `(Shard(0), Replicate())`, `(Shard(dim=0),)`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PART: Final = re.compile(
+    r"(?P<shard>(?:_Strided)?Shard|_StridedShard|S)\((?:dim=)?(?P<dim>-?\d+)[^()]*\)"
+    r"|(?P<replicate>Replicate\(\)|\bR\b)"
+    r"|(?P<partial>Partial\([^()]*\)|_?Partial\b|\bP(?:\([^()]*\))?)"
+)
+
+
+def kinds(placements: str | None) -> tuple[str, ...]:
+    """Return each mesh dimension's placement as `shard:0`, `replicate` or `partial`; empty if not known."""
+    found = []
+    for part in _PART.finditer(placements or ""):
+        if part.group("shard"):
+            found.append(f"shard:{part.group('dim')}")
+        else:
+            found.append("replicate" if part.group("replicate") else "partial")
+    return tuple(found)
+
+
+def changes(before: str | None, after: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the (from, to) pairs of the mesh dimensions on which the placement changed."""
+    old, new = kinds(before), kinds(after)
+    if len(old) != len(new):
+        return ()
+    return tuple((a, b) for a, b in zip(old, new, strict=True) if a != b)

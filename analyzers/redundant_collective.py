@@ -1,0 +1,168 @@
+"""Collectives that move the same bytes again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.tally import Line, codes, keep, number, tally
+from shardtoll.analyzers.words import place, size, times
+from shardtoll.ledger import Evidence, Finding, Remedy
+
+SAME: Final = (
+    *("rank", "step", "phase_class", "pass"),
+    *("group", "group_id", "op", "dtype", "message_bytes", "reduce_op", "root", "parameter", "input_hash"),
+)
+"""What two records must share to be the same transfer. The parameter is among them because equal
+bytes of two parameters (norm weights as they are initialised) are two transfers."""
+
+KEYS: Final = ("op", "net", "phase_class", "caused_by_op", "parameter", "first_source", "source")
+
+PHASE_CLASS: Final = {"recompute": "backward"}
+"""Recompute runs inside backward: what it gathered, backward still has at hand."""
+
+SENT_BY_ROOT: Final = ("broadcast", "scatter")
+"""Only the root has bytes to compare."""
+
+WRAPPER: Final = "FSDP"
+"""Causes that begin so gather parameters once a pass by design, to keep less memory."""
+
+
+def repeats(context: Context) -> pd.DataFrame:
+    """Return the collectives that repeat an earlier one, with `first`: the row label of that one.
+
+    A repeat has the same rank, group, op, dtype, size and fingerprint of its input as an earlier
+    collective of the same step and phase class (forward; backward with recompute; optimizer;
+    other). It must be one on every rank that recorded it: equal bytes on one rank alone, as an
+    empty shard, spare nothing. Records with no fingerprint and barriers are never repeats.
+
+    A wrapper that gathers its parameters again in a later pass (the next micro-batch) trades time
+    for memory on purpose; for causes of FSDP only repeats within one pass are counted.
+    """
+    frame = context.in_steps
+    frame = frame.assign(
+        phase_class=frame["phase"].replace(PHASE_CLASS), at=frame["issue_ns"].fillna(frame["start_ns"])
+    )
+    frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
+    where, _ = codes(frame, ["rank", "step", "phase_class"])
+    passes = np.cumsum(np.diff(where, prepend=-1) != 0)
+    by_design = frame["caused_by_op"].fillna("").str.startswith(WRAPPER).to_numpy(dtype=bool)
+    frame["pass"] = np.where(by_design, passes, -1)
+    frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier"))
+    if frame.empty:
+        return frame
+    same, _ = codes(frame, SAME)
+    labels = pd.Series(frame.index, index=frame.index)
+    first = labels.groupby(same).transform("first")
+    frame = frame.assign(first=first, again=(first != labels))
+    sent_by_all = frame["match_id"].notna().to_numpy(dtype=bool)
+    again = frame["again"].to_numpy(dtype=bool)
+    again[sent_by_all] &= _on_every_rank(context, keep(frame, sent_by_all))
+    return keep(frame, again)
+
+
+def _on_every_rank(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return for each matched row whether all ranks that sent bytes repeat one and the same collective."""
+    origin = context.collectives["match_id"].reindex(frame["first"])
+    of_match = frame.assign(origin=origin.to_numpy(dtype=np.int64, na_value=-1)).groupby("match_id")
+    rows = context.in_steps
+    senders = keep(rows, rows["input_hash"].notna() | ~rows["op"].isin(SENT_BY_ROOT))
+    wanted = frame["match_id"].map(senders.groupby("match_id").size())
+    every: npt.NDArray[np.bool_] = (
+        of_match["again"].transform("all")
+        & (of_match["origin"].transform("nunique") == 1)
+        & (of_match["again"].transform("size") == wanted)
+    ).to_numpy(dtype=bool)
+    return every
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a pair of lines, cause, parameter, group and phase class.
+
+    Counts, bytes and times are those of the repeats alone, per step on the slowest rank. The
+    counterfactual is the same step with the first result kept, so the saving is the whole toll.
+    """
+    frame = repeats(context)
+    if frame.empty:
+        return []
+    first = context.collectives.reindex(frame["first"])
+    frame = frame.assign(
+        **{f"first_{name}": first[name].to_numpy() for name in ("source", "phase", "caused_by_op", "seq")}
+    )
+    result = tally(frame, KEYS, ("exposed_ns", "message_bytes"), context.steps)
+    unmatched = frame["match_id"].isna().groupby(result.code).any()
+    findings = []
+    for line in result.lines:
+        toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
+        op, phase, cause = str(line.first["op"]), str(line.first["phase_class"]), line.text("caused_by_op")
+        parameter = line.text("parameter")
+        subject = f" of {parameter}" if parameter else ""
+        findings.append(
+            Finding(
+                kind="redundant-collective",
+                severity="warning",
+                title=f"{times(line.count, op)}{subject} a step on {line.first['net']} in {phase} sent bytes "
+                f"already sent: {size(moved)} again{place(line.text('module'), line.text('source'))}",
+                toll_ns=toll,
+                floor_ns=0,
+                saving_ns=toll,
+                bytes=moved,
+                count=line.count,
+                ranks=line.ranks,
+                where=line.where(
+                    "phase", "module", "source", "group", "mesh_dim", op=cause or op, parameter=parameter
+                ),
+                evidence=(
+                    Evidence("collective", op),
+                    Evidence("first", _one(line, "first_")),
+                    Evidence("again", _one(line, "")),
+                    Evidence("fingerprint of both inputs", _hex(line.first["input_hash"])),
+                    Evidence("message", number(line.first["message_bytes"]), "bytes"),
+                    Evidence("repeats in all steps and ranks", line.total),
+                ),
+                remedy=_remedy(op, cause, phase, claimed=toll is not None),
+                confidence="likely" if bool(unmatched[line.code]) else "certain",
+            )
+        )
+    return findings
+
+
+def _hex(fingerprint: int) -> str:
+    """Return a signed 64-bit fingerprint as 16 digits."""
+    return f"{int(fingerprint) & (2**64 - 1):016x}"
+
+
+def _one(line: Line, prefix: str) -> str:
+    """Return one of the pair in words: its phase, sequence number, cause and line."""
+    seq = number(line.first[f"{prefix}seq"])
+    parts = (
+        line.text(f"{prefix}phase"),
+        None if seq is None else f"seq {seq}",
+        line.text(f"{prefix}caused_by_op"),
+        line.text(f"{prefix}source"),
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _remedy(op: str, cause: str | None, phase: str, *, claimed: bool) -> Remedy:
+    code = None
+    if cause is not None and cause.startswith(WRAPPER) and phase == "backward":
+        text = (
+            "Backward gathers these parameters once for recompute and once for itself, because the "
+            "checkpoint lies inside the wrapped block. Checkpoint the block first and shard it afterwards."
+        )
+        code = "block = checkpoint_wrapper(block)\nfully_shard(block)"
+    elif phase == "optimizer":
+        text = (
+            "The optimizer reads the same pending gradient several times and each read communicates. "
+            "Redistribute the gradient once before step()."
+        )
+        code = "p.grad = p.grad.redistribute(placements=p.placements)"
+    else:
+        text = f"Keep the result of the first {op} and use it again, or redistribute once before all uses."
+    counterfactual = "the same step with the first result kept: none of the repeats" if claimed else None
+    return Remedy(text=text, code=code, counterfactual=counterfactual)

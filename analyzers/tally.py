@@ -1,0 +1,156 @@
+"""Per-step figures of many groups of rows at once, with unknown kept apart from zero.
+
+A figure of a finding is a mean over the surveyed steps. Of each step it is the figure of the rank
+on which it is largest (the slowest rank: the one everybody waits for), and a step in which the
+rows do not occur counts as zero. A rank whose rows of a step include an unknown value has an
+unknown sum; it is left out, and a step of which nothing is known is left out of the mean. Where
+nothing is known at all the figure is NA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.ledger import Where
+
+Codes = npt.NDArray[np.int64]
+
+
+def codes(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, pd.DataFrame]:
+    """Return for each row the number of its group by `columns`, and the first row of each group.
+
+    Groups are numbered by first appearance; unknown values are equal to each other.
+    """
+    if frame.empty:
+        return np.empty(0, dtype=np.int64), frame
+    number = frame.groupby(list(columns), dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)
+    _, first = np.unique(number, return_index=True)
+    return number, frame.iloc[first].reset_index(drop=True)
+
+
+def keep(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool_]) -> pd.DataFrame:
+    """Return the rows where the mask is true; unknown is not."""
+    if isinstance(mask, pd.Series):
+        mask = mask.to_numpy(dtype=bool, na_value=False)
+    kept: pd.DataFrame = frame[mask]
+    return kept
+
+
+def number(value: Any) -> int | None:
+    """Return a cell of a nullable whole-number column as int, or None where it is NA."""
+    return None if pd.isna(value) else int(value)
+
+
+def text(value: Any) -> str | None:
+    """Return a cell of a string column as str, or None where it is NA."""
+    return None if pd.isna(value) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group of rows: what becomes one finding."""
+
+    code: int
+    """The group's number, as in `Tally.code`."""
+    first: dict[str, Any]
+    """Its first row, to read what all its rows share."""
+    figures: dict[str, int | None]
+    """Value name -> per step on the slowest rank; None unknown."""
+    count: int
+    """Rows per step and rank, at least 1."""
+    total: int
+    """Rows in all."""
+    unknown: int
+    """Rows of which a value was not known."""
+    ranks: tuple[int, ...]
+
+    def text(self, column: str) -> str | None:
+        """Return what all rows have in a column, or None where that is unknown."""
+        return text(self.first[column])
+
+    def where(self, *columns: str, op: str | None = None, parameter: str | None = None) -> Where:
+        """Return the place made of the columns all rows share; `op` and `parameter` as given."""
+        return Where(op=op, parameter=parameter, **{name: self.text(name) for name in columns})
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Groups of rows and their figures, in order of first appearance."""
+
+    lines: list[Line]
+    code: Codes
+    """For each row that was tallied the number of its group."""
+
+
+def tally(
+    frame: pd.DataFrame,
+    columns: Sequence[str],
+    values: Sequence[str],
+    steps: Sequence[int],
+    *,
+    over_ranks: str = "max",
+) -> Tally:
+    """Return the figures of `frame`'s groups by `columns`.
+
+    `frame` must have `step` and `rank`, every step in `steps`; `values` are whole-number columns.
+    `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`.
+    """
+    number_of, first = codes(frame, columns)
+    base = {
+        "code": number_of,
+        "step": frame["step"].to_numpy(dtype=np.int64),
+        "rank": frame["rank"].to_numpy(dtype=np.int64),
+    }
+    keys = ["code", "step", "rank"]
+    known = {name: ~frame[name].isna().to_numpy(dtype=bool) for name in values}
+    data = pd.DataFrame(
+        base
+        | {name: frame[name].to_numpy(dtype=np.int64, na_value=0) for name in values}
+        | {f"{name} known": known[name] for name in values}
+        | {"rows": 1}
+    )
+    how = dict.fromkeys(values, "sum") | {f"{name} known": "all" for name in values} | {"rows": "sum"}
+    per_rank = data.groupby(keys).agg(how).reset_index()
+    figures = {name: _figure(per_rank, name, len(steps), len(first), over_ranks) for name in values}
+    busiest = per_rank.groupby(["code", "step"])["rows"].max().groupby(level=0).sum().to_numpy()
+    all_known = np.logical_and.reduce(list(known.values())) if values else np.ones(len(frame), dtype=bool)
+    counts = np.maximum(1, np.rint(busiest / max(1, len(steps)))).astype(np.int64)
+    totals = np.bincount(number_of, minlength=len(first))
+    unknown = np.bincount(number_of, weights=~all_known, minlength=len(first))
+    ranks: list[list[int]] = [[] for _ in range(len(first))]
+    pairs = per_rank[["code", "rank"]].drop_duplicates().sort_values(["code", "rank"])
+    for code, rank in zip(pairs["code"], pairs["rank"], strict=True):
+        ranks[code].append(int(rank))
+    lines = [
+        Line(
+            code=code,
+            first={str(name): value for name, value in row.items()},
+            figures={name: figures[name][code] for name in values},
+            count=int(counts[code]),
+            total=int(totals[code]),
+            unknown=int(unknown[code]),
+            ranks=tuple(ranks[code]),
+        )
+        for code, row in enumerate(first.to_dict("records"))
+    ]
+    return Tally(lines, number_of)
+
+
+def _figure(per_rank: pd.DataFrame, name: str, steps: int, groups: int, over_ranks: str) -> list[int | None]:
+    known = keep(per_rank, per_rank[f"{name} known"])
+    of_step = known.groupby(["code", "step"])[name].agg(over_ranks).groupby(level=0)
+    every = range(groups)
+    total = of_step.sum().reindex(every, fill_value=0).to_numpy(dtype=np.float64)
+    with_known = of_step.size().reindex(every, fill_value=0).to_numpy(dtype=np.int64)
+    seen = per_rank.drop_duplicates(["code", "step"]).groupby("code").size().to_numpy(dtype=np.int64)
+    counted = steps - (seen - with_known)
+    return [
+        None if known_steps == 0 else round(float(of_all) / int(over))
+        for of_all, known_steps, over in zip(total, with_known, counted, strict=True)
+    ]

@@ -1,0 +1,68 @@
+"""Numbers as a reader wants them in a sentence. Exact values stand in the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def _scaled(value: float, units: Iterable[tuple[float, str]], least: str) -> str:
+    for size, unit in units:
+        if value >= size:
+            return f"{value / size:.3g} {unit}" if value / size < 1000 else f"{value / size:,.0f} {unit}"
+    return f"{value:.0f} {least}"
+
+
+def duration(time_ns: float | None) -> str:
+    """Return a time as `1.23 ms`; `an unknown time` for None."""
+    return "an unknown time" if time_ns is None else _scaled(time_ns, _TIMES, "ns")
+
+
+def size(size_bytes: int | None) -> str:
+    """Return a size as `1.05 MB` (1e6); `an unknown size` for None."""
+    return "an unknown size" if size_bytes is None else _scaled(size_bytes, _SIZES, "bytes")
+
+
+def flops(count: int) -> str:
+    """Return a count of floating-point operations as `16.8 MFLOP`."""
+    for scale, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} FLOP"
+
+
+def percent(share: float) -> str:
+    """Return a share as `12 %`."""
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Return ranks as `rank 3` or `ranks 0-3, 6`."""
+    ordered = sorted(set(numbers))
+    runs: list[list[int]] = []
+    for number in ordered:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {text}"
+
+
+def times(count: int, noun: str) -> str:
+    """Return `1 all_gather`, `3 all_gathers`, `2 broadcasts`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"
+
+
+def place(module: str | None, source: str | None) -> str:
+    """Return ` in mlp.up at train.py:12`, as far as known; empty where nothing is."""
+    where = ""
+    if module is not None:
+        where += f" in {module}" if module else " in the root module"
+    if source:
+        where += f" at {source}"
+    return where
