@@ -1,0 +1,144 @@
+"""One self-contained HTML page: the bill, the step, the roofline and the timeline, offline.
+
+The same report gives the same bytes. The page may not load anything: its content policy allows
+the two scripts written into it, by their hashes, and no address at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from plotly.offline import get_plotlyjs
+
+from shardtoll.dashboards import page_anatomy, page_roofline, page_tables, page_timeline, summary
+from shardtoll.dashboards.figure import Figure
+from shardtoll.dashboards.page_bill import bill, safe
+from shardtoll.dashboards.page_script import SCRIPT
+from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.sites import sites
+from shardtoll.ledger import Report
+
+_TIMELINE: Final = (
+    "One row a rank. Drag to zoom, double-click to go back. Orange under a collective is its exposed time: "
+    "the length is measured, its place inside the collective is not, and it is drawn at the end. Hatched "
+    "yellow is waiting for the last rank to arrive."
+)
+_ROOFLINE: Final = (
+    "One mark for all calls with the same cause and size. Grey lines are the ceilings: the bus bandwidth at "
+    "the fabric's floor. Far below its ceiling means slow; far left means small messages, which cost latency."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    title: str
+    lead: str
+    figure: Figure
+    numbers: str
+    """The same as a table, in HTML."""
+
+
+def render(report: Report) -> str:
+    """Return the whole page as text. Encode it as UTF-8."""
+    found = sites(report)
+    sections = [
+        _Section(
+            "anatomy",
+            "Where the step goes",
+            "Mean over the steps. The parts of a rank add up to its step.",
+            page_anatomy.figure(report),
+            page_tables.steps(report),
+        ),
+        _Section(
+            "roofline",
+            "What the fabric allows",
+            _ROOFLINE,
+            page_roofline.figure(found),
+            page_tables.sites(found),
+        ),
+        _Section("timeline", "The ranks in time", _TIMELINE, page_timeline.figure(report), ""),
+    ]
+    figures = {
+        part.name: {
+            "data": part.figure.data,
+            "layout": part.figure.layout,
+            "strings": part.figure.strings,
+            "columns": part.figure.columns,
+        }
+        for part in sections
+        if not part.figure.empty
+    }
+    plotly = get_plotlyjs()
+    links = "".join(f'<a href="#{part.name}">{part.title}</a>' for part in sections)
+    fine = " fine" if not report.findings else ""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, SCRIPT)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>shardtoll: {escape(summary.headline(report))}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>shardtoll <span>what each collective of a training step costs</span></h1>
+<p class="headline{fine}" id="headline">{safe(summary.headline(report))}</p>
+<dl class="facts">{page_tables.facts(report)}</dl>
+<nav aria-label="sections"><a href="#bill">The bill</a>{links}</nav>
+</header>
+<main>
+<section id="bill-section" aria-labelledby="bill">
+<h2 id="bill">The bill</h2>
+<p class="lead">Errors first, then by toll. Times and bytes are per step, on the slowest rank.</p>
+{bill(report)}
+</section>
+{"".join(_section(part) for part in sections)}
+{page_tables.notices(report)}
+</main>
+<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
+<script type="application/json" id="figures">{embedded(figures)}</script>
+<script>{plotly}</script>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def embedded(value: object) -> str:
+    """Return JSON that nothing inside a script element can end: `<`, `>` and `&` are escaped."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    # Plotly writes style elements, and makes pictures from blobs; images may come from the page only.
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _section(part: _Section) -> str:
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in part.figure.notes)
+    drawing = f'<div class="panel"><div id="{part.name}-figure" class="figure"></div></div>'
+    numbers = ""
+    if part.numbers and not part.figure.empty:
+        numbers = f'<details class="more"><summary>The same as a table</summary>{part.numbers}</details>'
+    return f"""<section id="{part.name}-section" aria-labelledby="{part.name}">
+<h2 id="{part.name}">{part.title}</h2>
+<p class="lead">{escape(part.lead)}</p>
+{"" if part.figure.empty else drawing}
+{notes}{numbers}
+</section>
+"""

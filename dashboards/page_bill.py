@@ -1,0 +1,85 @@
+"""The page's bill: ranked findings, each a <details> that opens to evidence, remedy and source line."""
+
+from __future__ import annotations
+
+from html import escape
+
+from shardtoll.dashboards import human, summary
+from shardtoll.dashboards.text import clean, clip
+from shardtoll.ledger import Evidence, Finding, Remedy, Report
+
+
+def safe(value: object) -> str:
+    """Return the text escaped for HTML, in an element that keeps its writing direction to itself."""
+    return f"<bdi>{escape(clean(value))}</bdi>"
+
+
+def bill(report: Report) -> str:
+    """Return the section's HTML."""
+    if not report.findings:
+        return f'<p class="none">Nothing found. Checked: {escape(summary.checked(report))}.</p>'
+    rows = summary.by_severity(report.findings)
+    dearest = max((finding.toll_ns or 0 for _, finding in rows), default=0)
+    head = "".join(f"<span>{name}</span>" for name in ("#", "kind", "finding", "toll", "floor", "saving"))
+    return f'<div class="row head" aria-hidden="true">{head}</div>\n' + "\n".join(
+        _finding(at, finding, dearest) for at, finding in rows
+    )
+
+
+def _finding(at: int, finding: Finding, dearest: int) -> str:
+    weight = round(100 * (finding.toll_ns or 0) / dearest, 1) if dearest else 0
+    place = summary.places(finding)[0][1]
+    first = " open" if at == 1 else ""
+    title = f"{safe(clip(finding.title, 400))}<br><small>{safe(clip(place, 160))}</small>"
+    bar = f'<i style="width:{weight}%"></i>'
+    body = _where(finding) + _evidence(finding.evidence) + _remedy(finding)
+    return (
+        f'<details class="finding {finding.severity}" id="finding-{at}"{first}><summary class="row">'
+        f'<span class="rank">{at}</span>'
+        f'<span class="kind"><b class="badge">{finding.severity}</b> {escape(finding.kind)}</span>'
+        f'<span class="title">{title}</span>'
+        f'<span class="num toll" data-name="toll">{bar}{_time(finding.toll_ns)}</span>'
+        f'<span class="num" data-name="floor">{_time(finding.floor_ns)}</span>'
+        f'<span class="num" data-name="saving">{_time(finding.saving_ns)}</span>'
+        f'</summary><div class="body">{body}</div></details>'
+    )
+
+
+def _time(ns: int | None) -> str:
+    return human.duration(ns) if ns is not None else f'<em class="unknown">{human.UNKNOWN}</em>'
+
+
+def _where(finding: Finding) -> str:
+    rows = [(name, f"<code>{safe(clip(value, 2000))}</code>") for name, value in summary.places(finding)]
+    rows += [
+        ("count", f"{human.number(finding.count)} a step and rank"),
+        ("bytes", f"{human.size(finding.bytes)} a step and rank"),
+        ("ranks", human.ranks(finding.ranks)),
+        ("confidence", escape(finding.confidence)),
+    ]
+    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    return f"<div><h4>Where and how often</h4><dl>{items}</dl></div>"
+
+
+def _evidence(evidence: tuple[Evidence, ...]) -> str:
+    if not evidence:
+        return "<div><h4>Evidence</h4><p>none given</p></div>"
+    rows = "".join(
+        f'<tr><th scope="row">{safe(clip(item.label, 400))}</th>'
+        f"<td>{safe(clip(human.quantity(item.value, item.unit), 2000))}</td></tr>"
+        for item in evidence
+    )
+    return f'<div><h4>Evidence</h4><table class="evidence">{rows}</table></div>'
+
+
+def _remedy(finding: Finding) -> str:
+    remedy: Remedy | None = finding.remedy
+    if remedy is None:
+        return '<div class="remedy"><h4>Remedy</h4><p>none known</p></div>'
+    parts = [f"<p>{safe(clip(remedy.text, 4000))}</p>"]
+    if remedy.code:
+        parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
+    if finding.saving_ns is not None:
+        against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
+        parts.append(f"<p>Saves at most {human.duration(finding.saving_ns)} a step, against: {against}.</p>")
+    return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

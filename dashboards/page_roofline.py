@@ -1,0 +1,131 @@
+"""Figure: message size against bus bandwidth, under the ceilings that the fabric allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.figure import ASKED, Figure, Strings, hover, literal
+from shardtoll.dashboards.sites import Site
+from shardtoll.ledger.volume import OPS, busbw_factor
+
+SITES_DRAWN: Final = 3_000
+_SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",
+                   "pentagon", "hexagon", "bowtie")  # fmt: skip
+_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def ceilings(sites: Sequence[Site]) -> dict[tuple[str, int, str], list[tuple[int, float]]]:
+    """Return for each op, group size and dim the floor as (message bytes, GB/s), by size.
+
+    busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. Where calls of one
+    size have several floors, the highest ceiling counts.
+    """
+    found: dict[tuple[str, int, str], dict[int, float]] = {}
+    for site in sites:
+        factor = busbw_factor(site.op, site.group_size)
+        if not site.message_bytes or not site.floor_ns or not factor:
+            continue
+        curve = found.setdefault((site.op, site.group_size, site.mesh_dim or site.group), {})
+        gbps = site.message_bytes / site.floor_ns * factor
+        curve[site.message_bytes] = max(gbps, curve.get(site.message_bytes, 0.0))
+    return {key: sorted(curve.items()) for key, curve in found.items()}
+
+
+def figure(sites: Sequence[Site]) -> Figure:
+    """Return the scatter of all sites whose size and bandwidth are known, with their ceilings."""
+    known = [site for site in sites if site.message_bytes and site.busbw_gbps]
+    notes = []
+    if len(known) < len(sites):
+        missing = human.plural(len(sites) - len(known), "site")
+        notes.append(f"{missing} of {len(sites):,} not drawn: size or bandwidth is unknown or zero.")
+    if len(known) > SITES_DRAWN:
+        notes.append(
+            f"Only the {SITES_DRAWN:,} sites with the most exposed time of {len(known):,} are drawn."
+        )
+        known = known[:SITES_DRAWN]
+    if not known:
+        return Figure([], {}, notes or ["There are no collectives."])
+    strings = Strings()
+    data = _curves(ceilings(sites), strings) + _points(known, strings)
+    layout = {
+        "height": 520,
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "message bytes"},
+            "exponentformat": "SI",
+            "ticksuffix": "B",
+        },
+        "yaxis": {"type": "log", "title": {"text": "bus bandwidth, GB/s"}, "exponentformat": "none"},
+        "hovermode": "closest",
+        "legend": {"groupclick": "toggleitem"},
+    }
+    return Figure(data, layout, notes, strings.all())
+
+
+def _curves(
+    curves: dict[tuple[str, int, str], list[tuple[int, float]]], strings: Strings
+) -> list[dict[str, Any]]:
+    data = []
+    for at, ((op, size, dim), points) in enumerate(curves.items()):
+        name = f"ceiling {literal(op, 24)} ×{size} {literal(dim, 24)}"
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(points) > 1 else "markers",
+                "name": name,
+                "legendgroup": "ceilings",
+                "x": [message for message, _ in points],
+                "y": [float(f"{gbps:.6g}") for _, gbps in points],
+                "line": {"color": ASKED["unknown"], "width": 1.5, "dash": _DASHES[at % len(_DASHES)]},
+                # A curve of one point is a short stroke at its height.
+                "marker": {"symbol": "line-ew-open", "size": 22, "color": ASKED["unknown"]},
+                "hovertext": [
+                    strings.add(hover([f"<b>{name}</b>", f"{human.size(message)}: {human.rate(gbps)}"]))
+                    for message, gbps in points
+                ],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+            }
+        )
+    return data
+
+
+def _symbol(op: str) -> str:
+    return _SYMBOLS[OPS.index(op)] if op in OPS else "asterisk-open"
+
+
+def _points(sites: Sequence[Site], strings: Strings) -> list[dict[str, Any]]:
+    split: dict[tuple[str, str], list[Site]] = {}
+    for site in sites:
+        split.setdefault((site.op, site.asked), []).append(site)
+    data = []
+    for (op, asked), members in split.items():
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{literal(op, 24)}, {asked}",
+                "legendgroup": "sites",
+                "x": [site.message_bytes for site in members],
+                "y": [float(f"{site.busbw_gbps or 0:.6g}") for site in members],
+                "marker": {"color": ASKED[asked], "symbol": _symbol(op), "size": 10, "opacity": 0.85},
+                "hovertext": [strings.add(_words(site)) for site in members],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+            }
+        )
+    return data
+
+
+def _words(site: Site) -> str:
+    group = f"×{site.group_size} {literal(site.mesh_dim or site.group, 40)}"
+    lines = [f"<b>{literal(site.op, 40)}</b> {group}, {human.size(site.message_bytes)}"]
+    lines += [literal(part, 120) for part in site.cause().split(" · ")]
+    spread = ""
+    if site.calls > 1 and site.busbw_least_gbps != site.busbw_most_gbps:
+        spread = f" ({human.rate(site.busbw_least_gbps)} to {human.rate(site.busbw_most_gbps)})"
+    lines.append(f"{human.plural(site.calls, 'call')}, median {human.rate(site.busbw_gbps)}{spread}")
+    lines.append(
+        f"exposed in all: {human.duration(site.exposed_ns)} · floor: {human.duration(site.floor_ns)}"
+    )
+    return hover(lines)

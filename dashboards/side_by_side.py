@@ -1,0 +1,134 @@
+"""Several reports of the same task beside each other: what each got right, and what it paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.compute as pc
+
+from shardtoll.dashboards import human, summary
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Finding, Report
+
+FINDINGS_SHOWN: Final = 4
+_MOST_TITLE: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One of the reports compared."""
+
+    name: str
+    lesson: str
+    """What a reader should take away, one sentence."""
+    report: Report
+    link: str | None = None
+    """Where its own page is, relative to the comparison's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the comparison: a label and a cell an attempt."""
+
+    label: str
+    cells: tuple[str, ...]
+
+
+def gradient_verdict(report: Report) -> str:
+    """Return whether the gradients were right; `not checked` where nobody looked."""
+    wrong = [finding for finding in report.findings if finding.kind == "wrong-gradient"]
+    if wrong:
+        return f"WRONG: {clip(wrong[0].title, _MOST_TITLE)}"
+    checked = any(notice.kind == "gradients-checked" for notice in report.notices)
+    return "right" if checked else "not checked"
+
+
+def _per_step_and_rank(report: Report, column: str | None, *, implicit_only: bool = False) -> float | None:
+    """Return the mean over steps of a column's sum (None: of the count) on the rank where it is largest."""
+    table = report.tables["collectives"]
+    table = table.filter(pc.is_valid(table.column("step")))
+    if implicit_only:
+        table = table.filter(pc.fill_null(table.column("implicit"), False))
+    steps = summary.step_count(report)
+    if not steps:
+        return None
+    aggregation = ([], "count_all") if column is None else (column, "sum")
+    sums = table.group_by("rank").aggregate([aggregation])
+    values = sums.column("count_all" if column is None else f"{column}_sum").to_pylist()
+    known = [value for value in values if value is not None]
+    return max(known, default=0) / steps
+
+
+def _evidence(finding: Finding, label: str) -> int:
+    return sum(item.value for item in finding.evidence if item.label == label and isinstance(item.value, int))
+
+
+def _flops(report: Report) -> str:
+    computes = report.tables["computes"]
+    computes = computes.filter(pc.is_valid(computes.column("step")))
+    steps = summary.step_count(report)
+    if not steps or not computes.num_rows:
+        return human.UNKNOWN
+    done = pc.sum(computes.column("flops")).as_py() / steps
+    twice = [finding for finding in report.findings if finding.kind == "duplicated-compute"]
+    spare = sum(_evidence(f, "FLOPs done") - _evidence(f, "FLOPs needed") for f in twice)
+    needed = done - spare
+    if not spare or needed <= 0:
+        return f"{human.work(done)}, all needed"
+    return f"{human.work(done)}, {human.work(needed)} needed ({done / needed:.3g}x)"
+
+
+def _exposed(report: Report) -> str:
+    worst = max(summary.rank_times(report), key=lambda time: time.parts_ns[1], default=None)
+    return human.UNKNOWN if worst is None else human.duration(worst.parts_ns[1])
+
+
+def _step(report: Report) -> str:
+    worst = summary.slowest(summary.rank_times(report))
+    return human.UNKNOWN if worst is None else human.duration(worst.total_ns)
+
+
+def _collectives(report: Report) -> str:
+    count = _per_step_and_rank(report, None)
+    hidden = _per_step_and_rank(report, None, implicit_only=True)
+    if count is None or hidden is None:
+        return human.UNKNOWN
+    return f"{count:.3g}" + (f", {hidden:.3g} of them implicit" if hidden else "")
+
+
+def _duplicated(report: Report) -> str:
+    tolls = [finding.toll_ns for finding in report.findings if finding.kind == "duplicated-compute"]
+    if not tolls:
+        return "none"
+    known = [toll for toll in tolls if toll is not None]
+    return human.duration(sum(known)) if len(known) == len(tolls) else human.UNKNOWN
+
+
+def rows(attempts: Sequence[Attempt]) -> list[Row]:
+    """Return the comparison's lines; times, bytes and counts are per step, on the rank that has most."""
+    questions = (
+        ("gradient", gradient_verdict),
+        ("matmul FLOPs, all ranks", _flops),
+        ("duplicated compute", _duplicated),
+        ("collectives", _collectives),
+        ("message bytes", lambda report: human.size(_per_step_and_rank(report, "message_bytes"))),
+        ("exposed communication", _exposed),
+        ("step, capture included", _step),
+    )
+    return [Row(label, tuple(ask(attempt.report) for attempt in attempts)) for label, ask in questions]
+
+
+def bill_lines(attempt: Attempt) -> list[str]:
+    """Return the top of an attempt's bill, a line a finding: kind, toll and place."""
+    findings = summary.by_severity(attempt.report.findings)
+    lines = [
+        f"{number}. {finding.kind}, {human.duration(finding.toll_ns)} a step: {clip(finding.where.label(), 80)}"
+        if finding.toll_ns is not None
+        else f"{number}. {finding.kind}: {clip(finding.where.label(), 80)}"
+        for number, finding in findings[:FINDINGS_SHOWN]
+    ]
+    if len(findings) > FINDINGS_SHOWN:
+        lines.append(f"and {len(findings) - FINDINGS_SHOWN} more on its own page")
+    return lines or ["nothing found"]

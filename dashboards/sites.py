@@ -1,0 +1,119 @@
+"""Collectives that have the same cause and size, taken together: one site of the program, many calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEYS: Final = (
+    "op",
+    "group",
+    "group_size",
+    "mesh_dim",
+    "dtype",
+    "message_bytes",
+    "phase",
+    "implicit",
+    "placements_from",
+    "placements_to",
+    "caused_by_op",
+    "module",
+    "parameter",
+    "source",
+)
+"""Collectives equal in all of these are one site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Calls with one cause and size, over all ranks and steps. None is unknown."""
+
+    op: str
+    group: str
+    group_size: int
+    mesh_dim: str | None
+    dtype: str | None
+    message_bytes: int | None
+    phase: str
+    implicit: bool | None
+    placements_from: str | None
+    placements_to: str | None
+    caused_by_op: str | None
+    module: str | None
+    parameter: str | None
+    source: str | None
+    calls: int
+    exposed_ns: int | None
+    """Sum over the calls whose exposed time is known."""
+    busbw_gbps: float | None
+    """Median over the calls."""
+    busbw_least_gbps: float | None
+    busbw_most_gbps: float | None
+    floor_ns: int | None
+    """Median over the calls, in whole ns."""
+
+    @property
+    def asked(self) -> str:
+        """implicit, explicit or unknown."""
+        return asked(self.implicit)
+
+    def cause(self) -> str:
+        """Return what caused it in one line, without its numbers."""
+        return cause(self)
+
+
+def asked(implicit: bool | None) -> str:
+    """Return the word for a collective's `implicit`."""
+    if implicit is None:
+        return human.UNKNOWN
+    return "implicit" if implicit else "explicit"
+
+
+def cause(call: Any, most: int = 100) -> str:
+    """Return what caused a collective, each part at most `most` characters; `call` has a Site's fields."""
+    parts = [call.source, call.caused_by_op]
+    if call.module is not None:
+        parts.append(f"module {call.module or '(root)'}")
+    if call.parameter:
+        parts.append(f"parameter {call.parameter}")
+    if call.placements_from or call.placements_to:
+        parts.append(f"{call.placements_from or '?'} → {call.placements_to or '?'}")
+    known = [clip(part, most) for part in parts if part]
+    return " · ".join([*known, f"{call.phase}, {asked(call.implicit)}"] if known else ["cause unknown"])
+
+
+def plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as dicts of Python values with None for missing ones."""
+    columns = [frame[name].astype(object).where(frame[name].notna(), None) for name in frame.columns]
+    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def sites(report: Report) -> list[Site]:
+    """Return every site, the one with the most exposed time first."""
+    frame = report.collectives
+    if frame.empty:
+        return []
+    rows = frame.groupby(list(KEYS), dropna=False, sort=False).agg(
+        calls=("rank", "size"),
+        exposed_ns=("exposed_ns", "sum"),
+        exposed_known=("exposed_ns", "count"),
+        busbw_gbps=("busbw_gbps", "median"),
+        busbw_least_gbps=("busbw_gbps", "min"),
+        busbw_most_gbps=("busbw_gbps", "max"),
+        floor_ns=("floor_ns", "median"),
+    )
+    found = []
+    for row in plain(rows.reset_index()):
+        # The sum over no known value is 0 in pandas; here it is unknown.
+        exposed_ns = row["exposed_ns"] if row.pop("exposed_known") else None
+        floor_ns = None if row["floor_ns"] is None else round(row["floor_ns"])
+        found.append(Site(**{**row, "exposed_ns": exposed_ns, "floor_ns": floor_ns}))
+    # Ties stand in the order of the ledger, so that equal reports give equal bytes.
+    return sorted(found, key=lambda site: -(site.exposed_ns or 0))
