@@ -23,7 +23,7 @@ lint: $(VENV)/.installed-test  ## ruff, mypy strict and the import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 clean:  ## remove what make, builds and demos have written
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

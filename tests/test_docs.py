@@ -121,7 +121,7 @@ def _emitted() -> set[str]:
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    named = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    named = {node.value for node in nodes if isinstance(node, ast.Constant)}
     given = {
         node.value.value
         for node in nodes
