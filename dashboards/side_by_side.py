@@ -123,12 +123,11 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
 def bill_lines(attempt: Attempt) -> list[str]:
     """Return the top of an attempt's bill, a line a finding: kind, toll and place."""
     findings = summary.by_severity(attempt.report.findings)
-    lines = [
-        f"{number}. {finding.kind}, {human.duration(finding.toll_ns)} a step: {clip(finding.where.label(), 80)}"
-        if finding.toll_ns is not None
-        else f"{number}. {finding.kind}: {clip(finding.where.label(), 80)}"
-        for number, finding in findings[:FINDINGS_SHOWN]
-    ]
+    lines = []
+    for number, finding in findings[:FINDINGS_SHOWN]:
+        # An error has no price: nothing is said of one it does not have.
+        toll = "" if finding.toll_ns is None else f", {human.duration(finding.toll_ns)} a step"
+        lines.append(f"{number}. {finding.kind}{toll}: {clip(finding.where.label(), 80)}")
     if len(findings) > FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - FINDINGS_SHOWN} more on its own page")
     return lines or ["nothing found"]

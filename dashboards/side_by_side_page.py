@@ -9,6 +9,7 @@ from shardtoll.dashboards.page_style import STYLE
 from shardtoll.dashboards.side_by_side import Attempt, bill_lines, rows
 from shardtoll.dashboards.text import clean
 
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _EXTRA = """
 .compare { width: 100%; table-layout: fixed; } .compare th, .compare td { padding: 8px 12px;
   border-top: 1px solid var(--line); } .compare thead th { border: 0; }
@@ -45,10 +46,11 @@ def render(title: str, lead: str, attempts: Sequence[Attempt]) -> str:
     body.append(f'<tr><th scope="row">lesson</th>{lessons}</tr>')
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{STYLE}{_EXTRA}</style>\n</head>\n<body>\n"
         f'<h1>shardtoll <span>{_text(title)}</span></h1>\n<p class="lead">{_text(lead)}</p>\n'
-        f'<div class="panel"><table class="compare">\n<thead><tr><th scope="col">per step</th>{heads}</tr></thead>\n'
+        '<div class="panel"><table class="compare">\n'
+        f'<thead><tr><th scope="col">per step</th>{heads}</tr></thead>\n'
         "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>\n</body>\n</html>\n"
     )

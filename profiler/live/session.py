@@ -137,7 +137,7 @@ class Session:
         )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         self._undo.callback(pausing.register(self._pause, self._resume))
-        self._undo.callback(pausing.register_sink(self._findings.extend))
+        self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.enter_context(self._mode)
 
     def __exit__(
@@ -263,6 +263,16 @@ class Session:
         excluded, was_muted = self._paused.pop()
         self._mode.muted = was_muted or self._stopped
         excluded.__exit__()
+
+    def _gradients_checked(self, findings: Sequence[Finding]) -> None:
+        self._findings.extend(findings)
+        wrong = f"{len(findings)} findings" if findings else "all equal to one device's"
+        region = self._recorder.region
+        step = None if region is None else region.step
+        where = "" if step is None else f" in step {step}"
+        text = f"gradients checked{where}: {wrong}"
+        # Kept without its step, so that it also survives a step that does not finish.
+        self._notices.append(Notice(self.rank, "gradients-checked", text, None))
 
     # -- results -------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ def failing_capture() -> dict[str, Any]:
         "losses": losses,
         "lines": lines,
         "notices": [n.text for n in report.notices],
-        "steps": sorted(set(report.steps["step"])),
+        "steps": sorted({int(step) for step in report.steps["step"]}),
         "kinds": [f.kind for f in report.findings],
     }
 
