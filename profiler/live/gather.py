@@ -82,6 +82,21 @@ class Meeting:
         except RuntimeError:
             log.warning("shardtoll: rank 0 opened no session; rank %d keeps its records to itself", self.rank)
 
+    def start_together(self) -> None:
+        """Wait, within the limit, until every rank's session is open.
+
+        Without this the first step would measure who opened its session last. Only sessions that rank
+        0 leads wait; a rank that cannot be reached delays the others by the limit at most, once.
+        """
+        if self._store is None:
+            return
+        limit = timedelta(seconds=_OPENING_LIMIT_S)
+        self._store.set(f"open/{self.rank}", "1")
+        try:
+            self._store.wait([f"open/{rank}" for rank in range(self.world_size)], limit)
+        except RuntimeError:
+            log.warning("shardtoll: not every rank opened its session; rank %d begins without them", self.rank)
+
     def hand_over(self, data: bytes) -> None:
         """Give this rank's ledger to rank 0; a store that is gone is no error."""
         if self._store is None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from shardtoll.ledger import (
     Finding,
+    Group,
     Ledger,
     Notice,
     RankWriter,
@@ -84,6 +85,7 @@ class Session:
         self._in_step = False
         self._notices: list[Notice] = []
         self._findings: list[Finding] = []
+        self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
@@ -126,6 +128,7 @@ class Session:
         self._install()
         _active = self
         self._state = "open"
+        self._meeting.start_together()
         # Until the first session.step() everything counts as one step of its own.
         self._guarded(lambda: self._recorder.begin(0))
         return self
@@ -308,7 +311,11 @@ class Session:
         )
 
     def _describe(self) -> None:
-        self._writer.describe(self._run(), self._groups.all_records(), self._findings)
+        """Keep the rank's own description on disk up to date; written only when it changed."""
+        known = (self._run(), self._groups.all_records(), tuple(self._findings))
+        if known != self._described:
+            self._writer.describe(*known)
+            self._described = known
 
 
 class _OnThisThread:
