@@ -48,8 +48,10 @@ def figure(report: Report) -> Figure:
                     # Not by colour alone.
                     "pattern": {
                         "shape": "/" if part == "exposed_comm_ns" else "",
-                        "size": 6,
-                        "solidity": 0.25,
+                        "bgcolor": COLOURS[part],
+                        "fgcolor": "#ffffff",
+                        "size": 7,
+                        "solidity": 0.2,
                     },
                 },
             }

@@ -49,11 +49,15 @@ def _time(ns: int | None) -> str:
     return human.duration(ns) if ns is not None else f'<em class="unknown">{human.UNKNOWN}</em>'
 
 
+def _bytes(count: int | None) -> str:
+    return human.UNKNOWN if count is None else f"{human.size(count)} a step and rank"
+
+
 def _where(finding: Finding) -> str:
     rows = [(name, f"<code>{safe(clip(value, 2000))}</code>") for name, value in summary.places(finding)]
     rows += [
         ("count", f"{human.number(finding.count)} a step and rank"),
-        ("bytes", f"{human.size(finding.bytes)} a step and rank"),
+        ("bytes", _bytes(finding.bytes)),
         ("ranks", human.ranks(finding.ranks)),
         ("confidence", escape(finding.confidence)),
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
@@ -13,6 +14,7 @@ from shardtoll.ledger.volume import OPS, busbw_factor
 SITES_DRAWN: Final = 3_000
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",
                    "pentagon", "hexagon", "bowtie")  # fmt: skip
+_FEW_DECADES: Final = 3
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
@@ -51,17 +53,26 @@ def figure(sites: Sequence[Site]) -> Figure:
     data = _curves(ceilings(sites), strings) + _points(known, strings)
     layout = {
         "height": 520,
-        "xaxis": {
-            "type": "log",
-            "title": {"text": "message bytes"},
-            "exponentformat": "SI",
-            "ticksuffix": "B",
-        },
-        "yaxis": {"type": "log", "title": {"text": "bus bandwidth, GB/s"}, "exponentformat": "none"},
+        "xaxis": _axis("message size", [x for trace in data for x in trace["x"]], human.size),
+        "yaxis": _axis("bus bandwidth", [y for trace in data for y in trace["y"]], human.rate),
         "hovermode": "closest",
         "legend": {"groupclick": "toggleitem"},
     }
     return Figure(data, layout, notes, strings.all())
+
+
+def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) -> dict[str, Any]:
+    """Return a log axis with a tick at each power of ten, and at 2 and 5 where there are few of those."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    between = (1, 2, 5) if high - low <= _FEW_DECADES else (1,)
+    # Beyond the data too, for those who zoom out.
+    ticks = [float(f"{times}e{power}") for power in range(low - 3, high + 4) for times in between]
+    return {
+        "type": "log",
+        "title": {"text": title},
+        "tickvals": ticks,
+        "ticktext": [words(tick) for tick in ticks],
+    }
 
 
 def _curves(

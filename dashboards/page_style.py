@@ -21,7 +21,7 @@ a { color: var(--link); } nav a { margin-right: 16px; }
 .facts div { display: flex; gap: 6px; } .facts dd { margin: 0; color: var(--text); }
 section { margin: 0; } .lead { color: var(--dim); margin: 0 0 10px; max-width: 90ch; }
 .panel { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px; }
-.row { display: grid; grid-template-columns: 34px 210px minmax(0, 1fr) 130px 90px 90px; gap: 12px;
+.row { display: grid; grid-template-columns: 34px 250px minmax(0, 1fr) 120px 84px 84px; gap: 12px;
   align-items: start; padding: 10px 14px; }
 .row.head { color: var(--dim); font-size: 13px; padding: 2px 14px; }
 .row.head span:nth-child(n+4) { text-align: right; }
@@ -34,7 +34,7 @@ summary { cursor: pointer; list-style: none; } summary::-webkit-details-marker {
 :focus-visible { outline: 3px solid var(--link); outline-offset: 1px; border-radius: 4px; }
 .badge { display: inline-block; padding: 0 7px; border-radius: 9px; border: 1px solid; font-size: 12px;
   color: var(--info); } .error .badge { color: var(--error); } .warning .badge { color: var(--warning); }
-.kind { font-weight: 600; } .title small { color: var(--dim); }
+.kind { font-weight: 600; font-size: 14px; line-height: 22px; } .title small { color: var(--dim); }
 .num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .toll { position: relative; font-weight: 600; }
 .toll i { position: absolute; right: -4px; bottom: -3px; height: 26px; background: var(--bar);
@@ -44,7 +44,7 @@ em.unknown { color: var(--dim); font-weight: 400; }
   padding: 6px 18px 16px 60px; border-top: 1px solid var(--line); }
 .remedy { grid-column: 1 / -1; }
 dl { margin: 0; } .body dl { display: grid; grid-template-columns: 90px minmax(0, 1fr); gap: 2px 10px; }
-dt { color: var(--dim); } dd { margin: 0; }
+dt { color: var(--dim); flex: none; } dd { margin: 0; }
 code, pre { font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", monospace; }
 pre { overflow: auto; max-height: 420px; margin: 6px 0; padding: 10px 12px; background: var(--back);
   border: 1px solid var(--line); border-radius: 6px; }

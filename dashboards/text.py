@@ -10,6 +10,10 @@ _HIDDEN: Final = ("Cc", "Cf", "Cs", "Co", "Cn")
 """Unicode categories with no glyph: terminal escapes, text-direction marks, lone surrogates."""
 
 
+_SAY_HOW_MUCH: Final = 80
+"""Shortest limit at which the words about what was left out do not outweigh what is shown."""
+
+
 def _visible(char: str) -> str:
     if unicodedata.category(char) not in _HIDDEN:
         return char
@@ -34,12 +38,14 @@ def clean(value: object, *, lines: bool = False) -> str:
 
 
 def clip(value: object, most: int) -> str:
-    """Return the cleaned text; one longer than `most` is cut in the middle and says by how much."""
+    """Return the cleaned text; one longer than `most` is cut in the middle, where a mark stands."""
     text = clean(value)
     if len(text) <= most:
         return text
     tail = most // 4
     head = most - tail
+    if most < _SAY_HOW_MUCH:
+        return f"{text[:head]}…{text[-tail:]}"
     return f"{text[:head]}… ({len(text) - most:,} characters left out) …{text[-tail:]}"
 
 

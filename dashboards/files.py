@@ -1,0 +1,27 @@
+"""Files that renderers write: whole or not at all, and one plain error where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shardtoll.ledger import UsageError
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write the file so that a reader sees the old one or the new one, never half of one.
+
+    Raises UsageError when it cannot be written.
+    """
+    # The process id keeps two writers of one file apart.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            part.write_bytes(data)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path} ({error.strerror or error})", "name a file in a folder that exists"
+        ) from error

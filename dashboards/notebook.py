@@ -1,0 +1,44 @@
+"""The report in a notebook: a small HTML fragment of tables, without script or style sheet."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from shardtoll.dashboards import human, page_tables, summary
+from shardtoll.dashboards.page_bill import safe
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Finding, Report
+
+FINDINGS_SHOWN: Final = 20
+
+
+def render(report: Report) -> str:
+    """Return the headline, the bill and the step summary as an HTML fragment."""
+    rows = summary.by_severity(report.findings)
+    heads = ("#", "kind", "where", "count", "bytes", "toll", "floor", "saving", "remedy")
+    parts = [f"<p><b>shardtoll</b>: {safe(summary.headline(report))}</p>"]
+    if rows:
+        bill = [_row(at, finding) for at, finding in rows[:FINDINGS_SHOWN]]
+        parts.append(page_tables.table(heads, bill, "the bill"))
+    if len(rows) > FINDINGS_SHOWN:
+        parts.append(f"<p>{len(rows) - FINDINGS_SHOWN} more findings are in report.findings.</p>")
+    if summary.rank_times(report):
+        parts.append(f"<p>The step, mean of {human.plural(summary.step_count(report), 'step')}:</p>")
+        parts.append(page_tables.steps(report))
+    return f'<div class="shardtoll">{"".join(parts)}{page_tables.notices(report)}</div>'
+
+
+def _row(at: int, finding: Finding) -> list[str]:
+    remedy = safe(clip(finding.remedy.text, 300)) if finding.remedy else "none known"
+    return [
+        str(at),
+        f"{finding.severity} <b>{escape(finding.kind)}</b><br>{safe(clip(finding.title, 300))}",
+        safe(clip(finding.where.label(), 160)),
+        human.number(finding.count),
+        human.size(finding.bytes),
+        human.duration(finding.toll_ns),
+        human.duration(finding.floor_ns),
+        human.duration(finding.saving_ns),
+        remedy,
+    ]
