@@ -1,1 +1,73 @@
-"""."""
+"""The command line: one file a command, errors caught once, heavy parts imported when a command runs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+
+COMMANDS: Final = ("report", "fabrics")
+"""Names of the commands, in the order of the help; each is the function `command` in the file of its name.
+
+Such a file imports typer at its top and no more: `shardtoll --help` imports them all.
+"""
+
+
+def main() -> None:
+    """Run the command line. What a user can mend is told in one line; the error has the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Output that cannot hold µ gets a question mark, not a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        app()()
+    except _told() as error:
+        from shardtoll.dashboards.text import clean
+
+        sys.stderr.write(f"shardtoll: {clean(error)}\n")
+        sys.exit(getattr(error, "exit_code", 2))
+
+
+def _told() -> tuple[type[Exception], ...]:
+    """Return the errors to tell in one line.
+
+    Python asks only once something was raised. Where nothing has imported the ledger's errors by
+    then, it was none of them, and help need not import them either.
+    """
+    errors = sys.modules.get("shardtoll.ledger.errors")
+    return () if errors is None else (errors.ShardtollError,)
+
+
+def app() -> typer.Typer:
+    """Return the command line with all its commands."""
+    made = typer.Typer(
+        name="shardtoll",
+        help="What each collective of a training step costs, who caused it, and what to change.",
+        add_completion=False,
+        no_args_is_help=True,
+        # Plain help keeps the examples' lines as they are, and needs no rich.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    made.callback()(_options)
+    for name in COMMANDS:
+        made.command(name)(import_module(f"shardtoll.cli.{name}").command)
+    return made
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"shardtoll {version('shardtoll')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of shardtoll itself; typer shows the app's help instead of this."""
