@@ -28,7 +28,7 @@ class Pair:
     """Of the model: plain or DTensor."""
     reference: torch.Tensor
     tied_to: str | None = None
-    """Name of the parameter that the reference ties this one to, where the model does not."""
+    """Names that are one parameter with this one in the reference, but not in the model."""
 
 
 def clean_name(root: nn.Module, name: str) -> str:
@@ -103,20 +103,16 @@ def pair_parameters(model: nn.Module, reference: nn.Module) -> list[Pair]:
                 f"{without} has no parameter {listed(names)}",
                 "FSDP1 flattens parameters: use fully_shard (FSDP2)"
                 if flat
-                else "build the reference from the same class as the model, before it is wrapped or parallelised",
+                else "build the reference from the model's class, before it is wrapped or parallelised",
             )
-    pairs: list[Pair] = []
-    seen: set[tuple[int, int]] = set()
-    first: dict[int, str] = {}
+    found: dict[tuple[int, int], str] = {}
     for name, reference_tensor in other.items():
-        tensor = own[name]
-        _require_comparable(name, tensor, reference_tensor)
-        key = (id(tensor), id(reference_tensor))
-        if key in seen:
-            continue
-        seen.add(key)
-        tied_to = first.setdefault(id(reference_tensor), name)
-        pairs.append(Pair(name, tensor, reference_tensor, tied_to if tied_to != name else None))
+        _require_comparable(name, own[name], reference_tensor)
+        found.setdefault((id(own[name]), id(reference_tensor)), name)
+    pairs: list[Pair] = []
+    for (_, reference_id), name in found.items():
+        tied = [twin for (_, twin_id), twin in found.items() if twin_id == reference_id and twin != name]
+        pairs.append(Pair(name, own[name], other[name], listed(tied) or None))
     return pairs
 
 

@@ -33,10 +33,11 @@ class Ranks:
         dist.all_gather_object(items, item)
         return items
 
-    def agree(self, problem: UsageError | None) -> None:
+    def agree(self, problem: UsageError | None, *, name_rank: bool = True) -> None:
         """Raise on every rank when any rank has a problem; the first such rank's text is given.
 
-        A rank that raised alone would leave the others waiting in the next collective.
+        The text names the rank when not all ranks have the same problem, unless `name_rank` is False. A
+        rank that raised alone would leave the others waiting in the next collective.
         """
         told = self.gather(None if problem is None else (problem.message, problem.hint))
         first = next((rank for rank, text in enumerate(told) if text is not None), None)
@@ -44,7 +45,7 @@ class Ranks:
             return
         message, hint = told[first] or ("", "")
         alike = all(text == told[first] for text in told)
-        raise UsageError(message if alike else f"rank {first}: {message}", hint) from problem
+        raise UsageError(message if alike or not name_rank else f"rank {first}: {message}", hint) from problem
 
     def from_first(
         self, tensor: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
