@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.ledger.columns import column
 from shardtoll.ledger.record import Collective, Compute, Count, Notice, Step
 
 if typing.TYPE_CHECKING:
@@ -55,7 +56,7 @@ def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
     """Return the records as one Arrow batch of that table's schema; ValueError where one is unfit."""
     schema = SCHEMAS[table]
     rows = list(records)
-    columns = [pa.array([getattr(row, f.name) for row in rows], type=f.type) for f in schema]
+    columns = [column([getattr(row, f.name) for row in rows], f.type) for f in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     check(table, batch)
     return batch
@@ -68,10 +69,10 @@ def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
     """
     if not data.schema.equals(SCHEMAS[table]):
         raise ValueError(f"table {table} does not have the ledger's schema")
-    for item, column in zip(data.schema, data.columns, strict=True):
-        if column.null_count and not item.nullable:
-            raise ValueError(f"{table}.{item.name} is missing in {column.null_count} rows")
-        if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+    for item, values in zip(data.schema, data.columns, strict=True):
+        if values.null_count and not item.nullable:
+            raise ValueError(f"{table}.{item.name} is missing in {values.null_count} rows")
+        if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
             raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
 
 
