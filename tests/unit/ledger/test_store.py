@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,24 @@ def test_describe_may_be_called_as_more_becomes_known(make, tmp_path):
     writer = RankWriter(tmp_path, 0, "one")
     writer.describe(make.run(mesh={}), [])
     writer.describe(make.run(mesh={"tp": 4}), [make.group()])
+    writer.abandon()
+    ledger = read_run(tmp_path)
+    assert ledger.run.mesh == {"tp": 4}
+    assert ledger.groups == (make.group(),)
+
+
+def test_a_death_in_mid_description_leaves_the_earlier_one(make, tmp_path, monkeypatch):
+    writer = RankWriter(tmp_path, 0, "one")
+    writer.describe(make.run(), [make.group()])
+    whole = Path.write_bytes
+
+    def half(path, data):
+        whole(path, data[: len(data) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(KeyboardInterrupt):
+        writer.describe(make.run(mesh={"dp": 4}), [])
     writer.abandon()
     ledger = read_run(tmp_path)
     assert ledger.run.mesh == {"tp": 4}
