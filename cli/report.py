@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Print the ranked bill of runs and saved reports.
 
-    Each line of the bill says what a finding costs a step, where it is and what to change. PATH is a run folder, as written by audit(out=...), or a report that -o or --json has written.
+    Each line of the bill says what a finding costs a step, where it is and what to change.
+    PATH is a run folder, as written by audit(out=...), or a report that -o or --json has written.
 
     \b
     Examples:

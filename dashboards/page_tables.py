@@ -81,7 +81,7 @@ def facts(report: Report) -> str:
         ("fabric", f"{safe(clip(report.fabric.name, 80))}: {safe(clip(report.fabric.provenance, 400))}"),
     ]
     if run.ranks_missing:
-        rows.insert(1, ("missing", f"<b>ranks {human.ranks(run.ranks_missing)} left no records</b>"))
+        rows.insert(1, ("missing", f"<b>{summary.ranks_words(run.ranks_missing)} left no records</b>"))
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
 
 

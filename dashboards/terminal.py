@@ -62,7 +62,7 @@ def _header(report: Report) -> Text:
     )
     if run.ranks_missing:
         text.append("\nmissing: ", style="bold red")
-        text.append(f"rank {human.ranks(run.ranks_missing)} left no records")
+        text.append(f"{summary.ranks_words(run.ranks_missing)} left no records")
     text.append("\n")
     text.append(summary.headline(report), style="bold")
     return text

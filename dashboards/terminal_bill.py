@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -92,7 +93,8 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
 def _table(rows: Sequence[tuple[int, Finding]], run: Run) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=True)
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("kind", overflow="fold", ratio=3)
+    kinds = max(cell_len(f"{finding.severity} {finding.kind}") for _, finding in rows)
+    table.add_column("kind", overflow="fold", ratio=3, min_width=kinds)
     table.add_column("where", overflow="fold", ratio=2)
     for name in ("count", "bytes", "toll", "floor", "saving"):
         table.add_column(name, justify="right", no_wrap=True)

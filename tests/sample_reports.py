@@ -1,4 +1,4 @@
-"""Hand-made reports for the tests of renderers and commands: every number in them is chosen, none measured."""
+"""Hand-made reports for the tests of renderers and commands: every number is chosen, none measured."""
 
 from __future__ import annotations
 
@@ -121,8 +121,14 @@ FINDINGS = (
         bytes=2_097_152,
         count=4,
         ranks=(0, 1, 2, 3),
-        where=Where(phase="forward", module="blocks.0.mlp", op="aten.mm.default",
-                    source="train.py:42 (step)", group="tp", mesh_dim="tp"),  # fmt: skip
+        where=Where(
+            phase="forward",
+            module="blocks.0.mlp",
+            op="aten.mm.default",
+            source="train.py:42 (step)",
+            group="tp",
+            mesh_dim="tp",
+        ),
         evidence=(
             Evidence("placements", "(Partial(sum),) -> (Replicate(),)"),
             Evidence("message", 2_097_152, "bytes"),
@@ -172,7 +178,8 @@ def report(**changes: object) -> Report:
         "steps": to_table("steps", [step(n, r, slow=3 * MS * (r == 2)) for n in range(2) for r in range(4)]),
         "collectives": to_table("collectives", collectives()),
         "computes": to_table(
-            "computes", [Compute(0, r, 0, "aten.mm.default", 1 << 20, 0, None, "forward", "f32[8,8]") for r in range(4)]
+            "computes",
+            [Compute(0, r, 0, "aten.mm.default", 1 << 20, 0, None, "forward", "f32[8,8]") for r in range(4)],
         ),
         "counts": to_table("counts", [Count(0, r, "tp", 6, 6) for r in range(4)]),
         "notices": to_table(
@@ -199,13 +206,17 @@ def unknown() -> Report:
     )  # fmt: skip
     rows = [collective(0, rank, 0, 8, **gone) for rank in range(2)]
     steps = [Step(0, rank, 0, 5 * MS, 0, 0, 0, 0, 5 * MS) for rank in range(2)]
-    tables = empty_tables() | {"collectives": to_table("collectives", rows), "steps": to_table("steps", steps)}
+    tables = empty_tables() | {
+        "collectives": to_table("collectives", rows),
+        "steps": to_table("steps", steps),
+    }
     finding = Finding("unattributed-time", "info", "all of the step", None, None, None, None, 1, (0, 1))
     return report(tables=tables, findings=(finding,))
 
 
 def hostile() -> Report:
     """Every string that a program or a file can choose is an attack."""
+
     def name(key: str) -> str:
         # Arrow holds no lone surrogates, so the tables cannot either.
         return HOSTILE[key].encode("utf-8", "replace").decode()
@@ -214,14 +225,15 @@ def hostile() -> Report:
     rows = [
         collective(0, at % 4, at, 1 << (8 + at), module=name(key), parameter=name(key), source=name(key),
                    caused_by_op=name(key), group=name(key), mesh_dim=name(key), dtype=name(key),
-                   op=name(key) if at % 2 else "all_reduce", placements_from=name(key), placements_to=name(key))
+                   op=name(key) if at % 2 else "all_reduce",
+                   placements_from=name(key), placements_to=name(key))
         for at, key in enumerate(names)
     ]  # fmt: skip
     findings = tuple(
         Finding("implicit-redistribute", severity, text, 1000 * at, None, 10 * at, 10, 1, (0,),
                 Where("forward", text, text, text, text, text, text),
                 (Evidence(text, text, text), Evidence(text, 1.0, text)), Remedy(text, text, text))  # type: ignore[arg-type]
-        for at, (text, severity) in enumerate(zip(HOSTILE.values(), ["error", "warning", "info"] * 4))
+        for at, (text, severity) in enumerate(zip(HOSTILE.values(), ["error", "warning", "info"] * 4, strict=False))
     )  # fmt: skip
     base = report()
     tables = dict(base.tables) | {

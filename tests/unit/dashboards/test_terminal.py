@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from shardtoll.dashboards import terminal
+from shardtoll.dashboards.text import clean
+from shardtoll.ledger import Report
+from tests import sample_reports
+
+WIDTHS = (60, 80, 140, 200)
+pytestmark = pytest.mark.usefixtures("plain_terminal")
+
+
+def shown(report: Report, width: int, capsys: pytest.CaptureFixture[str]) -> str:
+    terminal.show(report, width)
+    return capsys.readouterr().out
+
+
+def words(text: str) -> str:
+    """The text without line breaks, indents, rules and columns' padding."""
+    return re.sub(r"[\s─]+", " ", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["report", "empty", "unknown"])
+def test_golden(
+    name: str, width: int, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]
+):
+    text = shown(getattr(sample_reports, name)(), width, capsys)
+    golden(f"terminal-{name}-{width}.txt", "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 80, 100, 139, 140, 300])
+@pytest.mark.parametrize("name", ["report", "hostile", "unknown", "empty"])
+def test_nothing_is_wider_than_the_terminal(name: str, width: int, capsys: pytest.CaptureFixture[str]):
+    text = shown(getattr(sample_reports, name)(), width, capsys)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.CaptureFixture[str]):
+    text = words(shown(sample_reports.report(), width, capsys))
+    for part in (
+        "count 4, bytes 2.10 MB, toll 9.40 ms, floor 1.20 ms, saving 8.20 ms",
+        "count 1, bytes unknown, toll unknown, floor unknown, saving unknown",
+        "train.py:42 (step) · module blocks.0.mlp · aten.mm.default · forward · mesh dim tp · group tp",
+        "optimizer · group world · rank 1",
+        "saving against: the same step without this all_reduce",
+        "'mlp.out': RowwiseParallel(output_layouts=Shard(1)),",
+        "latency-bound (likely)",
+        "notice capture-stopped: stopped after an error in a hook (rank 3)",
+        "fabric loopback-gloo: measured on this machine by calibrate, 4 ranks",
+    ):
+        assert part in text
+    assert text.index("error wrong-gradient") < text.index("warning implicit-redistribute")
+
+
+@pytest.mark.parametrize("width", [140, 200])
+def test_the_table_holds_every_cell_whole(width: int, capsys: pytest.CaptureFixture[str]):
+    text = shown(sample_reports.report(), width, capsys)
+    assert "…" not in text
+    row = next(line for line in text.splitlines() if "warning implicit-redistribute" in line)
+    assert re.search(r" 4 +2\.10 MB +9\.40 ms +1\.20 ms +8\.20 ms ", row)
+
+
+def test_the_step_adds_up_as_printed(capsys: pytest.CaptureFixture[str]):
+    wide = shown(sample_reports.report(), 80, capsys)
+    row = next(line for line in wide.splitlines() if line.startswith("rank 2 slowest"))
+    values = [float(value) for value in re.findall(r"([\d.]+) (?:ms|ns)", row)]
+    *parts, capture, total = values
+    assert (sum(parts), capture, total) == (53.0, 2.0, 53.0)
+    narrow = words(shown(sample_reports.report(), 50, capsys))
+    assert "rank 2 slowest: 53.0 ms = compute 30.0 ms + exposed comm 15.0 ms" in narrow
+
+
+def test_many_ranks_are_folded_and_counted(capsys: pytest.CaptureFixture[str]):
+    text = words(shown(sample_reports.many(64, 1), 120, capsys))
+    assert "the 7 slowest of 64 ranks, the other 57 folded into their mean" in text
+    assert "mean of 57 " in text
+    assert "rank 63 slowest" in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_names_stay_text(width: int, capsys: pytest.CaptureFixture[str]):
+    text = shown(sample_reports.hostile(), width, capsys)
+    hidden = [char for char in text if clean(char) != char and char not in "\n\u00a0"]
+    assert hidden == []
+    flat = re.sub(r"\s", "", text)
+    for name in ("markup", "script", "close", "quotes"):
+        assert re.sub(r"\s", "", sample_reports.HOSTILE[name]) in flat
+    assert "charactersleftout" in flat
+
+
+def test_severity_is_a_word_and_a_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = shown(sample_reports.report(), 100, capsys)
+    assert "\x1b[1;31merror\x1b[0m" in text
+
+
+def test_missing_ranks_are_named(capsys: pytest.CaptureFixture[str]):
+    report = sample_reports.report()
+    run = replace(report.run, world_size=8)
+    text = shown(replace(report, run=run), 100, capsys)
+    assert "4 of 8 ranks seen" in text
+    assert "missing: ranks 4-7 left no records" in text
+
+
+def test_report_show_prints_here(capsys: pytest.CaptureFixture[str]):
+    sample_reports.report().show(80)
+    assert capsys.readouterr().out.startswith("shardtoll  4 of 4 ranks seen")
