@@ -40,7 +40,7 @@ def bill(report: Report, width: int) -> RenderableType:
     )
     if width < TABLE_WIDTH:
         return Group(head, *_blocks(rows, report.run))
-    return Group(head, _table(rows, report.run), *_codes(rows))
+    return Group(head, _table(rows, report.run, width), *_codes(rows))
 
 
 def _kind(finding: Finding) -> Text:
@@ -90,19 +90,26 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
     ]
 
 
-def _table(rows: Sequence[tuple[int, Finding]], run: Run) -> Table:
+def _table(rows: Sequence[tuple[int, Finding]], run: Run, width: int) -> Table:
+    names = [name for name, _ in _numbers(rows[0][1])]
+    cells = [[value for _, value in _numbers(finding)] for _, finding in rows]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    # rich shares width out by `ratio` without looking at `min_width`, and crops what is then too wide.
+    number = len(str(len(rows)))
+    rest = width - number - sum(widths) - 3 * (len(widths) + 3)
+    kinds = max(cell_len(f"{finding.severity} {finding.kind}") for _, finding in rows)
+    kind = max(kinds, rest * 3 // 8)
+    where = (rest - kind) * 2 // 5
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=True)
     table.add_column("#", justify="right", no_wrap=True)
-    kinds = max(cell_len(f"{finding.severity} {finding.kind}") for _, finding in rows)
-    table.add_column("kind", overflow="fold", ratio=3, min_width=kinds)
-    table.add_column("where", overflow="fold", ratio=2)
-    for name in ("count", "bytes", "toll", "floor", "saving"):
+    table.add_column("kind", overflow="fold", width=kind)
+    table.add_column("where", overflow="fold", width=where)
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("remedy", overflow="fold", ratio=3)
-    for at, finding in rows:
+    table.add_column("remedy", overflow="fold", width=rest - kind - where)
+    for (at, finding), values in zip(rows, cells, strict=True):
         what = _kind(finding)
         what.append(f"\n{clip(finding.title, _TITLE)}", style="default")
-        values = [value for _, value in _numbers(finding)]
         table.add_row(str(at), what, Text(_place(finding, run)), *values, _remedy(finding))
     return table
 

@@ -229,11 +229,12 @@ def hostile() -> Report:
                    placements_from=name(key), placements_to=name(key))
         for at, key in enumerate(names)
     ]  # fmt: skip
+    severities = (["error", "warning", "info"] * len(HOSTILE))[: len(HOSTILE)]
     findings = tuple(
         Finding("implicit-redistribute", severity, text, 1000 * at, None, 10 * at, 10, 1, (0,),
                 Where("forward", text, text, text, text, text, text),
                 (Evidence(text, text, text), Evidence(text, 1.0, text)), Remedy(text, text, text))  # type: ignore[arg-type]
-        for at, (text, severity) in enumerate(zip(HOSTILE.values(), ["error", "warning", "info"] * 4, strict=False))
+        for at, (text, severity) in enumerate(zip(HOSTILE.values(), severities, strict=True))
     )  # fmt: skip
     base = report()
     tables = dict(base.tables) | {

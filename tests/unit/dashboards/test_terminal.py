@@ -60,8 +60,17 @@ def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.
     assert text.index("error wrong-gradient") < text.index("warning implicit-redistribute")
 
 
+@pytest.mark.parametrize("width", [140, 141, 160, 200])
+def test_the_table_cuts_no_word(width: int, capsys: pytest.CaptureFixture[str]):
+    text = words(shown(sample_reports.report(), width, capsys))
+    for finding in sample_reports.FINDINGS:
+        remedy = finding.remedy.text if finding.remedy else "none known"
+        for word in f"{finding.title} {finding.where.label()} {remedy}".split():
+            assert f" {word} " in f"{text} "
+
+
 @pytest.mark.parametrize("width", [140, 200])
-def test_the_table_holds_every_cell_whole(width: int, capsys: pytest.CaptureFixture[str]):
+def test_the_table_holds_every_number(width: int, capsys: pytest.CaptureFixture[str]):
     text = shown(sample_reports.report(), width, capsys)
     assert "…" not in text
     row = next(line for line in text.splitlines() if "warning implicit-redistribute" in line)
