@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import site
 import stat
 import subprocess
 import sys
@@ -127,13 +126,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120
     )
     purelib = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    ours = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_user_site()])
+    ours = [path for path in sys.path if path.endswith("-packages")]
     (purelib / "dependencies.pth").write_text("\n".join(ours) + "\n")
     return folder / "bin"
-
-
-def _user_site() -> list[str]:
-    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
 
 
 def _run(command: list[str], folder: Path) -> str:
