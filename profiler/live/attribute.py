@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from shardtoll.profiler.live.decode import Tensors
+from shardtoll.profiler.live.flops import has_flops
 from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names, clean
@@ -33,19 +34,36 @@ def _placement(placement: Any) -> str:
     return text.replace("dim=", "")
 
 
-def replicated_dims(cause: Cause) -> str | None:
-    """Return the mesh dims on which every DTensor input of the running operator is Replicate.
+class Specs:
+    """The input specs of the DTensor operator now being run, matmul-like ones only.
 
-    Looks at the inputs as the operator runs on them, after DTensor redistributed them. None where no
-    DTensor operator runs or there is no such dim.
+    Where DTensor runs the local operator on its inputs as they are, it does so from C++ and leaves no
+    Python frame to look at: the specs are those of the call seen just before. Where it redistributes
+    first, its own frame has the specs that the operator really runs on.
     """
-    info = cause.dtensor_info
-    sharding = getattr(info, "output_sharding", None)
-    if sharding is None:
-        return None
-    schema = getattr(sharding, "redistribute_schema", None) if sharding.needs_redistribute else None
-    schema = schema or getattr(info, "schema", None)
-    specs = [spec for spec in getattr(schema, "args_schema", ()) if hasattr(spec, "placements")]
+
+    def __init__(self) -> None:
+        self._func: Any = None
+        self._specs: list[Any] = []
+
+    def note(self, func: Any, args: Any) -> None:
+        """Note an operator called on tensor subclasses, about to be taken apart."""
+        if has_flops(func):
+            self._func = func
+            self._specs = [spec for spec in (getattr(arg, "_spec", None) for arg in args) if spec is not None]
+
+    def of(self, func: Any, cause: Cause) -> list[Any]:
+        """Return the input specs of a local operator that has run; empty where no DTensor is behind it."""
+        pending, self._func = self._func, None
+        sharding = getattr(cause.dtensor_info, "output_sharding", None)
+        if sharding is not None and sharding.needs_redistribute:
+            schema = getattr(sharding, "redistribute_schema", None)
+            return [spec for spec in getattr(schema, "args_schema", ()) if hasattr(spec, "placements")]
+        return self._specs if pending is func else []
+
+
+def replicated_dims(specs: list[Any]) -> str | None:
+    """Return the mesh dims on which every spec is Replicate, comma separated; None where there is none."""
     if not specs:
         return None
     mesh = specs[0].mesh
@@ -65,6 +83,7 @@ class Attribution:
         self._names = names
         self._groups = groups
         self._stack = Stack()
+        self.specs = Specs()
         self._nodes: dict[int, tuple[str | None, str | None, str | None]] = {}
         self._next_node = torch._C._autograd._get_sequence_nr()
         self._backward_ran = False

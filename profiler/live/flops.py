@@ -29,11 +29,10 @@ def has_flops(func: Any) -> bool:
 def flops_of(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
     """Return the FLOPs of one call of an operator for which `has_flops` holds."""
     packet = func._overloadpacket
-    if packet is _ATTENTION:
-        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
-    if packet is _ATTENTION_BACKWARD:
-        counted: int = sdpa_backward_flop_count(*(t.shape for t in args[:4]))  # type: ignore[no-untyped-call]
-        return counted
+    if packet in (_ATTENTION, _ATTENTION_BACKWARD):
+        shapes = [tensor.shape for tensor in args[:4] if isinstance(tensor, torch.Tensor)]
+        count = sdpa_flop_count if packet is _ATTENTION else sdpa_backward_flop_count
+        return int(count(*shapes))
     left = _MATRICES.get(packet)
     if left is None:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))

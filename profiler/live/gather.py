@@ -95,7 +95,9 @@ class Meeting:
         try:
             self._store.wait([f"open/{rank}" for rank in range(self.world_size)], limit)
         except RuntimeError:
-            log.warning("shardtoll: not every rank opened its session; rank %d begins without them", self.rank)
+            log.warning(
+                "shardtoll: not every rank opened its session; rank %d begins without them", self.rank
+            )
 
     def hand_over(self, data: bytes) -> None:
         """Give this rank's ledger to rank 0; a store that is gone is no error."""

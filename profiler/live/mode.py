@@ -68,6 +68,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # Shape propagation, as DTensor's: no work of the step.
                 return func(*args, **kwargs)
             if handling == _SUBCLASS:
+                self._recorder.attribution.specs.note(func, args)
                 return NotImplemented
         region = self._recorder.region
         if self.muted or region is None or threading.get_ident() != self._thread:
@@ -162,9 +163,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
-        self._recorder.computed(
-            str(func), flops, tensors, outputs[:1], sys._getframe(2), (begun_ns, ended_ns)
-        )
+        self._recorder.computed(func, flops, tensors, outputs[:1], sys._getframe(2), (begun_ns, ended_ns))
 
 
 def _devices(args: Any, result: Any) -> int:

@@ -176,7 +176,7 @@ class Recorder:
 
     def computed(
         self,
-        op: str,
+        func: Any,
         flops: int,
         tensors: Tensors,
         outputs: Tensors,
@@ -188,13 +188,13 @@ class Recorder:
         place, cause = self.attribution.place(frame)
         self.region.computes.append(
             PendingCompute(
-                op=op,
+                op=str(func),
                 flops=flops,
                 shapes=shapes_text(tensors),
                 place=place,
                 start_ns=ran[0],
                 end_ns=ran[1],
-                replicated_over=replicated_dims(cause),
+                replicated_over=replicated_dims(self.attribution.specs.of(func, cause)),
                 input_tickets=self._tickets(tensors),
                 output_tickets=self._tickets(outputs),
             )

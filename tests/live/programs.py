@@ -238,3 +238,55 @@ def sessions_without_model(out: str) -> dict[str, Any]:
         "first": {name: table.to_pylist() for name, table in first.ledger.tables.items()},
         "second": {name: table.to_pylist() for name, table in second.ledger.tables.items()},
     }
+
+
+class Implicit(nn.Module):
+    """Two sharded operands that do not fit: DTensor gathers the weight, and reduces its gradient."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        self.weight = nn.Parameter(distribute_tensor(torch.randn(D, HIDDEN), mesh, [Shard(1)]))
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.weight
+
+
+def implicit_redistribution() -> dict[str, Any]:
+    """A batch sharded by rows against a weight sharded by columns."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    from shardtoll.profiler import audit
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    model = Implicit(mesh)
+    x = distribute_tensor(torch.randn(BATCH, D), mesh, [Shard(0)])
+    with audit(model) as session, session.step():
+        model(x).sum().to_local().backward()
+    ledger = session.ledger
+    return {name: table.to_pylist() for name, table in ledger.tables.items()} if ledger else {}
+
+
+def replicated_operator() -> dict[str, Any]:
+    """A matmul whose DTensor inputs are all Replicate: the same work on every rank."""
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    from shardtoll.profiler import audit
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    a = distribute_tensor(torch.randn(BATCH, D), mesh, [Replicate()])
+    b = distribute_tensor(torch.randn(D, D), mesh, [Replicate()])
+    with audit() as session, session.step():
+        a @ b
+    if session.ledger is None:
+        return {}
+    report = session.report()
+    assert report is not None
+    found = [f for f in report.findings if f.kind == "duplicated-compute"]
+    return {
+        "replicated_over": [c["replicated_over"] for c in session.ledger.tables["computes"].to_pylist()],
+        "evidence": [{item.label: item.value for item in f.evidence} for f in found],
+    }

@@ -185,3 +185,34 @@ def test_a_failing_capture_stops_itself_and_not_the_training() -> None:
     assert results[0]["steps"] == [0]
     assert any("planted" in text for text in results[0]["notices"])
     assert "incomplete-input" in results[0]["kinds"]
+
+
+@pytest.mark.parametrize("world", RANKS)
+def test_implicit_redistribution_names_operator_placements_and_line(world: int) -> None:
+    rows = run_ranks(programs.implicit_redistribution, world)[0]
+    check_accounting(rows)
+    line = inspect.getsourcelines(programs.Implicit.forward)[1] + 1
+    for rank in range(world):
+        hidden = [c for c in of_step(rows, 0, rank) if c["implicit"]]
+        assert hidden, "DTensor had to move something"
+        for c in hidden:
+            assert c["caused_by_op"] == "aten.mm.default"
+            assert c["source"] == f"tests/live/programs.py:{line} (forward)"
+            assert c["module"] == ""
+            assert c["mesh_dim"] == "tp"
+            assert c["placements_from"] != c["placements_to"]
+        forward = [c for c in hidden if c["phase"] == "forward"]
+        # Either operand may be gathered; both are known in size.
+        gathered = {4 * programs.D * programs.HIDDEN, 4 * programs.BATCH * programs.D}
+        assert len(forward) == 1
+        assert forward[0]["op"] in ("all_gather", "all_to_all")
+        assert forward[0]["message_bytes"] in gathered
+        assert {c["phase"] for c in hidden} <= {"forward", "backward"}
+
+
+def test_an_operator_on_replicated_inputs_is_the_same_work_on_every_rank() -> None:
+    found = run_ranks(programs.replicated_operator, 4)[0]
+    assert found["replicated_over"] == ["tp"] * 4, "one matmul on each rank"
+    (evidence,) = found["evidence"]
+    one = 2 * programs.BATCH * programs.D * programs.D
+    assert (evidence["factor"], evidence["FLOPs done"], evidence["FLOPs needed"]) == (4, 4 * one, one)
