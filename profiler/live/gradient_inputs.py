@@ -91,13 +91,12 @@ def _require_alike(
     told = ranks.gather((facts, relative))
     other = next((rank for rank, row in enumerate(told) if row != told[0]), None)
     if other is not None:
-        what = "the same rtol" if told[other][0] == told[0][0] else "the same parameters and buffers"
-        ranks.agree(
-            UsageError(
-                f"rank 0 and rank {other} were not given {what}",
-                "every rank must hold the whole model, sharded or not; check pipeline stages one by one",
-            )
-        )
+        if told[other][0] == told[0][0]:
+            what, hint = "rtol", "give it as a constant"
+        else:
+            what = "parameters and buffers"
+            hint = "every rank must hold the whole model, sharded or not; check pipeline stages one by one"
+        ranks.agree(UsageError(f"rank 0 and rank {other} were not given the same {what}", hint))
 
 
 def require_nonzero(ranks: Ranks, by_rank: Sequence[Sequence[Measured]], true_sq: float) -> None:

@@ -76,8 +76,7 @@ def compute(
     try:
         with _as_trained(reference, pairs, modes), torch.enable_grad():
             with _NoCollectives():  # type: ignore[no-untyped-call]
-                value = _checked(loss(reference))
-            value.backward()  # type: ignore[no-untyped-call]
+                _checked(loss(reference)).backward()  # type: ignore[no-untyped-call]
         gradients = {pair.name: pair.reference.grad for pair in pairs if pair.reference.grad is not None}
     except UsageError:
         raise

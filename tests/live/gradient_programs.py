@@ -553,7 +553,7 @@ def mistake(name: str) -> Built:
         mesh = world_mesh()
         x, y = batch()
         spread = distribute_tensor(x, mesh, [Replicate()])
-        return model, reference, lambda module: mse_loss(module(spread.to_local()), y)
+        return model, reference, lambda module: mse_loss(module(spread), y)
     elif name == "loss not finite":
         return model, reference, lambda module: loss(module) * float("inf")
     elif name == "no gradients":
