@@ -8,6 +8,7 @@ Bare, surveyed and CommDebugMode steps take turns in every repeat. `added` is th
 the bare step of the same repeat, on the slower rank. A surveyed step is timed with all that
 `session.step()` does when it begins and ends; opening and closing the session is not in it. `first` is
 the first step of a session, `later` its second: places in the source are resolved once a session.
+`inside` is the part of `first` that lies inside the step, without what begins and ends it.
 CommDebugMode gets a context of its own each step, because it fails with two steps in one.
 """
 
@@ -106,19 +107,25 @@ def _measure(model: nn.Module, repeats: int) -> Samples:
         with CommDebugMode():  # type: ignore[no-untyped-call]
             step()
 
-    samples: Samples = {"bare": [], "first": [], "later": [], "commdebug": []}
+    samples: Samples = {"bare": [], "first": [], "inside": [], "later": [], "commdebug": []}
 
     def bare_turn() -> None:
         samples["bare"].append(timed(step))
+
+    inside_s = 0.0
 
     def survey_turn() -> None:
         with audit(model) as session:
 
             def surveyed() -> None:
+                nonlocal inside_s
                 with session.step():
+                    begun = time.perf_counter()
                     step()
+                    inside_s = time.perf_counter() - begun
 
             samples["first"].append(timed(surveyed))
+            samples["inside"].append(inside_s)
             samples["later"].append(timed(surveyed))
 
     def commdebug_turn() -> None:
@@ -135,8 +142,9 @@ def _work(rank: int, case: str, repeats: int, port: int, out: str) -> None:
     """One rank of one case; writes its samples and leaves without interpreter shutdown."""
     backend, _, kind = case.partition("-")
     torch.set_num_threads(1)
-    # CommDebugMode's hooks on modules whose inputs need no gradient.
+    # Both come of CommDebugMode's hooks on modules; neither bare nor surveyed steps give them.
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     torch.manual_seed(0)
     if backend == "fake":
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -196,7 +204,7 @@ def _figures(case: str, samples: Samples) -> dict[str, float | None]:
     bare = samples["bare"]
     figures: dict[str, float | None] = {f"{case}.bare_ms": Spread.of(bare).median * 1e3}
     added: dict[str, float] = {}
-    for name in ("first", "later", "commdebug"):
+    for name in ("first", "inside", "later", "commdebug"):
         spread = Spread.of(
             [with_tool - without for with_tool, without in zip(samples[name], bare, strict=True)]
         )
@@ -217,14 +225,15 @@ def _row(case: str, figures: dict[str, float | None]) -> str:
 
     ratio = figures[f"{case}.first_added_over_commdebug"]
     cells = [f"{case:11}", f"{figures[f'{case}.bare_ms']:8.2f}"]
-    cells += [f"{shown(name):28}" for name in ("first", "later", "commdebug")]
+    cells += [f"{shown(name):28}" for name in ("first", "inside", "later", "commdebug")]
     return "  ".join([*cells, "unknown" if ratio is None else f"{ratio:5.2f}"])
 
 
 def measure(arguments: argparse.Namespace) -> Result:
     """Run the chosen cases one after the other and print a row for each."""
     print(f"one step, ms: median and (quartiles) of {arguments.repeats} interleaved repeats")
-    heads = ("survey added, first step", "survey added, later step", "CommDebugMode added")
+    heads = [f"survey added, {which}" for which in ("first step", "inside it", "later step")]
+    heads.append("CommDebugMode added")
     print("  ".join([f"{'case':11}", f"{'bare':>8}", *(f"{head:28}" for head in heads), "ratio (first)"]))
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
