@@ -82,9 +82,8 @@ def find(context: Context) -> list[Finding]:
     unknown = frame["duration_ns"].isna().to_numpy(dtype=bool)
     frame = frame.assign(extra_ns=pd.arrays.IntegerArray(extra, unknown))
     result = tally(frame, KEYS, ("extra_ns",), context.steps, over_ranks="mean")
-    return [
-        _finding(context, line, keep(frame, result.code == line.code), all_flops) for line in result.lines
-    ]
+    rows_of = frame.groupby(result.code).indices
+    return [_finding(context, line, frame.iloc[rows_of[line.code]], all_flops) for line in result.lines]
 
 
 def _finding(context: Context, line: Line, rows: pd.DataFrame, all_flops: int) -> Finding:

@@ -35,7 +35,7 @@ def find(context: Context) -> list[Finding]:
     if over.empty:
         title = f"capture stopped within a step on {ranks(seen)}: what followed in it is not on record"
     else:
-        worst = over.loc[over["share"].idxmax()]
+        worst = over.sort_values("share", ascending=False, kind="stable").head(1).to_dict("records")[0]
         title = (
             f"up to {percent(float(worst['share']))} of a step is unexplained: "
             f"{duration(int(worst['rest_ns']))} of step {worst['step']} on rank {worst['rank']}, "

@@ -29,15 +29,13 @@ def _off(context: Context) -> pd.DataFrame:
 
 
 def _incomplete(context: Context) -> list[Finding]:
-    counts = context.counts
-    counts = counts[
-        (counts["issued"].notna() & (counts["issued"] != counts["recorded"])).fillna(False).astype(bool)
-    ]
+    counts = _off(context)
     findings = []
-    for name, rows in counts.groupby("group", sort=True):
+    for name in sorted(set(counts["group"])):
+        rows = keep(counts, counts["group"] == name)
         issued, recorded = int(rows["issued"].sum()), int(rows["recorded"].sum())
-        dims = {group.mesh_dim for group in context.groups(str(name))}
-        where = Where(group=str(name), mesh_dim=dims.pop() if len(dims) == 1 else None)
+        dims = {group.mesh_dim for group in context.groups(name)}
+        where = Where(group=name, mesh_dim=dims.pop() if len(dims) == 1 else None)
         seen = tuple(sorted({int(rank) for rank in rows["rank"]}))
         # A surplus in one step must not hide a lack in another.
         off = int((rows["issued"] - rows["recorded"]).abs().sum())
@@ -99,21 +97,20 @@ def _suspects(context: Context) -> pd.DataFrame:
 
 def _disagreeing(context: Context) -> list[Finding]:
     frame = _suspects(context)
-    off_counts = context.counts[
-        (context.counts["issued"] != context.counts["recorded"]).fillna(False).astype(bool)
-    ]
+    off_counts = _off(context)
     lacking = set(zip(off_counts["group"], off_counts["step"], strict=True))
     seen = set(context.ledger.run.ranks_seen)
     findings = []
-    for group_id, places in frame.groupby("group_id").indices.items():
-        rows = frame.iloc[places]
-        wanted = seen.intersection(context.matches.members[int(str(group_id))])
+    group_ids = frame["group_id"].to_numpy(dtype=np.int64)
+    for group_id in np.unique(group_ids):
+        rows = keep(frame, group_ids == group_id)
+        wanted = seen.intersection(context.matches.members[group_id])
         group, mesh_dim = str(rows["group"].iloc[0]), rows["mesh_dim"].iloc[0]
         slots = rows.groupby("slot_id")
         differ = (slots["op"].nunique() > 1) | (slots["message_bytes"].nunique() > 1)
         # A record that the count already misses is one defect, not two.
-        told = slots["step"].first().map(lambda step, group=group: (group, step) in lacking)
-        wrong = list(differ.index[(differ | ~told).to_numpy(dtype=bool)])
+        told = np.array([(group, step) in lacking for step in slots["step"].first()], dtype=bool)
+        wrong = list(differ.index[differ.to_numpy(dtype=bool) | ~told])
         if not wrong:
             continue
         by_order = bool(rows["by_order"].iloc[0])

@@ -1,0 +1,495 @@
+"""Each analysis of communication on a program that has the fault and on its sound twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Group
+from tests.unit.analyzers.fabrics import MEASURED, ROUND
+from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, on_ranks, run_of, step
+
+
+def found(kind, rows, fabric=None, **given):
+    return [f for f in run(ledger(rows, **given), fabric).findings if f.kind == kind]
+
+
+def evidence(finding):
+    return {item.label: item.value for item in finding.evidence}
+
+
+IMPLICIT = {
+    "implicit": True,
+    "op": "all_gather",
+    "phase": "forward",
+    "module": "blocks.0.scale",
+    "caused_by_op": "aten.mm.default",
+    "placements_from": "(Shard(dim=0),)",
+    "placements_to": "(Replicate(),)",
+    "mesh_dim": "dp",
+    "source": "train.py:12 (forward)",
+    "message_bytes": 4096,
+}
+
+
+class TestImplicitRedistribute:
+    def test_says_operator_placements_bytes_and_line(self):
+        rows = [
+            *on_ranks((0, 1), seq=1, **IMPLICIT),
+            *on_ranks((0, 1), seq=2, **(IMPLICIT | {"message_bytes": 8192})),
+        ]
+        (finding,) = found("implicit-redistribute", rows)
+        assert finding.title == (
+            "aten.mm.default made DTensor redistribute (Shard(dim=0),) -> (Replicate(),): "
+            "2 all_gathers a step on dp, 12.3 kB in blocks.0.scale at train.py:12 (forward)"
+        )
+        assert (finding.count, finding.bytes, finding.ranks) == (2, 4096 + 8192, (0, 1))
+        assert (finding.toll_ns, finding.saving_ns) == (4 * MS, 4 * MS)
+        assert finding.where.op == "aten.mm.default"
+        assert (finding.where.phase, finding.where.mesh_dim) == ("forward", "dp")
+        assert evidence(finding)["smallest message"] == 4096
+        assert evidence(finding)["wire bytes a step and rank"] == (4096 + 8192) // 2
+        assert "Shard the other operand" in finding.remedy.text
+        assert "parallelize_module" in finding.remedy.code
+        assert "without this redistribute" in finding.remedy.counterfactual
+
+    def test_explicit_and_unknown_are_no_finding(self):
+        for implicit in (False, None):
+            rows = on_ranks((0, 1), **(IMPLICIT | {"implicit": implicit}))
+            assert found("implicit-redistribute", rows) == []
+
+    @pytest.mark.parametrize(
+        ("change", "remedy"),
+        [
+            ({"placements_from": "(Partial(sum),)", "phase": "optimizer"}, "Reduce it once before step()"),
+            ({"placements_from": "(Partial(sum),)"}, "reduce-scatter sends half"),
+            ({"caused_by_op": "aten.cat.default"}, "gathers an operand that was kept as (Shard(dim=0),)"),
+            ({"placements_to": "(Shard(dim=1),)"}, "Produce it as (Shard(dim=1),)"),
+            ({"placements_from": None}, "redistribute once, explicitly"),
+            ({"placements_from": "(Shard(dim=0), Replicate())"}, "redistribute once, explicitly"),
+        ],
+    )
+    def test_the_remedy_follows_the_placements(self, change, remedy):
+        (finding,) = found("implicit-redistribute", on_ranks((0, 1), **(IMPLICIT | change)))
+        assert remedy in finding.remedy.text
+
+    def test_each_cause_is_a_finding_of_its_own(self):
+        changes = [{}, {"module": "b"}, {"source": "x.py:1 (f)"}, {"phase": "backward"}, {"mesh_dim": "tp"}]
+        rows = [
+            row
+            for seq, change in enumerate(changes)
+            for row in on_ranks((0, 1), seq=seq, **(IMPLICIT | change))
+        ]
+        assert len(found("implicit-redistribute", rows)) == len(changes)
+
+    def test_without_times_the_toll_and_the_saving_are_unknown(self):
+        rows = on_ranks((0, 1), **(IMPLICIT | {"exposed_ns": None, "start_ns": None, "duration_ns": None}))
+        (finding,) = found("implicit-redistribute", rows)
+        assert (finding.toll_ns, finding.saving_ns) == (None, None)
+        assert finding.remedy.counterfactual is None
+        assert evidence(finding)["of them without a known time or size"] == 2
+
+    def test_everything_unknown_is_still_a_finding(self):
+        nothing = dict.fromkeys(
+            (
+                "module",
+                "caused_by_op",
+                "placements_from",
+                "placements_to",
+                "mesh_dim",
+                "source",
+                "message_bytes",
+            )
+        )
+        (finding,) = found("implicit-redistribute", on_ranks((0, 1), **(IMPLICIT | nothing)))
+        assert finding.bytes is None
+        assert "an unknown size" in finding.title
+
+    def test_parameters_of_one_cause_are_listed(self):
+        rows = [
+            row
+            for seq, name in enumerate(("a.weight", "b.weight"))
+            for row in on_ranks((0, 1), seq=seq, **(IMPLICIT | {"parameter": name}))
+        ]
+        (finding,) = found("implicit-redistribute", rows)
+        assert finding.where.parameter is None
+        assert evidence(finding)["parameters"] == "a.weight, b.weight"
+
+    def test_times_are_per_step_on_the_slowest_rank(self):
+        rows = [
+            collective(rank=0, **(IMPLICIT | {"exposed_ns": 1 * MS})),
+            collective(rank=1, **(IMPLICIT | {"exposed_ns": 3 * MS})),
+            collective(rank=0, step=1, seq=2, **(IMPLICIT | {"exposed_ns": 5 * MS})),
+            collective(rank=1, step=1, seq=2, **(IMPLICIT | {"exposed_ns": 1 * MS})),
+        ]
+        steps = [step(number, rank) for number in (0, 1) for rank in (0, 1)]
+        (finding,) = found("implicit-redistribute", rows, steps=steps)
+        assert finding.toll_ns == 4 * MS
+        assert finding.count == 1
+
+
+def twice(**change):
+    """The same bytes gathered twice on both ranks, each rank with its own fingerprint."""
+    return [
+        collective(rank=rank, seq=seq, input_hash=100 + rank, issue_ns=seq * MS, **change)
+        for rank in (0, 1)
+        for seq in (1, 2)
+    ]
+
+
+class TestRedundantCollective:
+    def test_the_pair_is_the_evidence(self):
+        rows = [
+            collective(rank=rank, seq=seq, input_hash=-1 - rank, source=f"train.py:{seq} (f)", issue_ns=seq)
+            for rank in (0, 1)
+            for seq in (1, 2)
+        ]
+        (finding,) = found("redundant-collective", rows)
+        assert (finding.count, finding.bytes, finding.toll_ns) == (1, 1 << 20, 2 * MS)
+        assert finding.saving_ns == finding.toll_ns
+        assert finding.floor_ns == 0
+        assert evidence(finding)["first"] == "backward, seq 1, train.py:1 (f)"
+        assert evidence(finding)["again"] == "backward, seq 2, train.py:2 (f)"
+        assert evidence(finding)["fingerprint of both inputs"] == "f" * 16
+        assert finding.confidence == "certain"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"input_hash": 5},
+            {"input_hash": None},
+            {"op": "all_gather"},
+            {"dtype": "bfloat16"},
+            {"message_bytes": 4},
+            {"reduce_op": "max"},
+            {"parameter": "other.weight"},
+            {"phase": "forward"},
+            {"step": 1},
+        ],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_whatever_differs_makes_it_another_transfer(self, change):
+        rows = [
+            row
+            for rank in (0, 1)
+            for row in (
+                collective(rank=rank, seq=1, input_hash=1),
+                collective(rank=rank, seq=2, **({"input_hash": 1} | change)),
+            )
+        ]
+        steps = [step(number, rank) for number in (0, 1) for rank in (0, 1)]
+        assert found("redundant-collective", rows, steps=steps) == []
+
+    def test_another_group_of_the_same_name_is_another_transfer(self):
+        groups = (Group("g", (0, 1)), Group("g", (0, 1, 2)))
+        rows = [
+            *on_ranks((0, 1), group="g", input_hash=1),
+            *on_ranks((0, 1, 2), group="g", input_hash=1),
+        ]
+        assert found("redundant-collective", rows, groups=groups, run=run_of(3)) == []
+
+    def test_barriers_are_no_repeats(self):
+        assert found("redundant-collective", twice(op="barrier")) == []
+
+    def test_equal_bytes_on_one_rank_alone_spare_nothing(self):
+        # Rank 1 has an empty shard twice, rank 0 has something new to send.
+        rows = [
+            collective(rank=rank, seq=seq, input_hash=7 if rank else seq) for rank in (0, 1) for seq in (1, 2)
+        ]
+        assert found("redundant-collective", rows) == []
+
+    def test_a_broadcast_is_judged_by_its_root(self):
+        rows = [
+            collective(rank=rank, seq=seq, op="broadcast", root=0, input_hash=None if rank else 7)
+            for rank in (0, 1)
+            for seq in (1, 2)
+        ]
+        (finding,) = found("redundant-collective", rows)
+        assert finding.ranks == (0,)
+
+    def test_recompute_and_backward_gather_the_same_parameters(self):
+        cause = {"op": "all_gather", "caused_by_op": "FSDP.unshard"}
+        rows = [
+            collective(rank=rank, seq=seq, input_hash=rank, phase=phase, issue_ns=seq, **cause)
+            for rank in (0, 1)
+            for seq, phase in ((1, "forward"), (2, "recompute"), (3, "backward"))
+        ]
+        (finding,) = found("redundant-collective", rows)
+        assert finding.count == 1
+        assert evidence(finding)["first"].startswith("recompute, seq 2")
+        assert evidence(finding)["again"].startswith("backward, seq 3")
+        assert "Checkpoint the block first" in finding.remedy.text
+
+    def test_plain_fsdp_gathers_once_a_pass(self):
+        cause = {"op": "all_gather", "caused_by_op": "FSDP.unshard"}
+        rows = [
+            collective(rank=rank, seq=seq, input_hash=rank, phase=phase, issue_ns=seq, **cause)
+            for rank in (0, 1)
+            for seq, phase in enumerate(("forward", "backward", "forward", "backward"))
+        ]
+        assert found("redundant-collective", rows) == []
+
+    def test_user_code_that_gathers_in_two_passes_is_one(self):
+        rows = [
+            collective(rank=rank, seq=seq, input_hash=rank, phase=phase, issue_ns=seq, op="all_gather")
+            for rank in (0, 1)
+            for seq, phase in enumerate(("forward", "backward", "forward"))
+        ]
+        assert len(found("redundant-collective", rows)) == 1
+
+    def test_three_reductions_of_a_gradient_are_two_repeats(self):
+        rows = [
+            collective(
+                rank=rank, seq=3 * p + n, input_hash=10 * p + rank, phase="optimizer", parameter=f"n{p}"
+            )
+            for rank in (0, 1)
+            for p in range(2)
+            for n in range(3)
+        ]
+        findings = found("redundant-collective", rows)
+        assert [(f.count, f.where.parameter) for f in findings] == [(2, "n0"), (2, "n1")]
+        assert "once before step()" in findings[0].remedy.text
+
+    def test_unmatched_ranks_are_judged_alone_and_say_so(self):
+        rows = [collective(seq=None, group="lost", group_size=4, input_hash=1) for _ in range(2)]
+        (finding,) = found("redundant-collective", rows)
+        assert finding.confidence == "likely"
+
+
+def small(count, *, ranks=(0, 1), apart_ns=MS, **change):
+    """`count` all_reduces of 256 bytes one after another on each rank."""
+    return [
+        collective(
+            **{
+                "rank": rank,
+                "seq": seq,
+                "message_bytes": 256,
+                "phase": "optimizer",
+                "issue_ns": seq * apart_ns,
+                "start_ns": seq * apart_ns,
+                "duration_ns": 500 * US,
+                "exposed_ns": 500 * US,
+                "group_size": len(ranks),
+            }
+            | change
+        )
+        for rank in ranks
+        for seq in range(count)
+    ]
+
+
+class TestLatencyBound:
+    def test_many_small_messages_in_a_row(self):
+        (finding,) = found("latency-bound", small(40))
+        assert (finding.count, finding.bytes) == (40, 40 * 256)
+        assert finding.toll_ns == 20 * MS
+        one_floor = 80_000 + -(-40 * 256 // 3)
+        assert finding.saving_ns == pytest.approx(20 * MS - one_floor, abs=80)
+        assert finding.saving_ns <= finding.toll_ns
+        assert finding.where.phase == "optimizer"
+        assert "one message with all bytes" in finding.remedy.counterfactual
+        assert "fused or foreach" in finding.remedy.text
+
+    def test_few_messages_are_left_alone(self):
+        assert len(found("latency-bound", small(8))) == 1
+        assert found("latency-bound", small(7)) == []
+
+    def test_a_small_share_of_the_step_is_left_alone(self):
+        long = [
+            step(rank=rank, duration_ns=3000 * MS, compute_ns=3000 * MS, exposed_comm_ns=0, idle_ns=0)
+            for rank in (0, 1)
+        ]
+        assert found("latency-bound", small(40), steps=long) == []
+
+    def test_large_messages_are_not_latency_bound(self):
+        assert found("latency-bound", small(40, message_bytes=1 << 22)) == []
+
+    def test_messages_with_a_matmul_between_depend_on_it(self):
+        # Tensor parallelism: an all_reduce after each block. They cannot be one.
+        between = [
+            compute(rank=rank, index=i, start_ns=i * MS + 600 * US) for rank in (0, 1) for i in range(40)
+        ]
+        assert found("latency-bound", small(40, phase="forward"), computes=between) == []
+        before = [compute(rank=rank, start_ns=-1) for rank in (0, 1)]
+        assert len(found("latency-bound", small(40, phase="forward"), computes=before)) == 1
+
+    def test_where_no_operator_is_on_record_dependence_is_not_known(self):
+        assert found("latency-bound", small(40, phase="backward")) == []
+
+    def test_messages_of_different_kinds_are_not_one_row(self):
+        assert len(found("latency-bound", small(12))) == 1
+        mixed = [replace(row, dtype="bfloat16") if row.seq % 2 else row for row in small(12)]
+        assert found("latency-bound", mixed) == []
+
+    def test_waiting_for_a_late_rank_is_not_spared(self):
+        # Rank 1 comes 0.4 ms late each time: of rank 0's 0.5 ms only 0.1 ms is transfer.
+        rows = [
+            *small(40, ranks=(0, 1))[:40],
+            *(
+                collective(
+                    rank=1, seq=seq, message_bytes=256, phase="optimizer", issue_ns=seq * MS,
+                    start_ns=seq * MS + 400 * US, duration_ns=100 * US, exposed_ns=100 * US,
+                )
+                for seq in range(40)
+            ),
+        ]  # fmt: skip
+        (finding,) = found("latency-bound", rows)
+        assert finding.toll_ns == 20 * MS
+        assert finding.saving_ns < 4 * MS
+
+    def test_nothing_is_said_where_the_fabric_is_unknown(self):
+        assert found("latency-bound", small(40), run=run_of(device="Tesla V100", backend="nccl")) == []
+
+    def test_nothing_is_said_where_times_are_unknown(self):
+        rows = small(40, exposed_ns=None, start_ns=None, duration_ns=None)
+        assert found("latency-bound", rows) == []
+
+    def test_the_confidence_follows_the_fabric(self):
+        slow = small(40)
+        assert found("latency-bound", slow, ROUND)[0].confidence == "likely"
+        assert found("latency-bound", slow, MEASURED)[0].confidence == "certain"
+
+
+class TestExposedCommunication:
+    def test_one_finding_a_place_with_its_floor(self):
+        rows = [
+            *on_ranks((0, 1), seq=1, source="a.py:1 (f)", exposed_ns=20 * MS, duration_ns=20 * MS),
+            *on_ranks((0, 1), seq=2, source="a.py:2 (f)", exposed_ns=3 * MS, duration_ns=3 * MS),
+        ]
+        first, second = found("exposed-communication", rows)
+        assert (first.toll_ns, second.toll_ns) == (20 * MS, 3 * MS)
+        assert first.severity == "info"
+        assert first.floor_ns == 80_000 + -(-(1 << 20) // 3)
+        assert first.where.source == "a.py:1 (f)"
+        assert "(20 %)" in first.title
+        assert "full overlap" in first.remedy.counterfactual
+
+    def test_hidden_communication_is_no_finding(self):
+        assert found("exposed-communication", on_ranks((0, 1), exposed_ns=0)) == []
+
+    def test_on_accelerators_a_large_share_is_a_warning(self):
+        gpu = run_of(device="NVIDIA H100 80GB HBM3", backend="nccl")
+        large = on_ranks((0, 1), exposed_ns=20 * MS, duration_ns=20 * MS)
+        (finding,) = found("exposed-communication", large, run=gpu)
+        assert finding.severity == "warning"
+        (finding,) = found("exposed-communication", on_ranks((0, 1), exposed_ns=5 * MS), run=gpu)
+        assert finding.severity == "info"
+
+    def test_what_other_findings_bill_is_left_out(self):
+        rows = [*on_ranks((0, 1), seq=100, **(IMPLICIT | {"exposed_ns": 9 * MS})), *twice()]
+        (finding,) = found("exposed-communication", rows)
+        # Only the first of the two equal transfers is left.
+        assert (finding.count, finding.toll_ns) == (1, 2 * MS)
+        assert found("exposed-communication", small(40)) == []
+
+    def test_each_instant_is_billed_once(self):
+        rows = [row for seq in range(30) for row in on_ranks((0, 1), seq=seq, source=f"a.py:{seq % 7} (f)")]
+        findings = found("exposed-communication", rows)
+        assert sum(f.toll_ns for f in findings) == 30 * 2 * MS
+        assert sum(f.count for f in findings) == 30
+
+    def test_small_places_are_added_up(self):
+        rows = [
+            row
+            for seq in range(10)
+            for row in on_ranks((0, 1), seq=seq, source=f"a.py:{seq} (f)", exposed_ns=MS // 2)
+        ]
+        (rest,) = found("exposed-communication", rows)
+        assert rest.toll_ns == 5 * MS
+        assert "10 places" in rest.title
+
+    def test_waiting_is_not_hidden_by_overlap(self):
+        rows = [
+            collective(rank=0, start_ns=0, duration_ns=10 * MS, exposed_ns=10 * MS),
+            collective(rank=1, start_ns=8 * MS, duration_ns=2 * MS, exposed_ns=2 * MS),
+        ]
+        (finding,) = found("exposed-communication", rows)
+        assert finding.toll_ns == 10 * MS
+        assert finding.saving_ns == 2 * MS
+
+    def test_overlap_hides_no_more_than_there_is_compute(self):
+        steps = [step(rank=rank, compute_ns=MS, exposed_comm_ns=99 * MS, idle_ns=0) for rank in (0, 1)]
+        rows = on_ranks((0, 1), duration_ns=90 * MS, exposed_ns=90 * MS)
+        (finding,) = found("exposed-communication", rows, steps=steps)
+        assert finding.saving_ns == MS
+
+    def test_unknown_times_are_left_to_incomplete_input(self):
+        rows = on_ranks((0, 1), exposed_ns=None)
+        assert found("exposed-communication", rows) == []
+        assert len(found("incomplete-input", rows)) == 1
+
+
+def slow(count, factor, message_bytes=1 << 24, **change):
+    """`count` all_reduces of 2 ranks that take `factor` times ROUND's floor."""
+    floor_ns = 120 + message_bytes / 10
+    span = int(factor * floor_ns)
+    return [
+        row
+        for seq in range(count)
+        for row in on_ranks(
+            (0, 1), seq=seq, message_bytes=message_bytes, duration_ns=span, exposed_ns=span, **change
+        )
+    ]
+
+
+GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
+
+
+class TestBelowRoofline:
+    def test_says_the_factor(self):
+        (finding,) = found("below-roofline", slow(4, 5.0), MEASURED, run=run_of(**GPU))
+        assert "takes 5.0 times what round allows" in finding.title
+        assert evidence(finding)["median transfer over floor"] == pytest.approx(5.0, abs=0.01)
+        assert finding.confidence == "likely"
+        assert finding.saving_ns == pytest.approx(finding.toll_ns * 4 / 5, rel=0.01)
+        assert finding.remedy.counterfactual == "the same collectives at their floors"
+
+    def test_a_sound_fabric_is_no_finding(self):
+        assert found("below-roofline", slow(4, 1.6), MEASURED, run=run_of(**GPU)) == []
+
+    def test_shipped_figures_need_a_larger_factor(self):
+        assert found("below-roofline", slow(4, 2.5), ROUND, run=run_of(**GPU)) == []
+        (finding,) = found("below-roofline", slow(4, 3.5), ROUND, run=run_of(**GPU))
+        assert finding.confidence == "possible"
+        assert "calibrate" in finding.remedy.text
+
+    def test_ranks_that_share_cores_need_a_factor_no_time_slice_explains(self):
+        assert found("below-roofline", slow(4, 8.0), MEASURED) == []
+        assert len(found("below-roofline", slow(4, 12.0), MEASURED)) == 1
+
+    def test_a_few_slow_ones_are_an_accident(self):
+        assert found("below-roofline", slow(2, 9.0), MEASURED, run=run_of(**GPU)) == []
+        mixed = slow(5, 1.0) + [
+            row
+            for seq in (10, 11)
+            for row in on_ranks((0, 1), seq=seq, duration_ns=90 * MS, exposed_ns=90 * MS)
+        ]
+        assert found("below-roofline", mixed, MEASURED, run=run_of(**GPU)) == []
+
+    def test_small_messages_are_judged_only_against_measured_floors(self):
+        # 256 bytes: floor 146 ns, of it 120 ns latency.
+        rows = small(40)
+        assert found("below-roofline", rows, ROUND, run=run_of(**GPU)) == []
+        assert len(found("below-roofline", rows, MEASURED, run=run_of(**GPU))) == 1
+        assert found("below-roofline", rows, MEASURED) == []
+
+    def test_waiting_is_not_held_against_the_fabric(self):
+        rows = [
+            row
+            for seq in range(4)
+            for row in (
+                collective(rank=0, seq=seq, start_ns=0, duration_ns=10 * MS, exposed_ns=10 * MS),
+                collective(rank=1, seq=seq, start_ns=10 * MS - 110 * US, duration_ns=110 * US),
+            )
+        ]
+        assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
+
+    def test_a_small_gain_is_not_worth_a_finding(self):
+        rows = slow(4, 5.0, message_bytes=100_000)
+        assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
+
+    def test_unmatched_and_unknown_are_not_judged(self):
+        assert found("below-roofline", slow(4, 9.0, start_ns=None), MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", slow(4, 9.0), run=run_of(device="V100", backend="nccl")) == []

@@ -1,0 +1,86 @@
+"""Per-step figures: slowest rank, mean over steps, and unknown kept apart from zero."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardtoll.analyzers.tally import tally
+
+rows = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", None]),  # key
+        st.integers(0, 3),  # step
+        st.integers(0, 2),  # rank
+        st.none() | st.integers(0, 1000),  # value
+    ),
+    max_size=30,
+)
+
+
+def frame_of(data):
+    return pd.DataFrame(
+        {
+            "key": pd.array([row[0] for row in data], dtype="string"),
+            "step": pd.array([row[1] for row in data], dtype="Int64"),
+            "rank": pd.array([row[2] for row in data], dtype="Int64"),
+            "value": pd.array([row[3] for row in data], dtype="Int64"),
+        }
+    )
+
+
+def by_hand(data, key, steps):
+    sums = defaultdict(list)
+    for row in data:
+        if row[0] == key:
+            sums[row[1], row[2]].append(row[3])
+    of_step = defaultdict(list)
+    for (step, _), values in sums.items():
+        of_step[step].append(None if None in values else sum(values))
+    known = {
+        step: max(value for value in values if value is not None)
+        for step, values in of_step.items()
+        if any(value is not None for value in values)
+    }
+    if not known:
+        return None
+    counted = [step for step in steps if step in known or step not in of_step]
+    return round(sum(known.values()) / len(counted))
+
+
+@settings(deadline=None)
+@given(rows)
+def test_figures_equal_the_definition(data):
+    steps = range(4)
+    result = tally(frame_of(data), ("key",), ("value",), steps)
+    keys = list(dict.fromkeys(row[0] for row in data))
+    assert [line.text("key") for line in result.lines] == keys
+    for line, key in zip(result.lines, keys, strict=True):
+        mine = [row for row in data if row[0] == key]
+        assert line.figures["value"] == by_hand(data, key, steps)
+        assert line.total == len(mine)
+        assert line.unknown == sum(row[3] is None for row in mine)
+        assert line.ranks == tuple(sorted({row[2] for row in mine}))
+        assert line.count >= 1
+
+
+def test_the_slowest_rank_counts_and_a_step_without_is_zero():
+    data = [("a", 0, 0, 10), ("a", 0, 0, 10), ("a", 0, 1, 90), ("a", 1, 0, 30)]
+    (line,) = tally(frame_of(data), ("key",), ("value",), range(4)).lines
+    assert line.figures["value"] == (90 + 30) / 4
+
+
+def test_the_mean_over_ranks_where_asked():
+    data = [("a", 0, 0, 10), ("a", 0, 1, 90)]
+    (line,) = tally(frame_of(data), ("key",), ("value",), range(1), over_ranks="mean").lines
+    assert line.figures["value"] == 50
+
+
+def test_a_rank_with_an_unknown_part_is_left_out_not_counted_as_zero():
+    data = [("a", 0, 0, 50), ("a", 0, 0, None), ("a", 0, 1, 10)]
+    (line,) = tally(frame_of(data), ("key",), ("value",), range(1)).lines
+    assert line.figures["value"] == 10
+    assert line.unknown == 1

@@ -1,0 +1,171 @@
+"""Whether the record can be believed: each trust analysis with its sound twin."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Count, Group, Notice
+from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
+
+
+def found(kind, rows=(), **given):
+    return [f for f in run(ledger(rows, **given)).findings if f.kind == kind]
+
+
+def evidence(finding):
+    return {item.label: item.value for item in finding.evidence}
+
+
+class TestUnmatched:
+    def test_a_count_that_is_off_is_an_error(self):
+        counts = [Count(0, 0, "pg", 12, 10), Count(0, 1, "pg", 12, 12), Count(1, 0, "pg", 10, 12)]
+        (finding,) = found("unmatched-collectives", counts=counts)
+        assert finding.severity == "error"
+        # 2 missing in one step and 2 too many in another do not cancel out.
+        assert finding.count == 4
+        assert finding.ranks == (0,)
+        assert evidence(finding)["step 0 rank 0"] == "12 issued, 10 recorded"
+
+    def test_equal_and_unknown_counts_are_no_finding(self):
+        counts = [Count(0, 0, "pg", 12, 12), Count(0, 1, "pg", None, 3)]
+        assert found("unmatched-collectives", counts=counts) == []
+
+    def test_each_group_is_a_finding(self):
+        counts = [Count(0, 0, "pg", 2, 1), Count(0, 0, "tp", 2, 1)]
+        groups = (Group("pg", (0, 1)), Group("tp", (0, 1), "tp"))
+        findings = found("unmatched-collectives", counts=counts, groups=groups)
+        assert [finding.where.mesh_dim for finding in findings] == [None, "tp"]
+
+    @pytest.mark.parametrize(
+        ("other", "said"),
+        [
+            ({"op": "all_gather"}, "all_gather of 1048576 bytes on rank 1"),
+            ({"message_bytes": 8}, "all_reduce of 8 bytes on rank 1"),
+        ],
+    )
+    def test_ranks_that_differ_are_an_error(self, other, said):
+        rows = [*on_ranks((0, 1)), collective(rank=0, seq=2), collective(rank=1, seq=2, **other)]
+        (finding,) = found("unmatched-collectives", rows)
+        assert (finding.severity, finding.confidence, finding.count) == ("error", "certain", 1)
+        assert evidence(finding) == {"step 0 seq 2": f"all_reduce of 1048576 bytes on rank 0, {said}"}
+
+    def test_a_rank_without_the_collective_is_an_error(self):
+        rows = [*on_ranks((0, 1)), collective(rank=0, seq=2)]
+        (finding,) = found("unmatched-collectives", rows)
+        assert evidence(finding)["step 0 seq 2"].endswith("nothing on rank 1")
+
+    def test_what_the_count_already_misses_is_told_once(self):
+        rows = [*on_ranks((0, 1)), collective(rank=0, seq=2)]
+        counts = [Count(0, 0, "pg", 2, 2), Count(0, 1, "pg", 2, 1)]
+        (finding,) = found("unmatched-collectives", rows, counts=counts)
+        assert "on record" in finding.title
+
+    def test_by_order_alone_it_is_only_possible(self):
+        rows = [collective(rank=0, seq=None), collective(rank=0, seq=None), collective(rank=1, seq=None)]
+        (finding,) = found("unmatched-collectives", rows)
+        assert (finding.severity, finding.confidence) == ("warning", "possible")
+
+    def test_unseen_ranks_and_sound_twins_are_no_finding(self):
+        assert found("unmatched-collectives", on_ranks((0, 1))) == []
+        assert (
+            found("unmatched-collectives", on_ranks((0,), group_size=2), run=run_of(2, ranks_seen=(0,))) == []
+        )
+        # Sizes that are not known do not disagree.
+        unsized = [collective(rank=0, message_bytes=None), collective(rank=1)]
+        assert found("unmatched-collectives", unsized) == []
+
+    def test_many_disagreements_are_counted_and_few_shown(self):
+        rows = [
+            collective(rank=rank, seq=seq, message_bytes=8 + rank) for rank in (0, 1) for seq in range(50)
+        ]
+        (finding,) = found("unmatched-collectives", rows)
+        assert finding.count == 50
+        assert len(finding.evidence) == 5
+
+
+def unexplained(share, **given):
+    rest = int(100 * MS * share)
+    return step(
+        duration_ns=100 * MS,
+        compute_ns=100 * MS - rest,
+        exposed_comm_ns=0,
+        idle_ns=0,
+        unattributed_ns=rest,
+        **given,
+    )
+
+
+class TestUnattributed:
+    def test_above_the_limit_is_a_finding(self):
+        (finding,) = found("unattributed-time", steps=[unexplained(0.2), step(rank=1)])
+        assert finding.severity == "warning"
+        assert finding.toll_ns is None
+        assert finding.ranks == (0,)
+        assert "20 % of a step is unexplained: 20 ms of step 0 on rank 0" in finding.title
+
+    def test_below_the_limit_and_the_captures_own_are_none(self):
+        assert found("unattributed-time", steps=[unexplained(0.05)]) == []
+        assert found("unattributed-time", steps=[unexplained(0.2, capture_ns=16 * MS)]) == []
+        assert len(found("unattributed-time", steps=[unexplained(0.2, capture_ns=14 * MS)])) == 1
+
+    def test_a_step_of_no_time_is_no_share(self):
+        nothing = step(duration_ns=0, compute_ns=0, exposed_comm_ns=0, idle_ns=0)
+        assert found("unattributed-time", steps=[nothing]) == []
+
+    def test_a_step_in_which_the_capture_stopped_is_named(self):
+        notices = [Notice(1, "capture-stopped", "KeyError in the mode", 0)]
+        (finding,) = found("unattributed-time", notices=notices)
+        assert evidence(finding) == {"step 0 rank 1: capture stopped": "KeyError in the mode"}
+        assert finding.ranks == (1,)
+        outside = [Notice(1, "capture-stopped", "before the first step")]
+        assert found("unattributed-time", notices=outside) == []
+
+
+class TestIncomplete:
+    def test_missing_ranks_are_named(self):
+        book = run_of(4, ranks_seen=(0, 2))
+        (finding,) = found("incomplete-input", run=book)
+        assert finding.ranks == (1, 3)
+        assert finding.title.startswith("ranks 1, 3 of 4 left no records: the bill covers ranks 0, 2")
+
+    def test_a_fake_group_has_no_other_ranks(self):
+        assert found("incomplete-input", run=run_of(4, ranks_seen=(0,), backend="fake")) == []
+
+    @pytest.mark.parametrize(
+        "kind", ["rank-incomplete", "gather-incomplete", "capture-stopped", "times-unknown"]
+    )
+    def test_notices_are_told_once_a_kind_with_their_ranks(self, kind):
+        notices = [Notice(1, kind, "why", 0), Notice(0, kind, "why", 0), Notice(0, "something-else", "no")]
+        (finding,) = found("incomplete-input", notices=notices)
+        assert finding.ranks == (0, 1)
+        assert evidence(finding) == {kind: "why"}
+
+    def test_ranks_with_fewer_steps_are_named_unless_a_notice_did(self):
+        steps = [step(0, 0), step(1, 0), step(0, 1)]
+        (finding,) = found("incomplete-input", steps=steps)
+        assert finding.ranks == (1,)
+        assert evidence(finding) == {"steps of rank 1": 1}
+        notices = [Notice(1, "rank-incomplete", "killed")]
+        (finding,) = found("incomplete-input", steps=steps, notices=notices)
+        assert evidence(finding) == {"rank-incomplete": "killed"}
+
+    def test_rows_outside_steps_are_counted(self):
+        rows = [*on_ranks((0, 1)), *on_ranks((0, 1), seq=2, step=None, message_bytes=1000)]
+        (finding,) = found("incomplete-input", rows)
+        assert finding.severity == "info"
+        assert finding.title.startswith("2 collectives (2 kB over all ranks) ran outside every surveyed step")
+
+    def test_no_step_at_all_is_said(self):
+        (finding,) = found("incomplete-input", on_ranks((0, 1), step=None), steps=[])
+        assert "no rank finished a step" in finding.title
+
+    def test_unknown_times_are_counted_once(self):
+        rows = [*on_ranks((0, 1)), *on_ranks((0, 1), seq=2, exposed_ns=None)]
+        (finding,) = found("incomplete-input", rows)
+        assert finding.title == "2 of 4 collectives have no known time and no toll"
+        (finding,) = found("incomplete-input", rows, notices=[Notice(0, "times-unknown", "fake")])
+        assert evidence(finding) == {"times-unknown": "fake"}
+
+    def test_a_whole_run_is_no_finding(self):
+        assert found("incomplete-input", on_ranks((0, 1)), computes=[compute()]) == []
