@@ -22,6 +22,14 @@ PALETTE: Final = {
 
 ASKED: Final = {"implicit": PALETTE["vermillion"], "explicit": PALETTE["blue"], "unknown": PALETTE["grey"]}
 
+TOP_LEGEND: Final = {
+    "orientation": "h",
+    "yref": "container",
+    "y": 1,
+    "yanchor": "top",
+    "traceorder": "normal",
+}
+"""A legend over the figure, which stays there when the window is resized."""
 
 Columns: TypeAlias = dict[str, list[Any]]
 """A table by columns, all of one length."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardtoll.dashboards import human, summary
-from shardtoll.dashboards.figure import PALETTE, Figure, height, hover, ms
+from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, ms
 from shardtoll.ledger import Report
 
 COLOURS = {
@@ -61,6 +61,6 @@ def figure(report: Report) -> Figure:
         "height": height(len(times)),
         "xaxis": {"title": {"text": "ms a step"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": TOP_LEGEND,
     }
     return Figure(data, layout)

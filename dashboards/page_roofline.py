@@ -69,9 +69,11 @@ def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) ->
     ticks = [float(f"{times}e{power}") for power in range(low - 3, high + 4) for times in between]
     return {
         "type": "log",
-        "title": {"text": title},
+        "title": {"text": title, "standoff": 12},
+        "automargin": True,
         "tickvals": ticks,
-        "ticktext": [words(tick) for tick in ticks],
+        # `10 kB`, not `10.0 kB`: a tick is exact.
+        "ticktext": [words(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
     }
 
 

@@ -15,7 +15,7 @@ SCRIPT: Final = """
   function painted(layout) {
     const style = getComputedStyle(document.documentElement);
     const get = function (name) { return style.getPropertyValue(name).trim(); };
-    const text = get("--text"), line = get("--line"), panel = get("--panel");
+    const text = get("--text"), line = get("--line"), panel = get("--panel"), dim = get("--dim");
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
     return Object.assign({}, layout, {
       font: { color: text, family: "system-ui, sans-serif", size: 13 },
@@ -23,6 +23,7 @@ SCRIPT: Final = """
       plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 80, r: 16, t: 40, b: 50 },
       uirevision: "kept",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: dim, activecolor: text },
       hoverlabel: { align: "left", bgcolor: panel, bordercolor: line, font: { color: text } },
       xaxis: Object.assign({}, axis, layout.xaxis),
       yaxis: Object.assign({}, axis, layout.yaxis)
@@ -118,7 +119,9 @@ SCRIPT: Final = """
 
   function draw(name) {
     const figure = figures[name];
-    const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+    // The buttons are named one by one: Plotly's own choice has one that uploads the chart.
+    const buttons = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
+    const options = { responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtons: [buttons] };
     return Plotly.react(name + "-figure", traces(figure), painted(figure.layout), options);
   }
 

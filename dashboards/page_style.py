@@ -51,7 +51,8 @@ pre { overflow: auto; max-height: 420px; margin: 6px 0; padding: 10px 12px; back
 table { border-collapse: collapse; font-size: 14px; } th { text-align: left; font-weight: 600; }
 th, td { padding: 3px 12px 3px 0; vertical-align: top; } .evidence th { font-weight: 400; color: var(--dim); }
 .scroll { overflow: auto; max-height: 480px; } .scroll td { border-top: 1px solid var(--line); }
-.scroll td:nth-child(n+2) { min-width: 84px; }
+.scroll table { overflow-wrap: break-word; } .scroll td:nth-child(n+2) { min-width: 84px; }
+.scroll td:first-child { white-space: nowrap; }
 .note { color: var(--dim); font-size: 14px; margin: 6px 2px; }
 .more { margin: 6px 2px; } .more > summary { color: var(--link); list-style: revert; }
 .tip { position: fixed; z-index: 9; max-width: 460px; padding: 6px 10px; pointer-events: none;

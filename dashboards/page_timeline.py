@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import ASKED, PALETTE, Columns, Figure, Strings, height, ms
+from shardtoll.dashboards.figure import ASKED, PALETTE, TOP_LEGEND, Columns, Figure, Strings, height, ms
 from shardtoll.dashboards.sites import asked, cause, plain
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
@@ -80,7 +80,7 @@ def _layout(rows: Mapping[int, int]) -> dict[str, Any]:
             # With few ranks a drag zooms time only, which is what one wants.
             "fixedrange": len(rows) <= 16,
         },
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": TOP_LEGEND,
     }
 
 

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.csv as arrow_csv
+import pytest
+
+from shardtoll.dashboards import csv_file, files, html_file, json_file, notebook, page
+from shardtoll.ledger import Report, UsageError
+from tests import sample_reports
+
+
+def test_json_reads_back(tmp_path: Path):
+    report = sample_reports.report()
+    assert json_file.write(report, tmp_path / "x.json") == [tmp_path / "x.json"]
+    assert Report.load(tmp_path / "x.json").to_json() == report.to_json()
+
+
+def test_html_file_is_the_page(tmp_path: Path):
+    report = sample_reports.report()
+    assert html_file.write(report, tmp_path / "x.html") == [tmp_path / "x.html"]
+    assert (tmp_path / "x.html").read_text(encoding="utf-8") == page.render(report)
+
+
+def test_csv_holds_every_collective_and_finding(tmp_path: Path):
+    report = sample_reports.report()
+    assert csv_file.write(report, tmp_path / "x.csv") == [tmp_path / "x.csv", tmp_path / "x.findings.csv"]
+    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    wanted = report.tables["collectives"].to_pylist()
+    assert len(rows) == len(wanted)
+    assert list(rows[0]) == list(wanted[0])
+    assert rows[3]["message_bytes"] == str(1 << 21)
+    with (tmp_path / "x.findings.csv").open(encoding="utf-8", newline="") as file:
+        findings = list(csv.DictReader(file))
+    assert [(row["rank_on_bill"], row["kind"]) for row in findings] == [
+        ("1", "wrong-gradient"),
+        ("2", "implicit-redistribute"),
+        ("3", "latency-bound"),
+    ]
+    assert [row["toll_ns"] for row in findings] == ["", "9400000", "820000"]
+    assert findings[1]["ranks"] == "0 1 2 3"
+
+
+def test_csv_tells_unknown_from_empty(tmp_path: Path):
+    csv_file.write(sample_reports.report(), tmp_path / "x.csv")
+    options = arrow_csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    table = arrow_csv.read_csv(tmp_path / "x.csv", convert_options=options)
+    modules = set(table.column("module").to_pylist())
+    assert modules == {"blocks.0.mlp", "", None}
+    assert table.column("message_bytes").null_count == 1
+
+
+def test_hostile_names_survive_in_csv_and_json(tmp_path: Path):
+    report = sample_reports.hostile()
+    csv_file.write(report, tmp_path / "x.csv")
+    with (tmp_path / "x.findings.csv").open(encoding="utf-8", newline="") as file:
+        titles = {row["title"] for row in csv.DictReader(file)}
+    assert sample_reports.HOSTILE["close"] in titles
+    assert sample_reports.HOSTILE["lines"] in titles
+    json_file.write(report, tmp_path / "x.json")
+    assert (
+        json.loads((tmp_path / "x.json").read_text())["findings"][1]["title"]
+        == sample_reports.HOSTILE["close"]
+    )
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path):
+    with pytest.raises(UsageError) as told:
+        files.write(tmp_path / "missing" / "x.json", b"1")
+    assert str(told.value) == (
+        f"cannot write {tmp_path}/missing/x.json (No such file or directory): "
+        "name a file in a folder that exists"
+    )
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UsageError, match="Is a directory"):
+        files.write(tmp_path / "folder.json", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.json"]
+
+
+def test_notebook_fragment_has_tables_and_no_script():
+    html = sample_reports.report()._repr_html_()
+    assert html == notebook.render(sample_reports.report())
+    tags = set(re.findall(r"<([a-z0-9]+)", html))
+    assert tags == {
+        "div",
+        "p",
+        "b",
+        "bdi",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "br",
+        "h2",
+        "ul",
+        "li",
+    }
+    assert html.index("wrong-gradient") < html.index("implicit-redistribute")
+    assert "9.40 ms" in html
+    hostile = notebook.render(sample_reports.hostile())
+    assert set(re.findall(r"<([a-z0-9]+)", hostile)) == tags
+    assert "Nothing found. Checked" in notebook.render(sample_reports.empty())
+
+
+def test_importing_the_package_imports_no_renderer():
+    program = "import sys, shardtoll.dashboards; print(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & {"plotly", "pandas", "rich", "torch", "pyarrow", "shardtoll.dashboards.page"}
