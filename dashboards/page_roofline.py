@@ -27,17 +27,18 @@ def ceilings(sites: Sequence[Site]) -> dict[tuple[str, int, str], list[tuple[int
     found: dict[tuple[str, int, str], dict[int, float]] = {}
     for site in sites:
         factor = busbw_factor(site.op, site.group_size)
-        if not site.message_bytes or not site.floor_ns or not factor:
+        message, floor_ns = site.message_bytes or 0, site.floor_ns or 0
+        if message <= 0 or floor_ns <= 0 or not factor:
             continue
         curve = found.setdefault((site.op, site.group_size, site.mesh_dim or site.group), {})
-        gbps = site.message_bytes / site.floor_ns * factor
-        curve[site.message_bytes] = max(gbps, curve.get(site.message_bytes, 0.0))
+        gbps = message / floor_ns * factor
+        curve[message] = max(gbps, curve.get(message, 0.0))
     return {key: sorted(curve.items()) for key, curve in found.items()}
 
 
 def figure(sites: Sequence[Site]) -> Figure:
     """Return the scatter of all sites whose size and bandwidth are known, with their ceilings."""
-    known = [site for site in sites if site.message_bytes and site.busbw_gbps]
+    known = [site for site in sites if (site.message_bytes or 0) > 0 and (site.busbw_gbps or 0) > 0]
     notes = []
     if len(known) < len(sites):
         missing = human.plural(len(sites) - len(known), "site")

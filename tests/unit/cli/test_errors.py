@@ -1,0 +1,195 @@
+"""What a user can mend is one line on stderr and exit code 2; each line's text is held here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import sample_reports
+
+LOOK = "name a run folder, as given as out= to audit(), or a report written with -o report.json"
+
+
+@pytest.fixture
+def told(shardtoll):
+    """The one line a command is refused with."""
+
+    def run(*arguments: object) -> str:
+        ran = shardtoll("report", *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("shardtoll: ")
+        assert ran.err.endswith("\n")
+        assert ran.err.count("\n") == 1
+        return str(ran.err[len("shardtoll: ") : -1])
+
+    return run
+
+
+def test_bad_path(told, tmp_path: Path):
+    assert told(tmp_path / "nope") == f"there is no file or folder {tmp_path}/nope: {LOOK}"
+
+
+def test_empty_folder(told, tmp_path: Path):
+    assert told(tmp_path) == f"{tmp_path} holds no shardtoll run: name the folder given as out= to audit()"
+
+
+def test_newer_run_folder(told, run_folder: Path):
+    path = run_folder / "run.rank00002.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps({**meta, "store_version": 99}))
+    assert told(run_folder) == (
+        f"{path} has store version 99, this shardtoll reads 1: "
+        "upgrade shardtoll, or run the job again with this version"
+    )
+
+
+def test_newer_report(told, tmp_path: Path):
+    path = tmp_path / "r.json"
+    document = json.loads(sample_reports.report().to_json())
+    path.write_text(json.dumps({**document, "schema_version": 2}))
+    assert told(path) == (
+        f"{path} has schema version 2, this shardtoll reads 1: "
+        "upgrade shardtoll, or write the report again with this version"
+    )
+
+
+def test_truncated_parquet(told, run_folder: Path):
+    path = run_folder / "collectives.rank00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert re.fullmatch(
+        rf"{path} is damaged or cut short \(.+\): "
+        r"run the job again, or remove that rank's files to report the others",
+        told(run_folder),
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "7", '"text"', "{}", '{"a": 1}', "not json", "[" * 200_000]
+)
+def test_garbage_instead_of_a_report(told, tmp_path: Path, text: str):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    assert told(path) == f"{path} is not a shardtoll report: write one with `-o report.json`"
+
+
+def test_binary_instead_of_a_report(told, tmp_path: Path):
+    path = tmp_path / "r.json"
+    path.write_bytes(b"\xff\xfe\x00\x01")
+    assert re.fullmatch(
+        rf"{path} cannot be read as a report \(.+\): write one with `-o report.json`", told(path)
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": None},
+        {"run": {}},
+        {"fabric": {}},
+        {"steps": 1},
+        {"steps": [{"step": 0}]},
+        {"collectives": "x"},
+        {"findings": [{}]},
+        {"findings": None},
+        {"groups": [{"name": "x"}]},
+    ],
+)
+def test_damaged_report(told, tmp_path: Path, change: dict[str, object]):
+    path = tmp_path / "r.json"
+    document = json.loads(sample_reports.report().to_json())
+    path.write_text(json.dumps({**document, **change}))
+    assert re.fullmatch(rf"{path} is damaged \(.+\): write it again with `-o report.json`", told(path))
+
+
+def test_trace_files_are_named_as_what_they_are_not(told, tmp_path: Path):
+    trace = tmp_path / "rank0.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}))
+    packed = tmp_path / "rank0.json.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    for path in (trace, packed):
+        assert told(path) == (
+            f"{path} is a trace file, not a run folder or report.json: "
+            "this version reads no traces; name a run folder or a report.json"
+        )
+
+
+def test_a_report_that_mentions_trace_events_is_a_report(shardtoll, tmp_path: Path):
+    path = tmp_path / "r.json"
+    notice = {"rank": 0, "kind": "x", "text": 'no "traceEvents" here', "step": None}
+    document = json.loads(sample_reports.empty().to_json())
+    path.write_text(json.dumps({**document, "notices": [notice]}))
+    assert shardtoll("report", path).code == 0
+
+
+def test_output_of_an_unknown_kind(told, run_folder: Path):
+    for name in ("x.pdf", "x", "x.parquet"):
+        assert told(run_folder, "-o", name) == (
+            f"-o {name} ends in none of .html, .json, .csv: end the file's name in one of them"
+        )
+
+
+def test_output_of_several_paths(told, run_folder: Path):
+    assert told(run_folder, run_folder, "-o", "x.json") == (
+        "-o is given with 2 paths: report them one by one, each to its own file"
+    )
+
+
+def test_output_named_twice(told, run_folder: Path):
+    assert told(run_folder, "-o", "x.json", "-o", "x.json") == "-o names x.json twice: name each file once"
+
+
+def test_unknown_fabric(told, run_folder: Path):
+    line = told(run_folder, "--fabric", "nosuch")
+    assert line.startswith("no fabric named 'nosuch': use one of ")
+    assert "h100x8-ib400" in line
+
+
+def test_fabric_for_a_saved_report(told, tmp_path: Path):
+    path = tmp_path / "r.json"
+    path.write_text(sample_reports.report().to_json())
+    assert told(path, "--fabric", "a100x8") == (
+        f"--fabric does not apply to {path}, a saved report that has its floors already: "
+        "name the run folder instead"
+    )
+
+
+def test_control_characters_in_a_path_do_not_reach_the_terminal(told, tmp_path: Path):
+    assert told(tmp_path / "a\x1b[31m\nb") == f"there is no file or folder {tmp_path}/a\\x1b[31m b: {LOOK}"
+
+
+def test_what_is_no_mistake_of_the_user_keeps_its_traceback(shardtoll, run_folder: Path, monkeypatch):
+    from shardtoll.dashboards import terminal
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(terminal, "show", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        shardtoll("report", run_folder)
+
+
+def test_output_that_cannot_be_written(shardtoll, run_folder: Path, tmp_path: Path):
+    ran = shardtoll("report", run_folder, "-o", tmp_path / "no" / "x.json")
+    assert ran.code == 2
+    assert ran.err == (
+        f"shardtoll: cannot write {tmp_path}/no/x.json (No such file or directory): "
+        "name a file in a folder that exists\n"
+    )
+
+
+def test_a_failed_check_has_its_own_exit_code(shardtoll, run_folder: Path, monkeypatch):
+    from shardtoll.ledger import CheckFailed, wiring
+
+    def over(*_: object) -> None:
+        raise CheckFailed("over budget", "mend it")
+
+    def part(name: str) -> object:
+        return over if name == "analyze" else wiring.part(name)
+
+    monkeypatch.setattr("shardtoll.ledger.report.part", part)
+    ran = shardtoll("report", run_folder)
+    assert (ran.code, ran.err) == (1, "shardtoll: over budget: mend it\n")

@@ -1,0 +1,85 @@
+"""Help is quick, imports nothing heavy, and every example in it works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from shardtoll.cli import COMMANDS
+
+HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
+HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
+LIMIT_S = 0.35
+RUN = "import sys; from shardtoll.cli import main; sys.argv = ['shardtoll', *sys.argv[1:]]\n"
+
+
+def in_process(*arguments: str, after: str = "") -> subprocess.CompletedProcess[str]:
+    program = f"{RUN}try:\n    main()\nfinally:\n    {after or 'pass'}"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]):
+    done = in_process(*arguments, after="print(*sys.modules, file=sys.stderr)")
+    assert done.returncode == 0, done.stderr
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_help_is_quick():
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert in_process("--help").returncode == 0
+        took.append(time.perf_counter() - start)
+    # The quickest of five: other work on the machine is not ours to measure.
+    assert min(took) < LIMIT_S, statistics.median(took)
+
+
+def test_help_lists_every_command():
+    listed = in_process("--help").stdout.split("Commands:")[1]
+    assert re.findall(r"^  (\w+) ", listed, flags=re.MULTILINE) == list(COMMANDS)
+
+
+def test_version():
+    assert in_process("--version").stdout == f"shardtoll {version('shardtoll')}\n"
+
+
+def examples(command: str) -> list[str]:
+    text = in_process(command, "--help").stdout
+    return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_example_of_the_help_runs(
+    command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(run_folder.parent.parent)
+    found = examples(command)
+    assert found, f"shardtoll {command} --help has no example"
+    for example in found:
+        ran = shardtoll(*shlex.split(example)[1:])
+        assert (ran.code, ran.err) == (0, ""), example
+        assert ran.out
+
+
+def test_usage_errors_exit_2(shardtoll):
+    for arguments in (
+        ["nonsense"],
+        ["report"],
+        ["report", "x", "--nonsense"],
+        ["report", "x", "--width", "a"],
+        [],
+    ):
+        ran = shardtoll(*arguments)
+        assert ran.code == 2
+        assert "Traceback" not in ran.err

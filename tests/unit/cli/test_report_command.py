@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardtoll.dashboards import page
+from shardtoll.ledger import Report, analyze, read_run
+from tests import sample_reports
+from tests.unit.cli.conftest import write_run
+
+
+def test_the_bill_of_a_run_is_what_report_show_prints(
+    shardtoll, run_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    ran = shardtoll("report", run_folder, "--width", 80)
+    analyze(read_run(run_folder)).show(80)
+    bill = capsys.readouterr().out
+    assert ran.code == 0
+    assert "the step, mean of 2 steps" in bill
+    assert ran.out == f"{bill}\nas a page: shardtoll report {run_folder} -o report.html\n"
+    assert ran.err == ""
+
+
+def test_width_is_obeyed(shardtoll, run_folder: Path):
+    lines = shardtoll("report", run_folder, "--width", 60, "-o", run_folder / "x.json").out.splitlines()
+    assert max(map(len, lines[:-1])) <= 60
+
+
+def test_output_files(shardtoll, run_folder: Path, tmp_path: Path):
+    names = ["x.html", "x.json", "x.csv"]
+    targets = [argument for name in names for argument in ("-o", tmp_path / name)]
+    ran = shardtoll("report", run_folder, *targets)
+    report = analyze(read_run(run_folder))
+    assert (tmp_path / "x.html").read_text(encoding="utf-8") == page.render(report)
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == report.to_json()
+    written = [*names, "x.findings.csv"]
+    assert ran.out.endswith("".join(f"wrote {tmp_path / name}\n" for name in written))
+    assert all((tmp_path / name).stat().st_size for name in written)
+
+
+def test_a_saved_report_is_shown_again(shardtoll, tmp_path: Path):
+    path = tmp_path / "saved.json"
+    path.write_text(sample_reports.report().to_json(), encoding="utf-8")
+    ran = shardtoll("report", path)
+    assert ran.code == 0
+    assert "error wrong-gradient" in ran.out
+    again = shardtoll("report", path, "--json")
+    assert again.out == sample_reports.report().to_json() + "\n"
+
+
+def test_json_alone_on_stdout(shardtoll, run_folder: Path, tmp_path: Path):
+    ran = shardtoll("report", run_folder, "--json", "-o", tmp_path / "x.csv")
+    assert json.loads(ran.out)["schema_version"] == 1
+    assert Report.from_json(ran.out).run.world_size == 4
+    assert ran.err == f"wrote {tmp_path / 'x.csv'}\nwrote {tmp_path / 'x.findings.csv'}\n"
+
+
+def test_several_paths_one_after_the_other(shardtoll, run_folder: Path, tmp_path: Path):
+    second = write_run(tmp_path / "runs" / "b")
+    ran = shardtoll("report", run_folder, second)
+    assert ran.out.index(f"== {run_folder}\n") < ran.out.index(f"\n\n== {second}\n")
+    assert ran.out.count("the bill") == 2
+    assert len(shardtoll("report", run_folder, second, "--json").out.splitlines()) == 2
+
+
+def test_the_named_fabric_is_used(shardtoll, run_folder: Path, tmp_path: Path):
+    from shardtoll.analyzers.roofline import load_fabric, to_toml
+
+    named = json.loads(shardtoll("report", run_folder, "--json", "--fabric", "pcie-gen4").out)
+    assert named["fabric"]["name"] == "pcie-gen4"
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(load_fabric("a100x8")).replace('"a100x8"', '"mine"'), encoding="utf-8")
+    own = json.loads(shardtoll("report", run_folder, "--json", "--fabric", path).out)
+    assert own["fabric"]["name"] == "mine"
+    floors = [[row["floor_ns"] for row in document["collectives"]] for document in (named, own)]
+    assert floors[0] != floors[1]
+
+
+def test_a_killed_rank_is_reported_and_not_an_error(shardtoll, run_folder: Path):
+    for path in run_folder.glob("*.rank00003.*"):
+        path.unlink()
+    ran = shardtoll("report", run_folder)
+    assert ran.code == 0
+    assert "missing: rank 3 left no records" in ran.out
+
+
+def test_output_that_cannot_hold_a_letter_gets_a_question_mark(run_folder: Path):
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from shardtoll.cli import main; main()", "report", str(run_folder)],
+        capture_output=True,
+        timeout=60,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"?" in done.stdout
