@@ -25,7 +25,7 @@ log = logging.getLogger("shardtoll")
 _CHUNK_BYTES: Final = 4 << 20
 """torch's TCP store refuses values above 8 MiB."""
 _POLL_S: Final = 0.02
-_OPENING_LIMIT_S: Final = 10.0
+_OPENING_LIMIT_S: Final = 60.0
 _opened = 0
 
 

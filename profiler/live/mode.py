@@ -3,13 +3,16 @@
 The mode runs inside the training step, so it follows three rules: an exception of the operator
 passes through untouched; an exception of ours stops the capture and nothing else; operators on tensor
 subclasses are left to the subclass, whose own operators then come past here one by one.
+
+A mode is active on the thread that entered it and, with its state, on the threads on which autograd runs
+the backward of an accelerator. Operators of the user's own threads do not come past here; collectives
+they issue show as a difference to the group's sequence number.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +31,7 @@ _COLLECTIVE: Final = 1
 _WAIT: Final = 2
 _FLOPS: Final = 3
 _COPY: Final = 4
+_COMMUNICATION: Final = (_COLLECTIVE, _WAIT)
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
@@ -47,7 +51,6 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._on_failure = on_failure
         self._now_ns = recorder.now_ns
-        self._thread = threading.get_ident()
         self._types: dict[type, str] = {}
         self._kinds: dict[Any, tuple[int, Decoder | None]] = {}
         self._next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -71,12 +74,14 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._recorder.attribution.specs.note(func, args)
                 return NotImplemented
         region = self._recorder.region
-        if self.muted or region is None or threading.get_ident() != self._thread:
+        if self.muted or region is None:
             return func(*args, **kwargs)
         entered_ns = self._now_ns()
         if self._recorder.cpp_since_ns:
             self._recorder.cpp_returned(entered_ns)
         kind, decoder = self._kinds.get(func) or self._classify(func)
+        if region.light and kind not in _COMMUNICATION:
+            return func(*args, **kwargs)
         if kind == _COLLECTIVE:
             assert decoder is not None
             return self._collective(func, args, kwargs, decoder, entered_ns)

@@ -73,6 +73,8 @@ class Region:
     step: int | None
     start_ns: int
     sequence_at_start: dict[str, int | None]
+    light: bool = False
+    """Only collectives are noted: between steps, which may last for as long as a validation run does."""
     collectives: list[PendingCollective] = field(default_factory=list)
     computes: list[PendingCompute] = field(default_factory=list)
     operators: list[Interval] = field(default_factory=list)

@@ -64,11 +64,11 @@ class Recorder:
     # -- regions ---------------------------------------------------------------------------------
 
     def begin(self, step: int | None) -> None:
-        """Begin a region: a step, or with None the time outside steps."""
+        """Begin a region: a step, or with None the time between steps, where only collectives count."""
         self.attribution.new_step()
         self._results.clear()
         self._spans_running = self.host_times and self._spans.start()
-        self.region = Region(step, 0, sequence_numbers())
+        self.region = Region(step, 0, sequence_numbers(), light=step is None)
         self.region.start_ns = self.now_ns()
 
     def end(self) -> StepRows | None:

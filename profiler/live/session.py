@@ -45,7 +45,7 @@ from shardtoll.profiler.live.waits import patch_work_wait
 
 log = logging.getLogger("shardtoll")
 
-GATHER_LIMIT_S: Final = 30.0
+GATHER_LIMIT_S: Final = 60.0
 _LIMIT_AFTER_ERROR_S: Final = 5.0
 _active: Session | None = None
 
@@ -159,7 +159,11 @@ class Session:
             self._undo.close()
             _active = None
             self._state = "closed"
-        self._guarded(lambda: self._close(failed=kind is not None))
+        try:
+            self._guarded(lambda: self._close(failed=kind is not None))
+        finally:
+            if self._out is None:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _close(self, *, failed: bool) -> None:
         self._append(StepRows(None, notices=tuple(self._notices)))
@@ -175,8 +179,6 @@ class Session:
                 for ledger in others.values():
                     write_rank(self._folder, ledger, self._meeting.run_id)
                 self._ledger = read_run(self._folder)
-        if self._out is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     # -- steps ---------------------------------------------------------------------------------------
 
