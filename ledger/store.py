@@ -64,17 +64,6 @@ def clear(folder: Path, rank: int | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
-def clear_others(folder: Path, run_id: str) -> None:
-    """Remove the files of ranks that belong to another run than `run_id`.
-
-    An earlier run of more ranks leaves some behind. To be called by one rank, once every rank of
-    this run has described itself or is known to be gone.
-    """
-    for rank in ranks_in(folder):
-        if _run_id(folder, rank) != run_id:
-            clear(folder, rank)
-
-
 class RankWriter:
     """Writes one rank's part of a run; every `append` is safe against a kill right after it."""
 

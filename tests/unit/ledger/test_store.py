@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.ledger import Ledger, RankWriter, RunFolderError, StepRows, merge, read_run
-from shardtoll.ledger.store import clear, clear_others, is_run_folder, ranks_in, read_rank, write_rank
+from shardtoll.ledger.store import clear, is_run_folder, ranks_in, read_rank, write_rank
 from shardtoll.ledger.tables import to_records
 
 
@@ -153,17 +153,6 @@ def test_a_gathered_rank_replaces_files_an_earlier_run_left(make, tmp_path):
     write_rank(tmp_path, make.ledger(1), "one")
     assert read_run(tmp_path) == merge([make.ledger(0), make.ledger(1)])
     assert not list(tmp_path.glob("*.arrows"))
-
-
-def test_ranks_of_an_earlier_larger_run_are_cleared_away(make, tmp_path):
-    for rank in (2, 3):
-        make.written(tmp_path, rank, run_id="yesterday")
-    for rank in (0, 1):
-        make.written(tmp_path, rank, world_size=2, mesh={"tp": 2})
-    (tmp_path / "run.rank00007.json").write_text("{")
-    clear_others(tmp_path, "one")
-    assert ranks_in(tmp_path) == [0, 1]
-    assert read_run(tmp_path).run.world_size == 2
 
 
 @pytest.mark.parametrize(
