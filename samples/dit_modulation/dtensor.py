@@ -73,8 +73,8 @@ def place(batch: common.Batch, mesh: DeviceMesh) -> common.Batch:
 def forward_backward(model: Declared, batch: common.Batch) -> torch.Tensor:
     """Return the loss, a partial sum on each rank; leaves weight.grad as a Partial DTensor."""
     scaled = model(batch.cond, batch.tokens)
-    # A sum, not a mean: torch 2.13 divides the gradient of a sharded mse_loss by the local number of elements,
-    # which makes it n times too large (check_gradients says so).
+    # A sum, not a mean: torch 2.13 divides the gradient of a sharded mse_loss by the local number of
+    # elements, which makes it n times too large (check_gradients says so).
     loss = mse_loss(scaled, batch.target, reduction="sum") / batch.target.numel()
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()

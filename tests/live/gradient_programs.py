@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardtoll.ledger import Finding, UsageError
 from shardtoll.ledger.codec import finding_to_json
 from shardtoll.profiler.live import pausing
+from shardtoll.profiler.live.gradient_shards import cut_by_offset, layout_of
 from shardtoll.profiler.live.gradients import check_gradients
 
 D, H, SAMPLES = 12, 16, 8
@@ -607,3 +608,33 @@ def after_a_mistake() -> dict[str, Any]:
     findings = check_gradients(model, copy.deepcopy(reference), loss)
     undo()
     return {"raised": raised, "events": events, "rng": kept, "findings": len(findings)}
+
+
+# -- slices --------------------------------------------------------------------------------------------
+
+
+def slices() -> dict[str, list[bool]]:
+    """By placement: whether a rank's slice of the whole is its shard, by each of the two ways to cut."""
+    flat, grid = world_mesh(), init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    found: dict[str, list[bool]] = {}
+
+    def compare(name: str, tensor: torch.Tensor) -> None:
+        assert isinstance(tensor, DTensor)
+        full, local = tensor.full_tensor(), tensor.to_local()
+        layout = layout_of(tensor)
+        assert layout.mesh is not None
+        by_offset = cut_by_offset(full, layout.mesh, layout.placements)
+        found[name] = [torch.equal(layout.cut(full), local), torch.equal(by_offset, local)]
+
+    whole = torch.arange(7 * 5.0).reshape(7, 5)
+    for placements in ([Shard(0)], [Shard(1)], [Replicate()]):
+        compare(str(placements), distribute_tensor(whole, flat, placements))
+    compare("too few rows", distribute_tensor(whole[:2], flat, [Shard(0)]))
+    for placements in ([Shard(0), Shard(0)], [Shard(0), Shard(1)], [Replicate(), Shard(1)]):
+        compare(str(placements), distribute_tensor(whole, grid, placements))
+    model = TwoLayers()
+    parallelize_module(model, grid["tp"], PLAN)
+    fully_shard(model, mesh=grid["dp"])
+    for name, parameter in model.named_parameters():
+        compare(f"2-D {name} {parameter.placements}", parameter.detach())
+    return found
