@@ -1,13 +1,11 @@
-"""Help is quick, imports nothing heavy, and every example in it works."""
+"""Help imports nothing heavy, and every example in it works. (How quick it is: benchmarks/startup.py.)"""
 
 from __future__ import annotations
 
 import re
 import shlex
-import statistics
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from shardtoll.cli import COMMANDS
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
 HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
-LIMIT_S = 0.35
 RUN = "import sys; from shardtoll.cli import main; sys.argv = ['shardtoll', *sys.argv[1:]]\n"
 
 
@@ -35,16 +32,6 @@ def test_help_imports_nothing_heavy(arguments: list[str]):
     assert not HEAVY & set(done.stderr.split())
 
 
-def test_help_is_quick():
-    took = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert in_process("--help").returncode == 0
-        took.append(time.perf_counter() - start)
-    # The quickest of five: other work on the machine is not ours to measure.
-    assert min(took) < LIMIT_S, statistics.median(took)
-
-
 def test_help_lists_every_command():
     listed = in_process("--help").stdout.split("Commands:")[1]
     assert re.findall(r"^  (\w+) ", listed, flags=re.MULTILINE) == list(COMMANDS)
@@ -59,7 +46,8 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+# The demo trains for a minute: tests/live/test_demo.py runs the example of its help.
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,0 +1,161 @@
+"""The demo: four attempts at one sharded module, trained for real, audited and compared."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from shardtoll.analyzers import run as analyze
+from shardtoll.analyzers.roofline import Fabric, MeasuredPoint, fit_fabric, load_fabric, to_toml
+from shardtoll.cli.ranks import run_job
+from shardtoll.dashboards import page, side_by_side_page, side_by_side_terminal
+from shardtoll.dashboards.side_by_side import Attempt
+from shardtoll.ledger import UsageError, read_run
+
+RANKS: Final = 4
+CALIBRATION_S: Final = 4.0
+_JOB_LIMIT_S: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One attempt of the sample, and what it teaches."""
+
+    name: str
+    module: str
+    text: str
+
+
+LESSONS: Final = (
+    Lesson(
+        "dit-chunk",
+        "shardtoll.samples.dit_modulation.chunk",
+        "Tokens were chunked by hand and nothing complains, but each rank keeps only its own tokens' part "
+        "of the weight gradient. Training goes on, wrong.",
+    ),
+    Lesson(
+        "dit-scatter",
+        "shardtoll.samples.dit_modulation.scatter",
+        "Right, and paid for on every rank: all of them compute the whole weight gradient.",
+    ),
+    Lesson(
+        "dit-partial",
+        "shardtoll.samples.dit_modulation.partial",
+        "Slice the conditioning first and reduce the weight gradient once: right, and nothing is done twice.",
+    ),
+    Lesson(
+        "dit-dtensor",
+        "shardtoll.samples.dit_modulation.dtensor",
+        "Right by construction; the collectives that DTensor adds are not in the code, but on the bill.",
+    ),
+)
+
+
+def run(out: Path, width: int | None = None) -> None:
+    """Measure this machine, train and audit each attempt, write the pages and print the comparison.
+
+    Raises UsageError when `out` cannot be written, JobError when a rank fails; its output is kept
+    beside the run.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be made ({error.strerror or error})", "name another folder with --out"
+        ) from error
+    with _Progress(1 + len(LESSONS)) as progress:
+        fabric = _measured(out, progress)
+        attempts = [_attempt(lesson, out, fabric, progress) for lesson in LESSONS]
+    lead = (
+        "One diffusion-transformer modulation, y = x * (cond @ weight), its tokens sharded over "
+        f"{RANKS} ranks in four ways. Every number below was measured in this run."
+    )
+    index = out / "index.html"
+    index.write_text(
+        side_by_side_page.render("demo: four attempts at one layer", lead, attempts), encoding="utf-8"
+    )
+    side_by_side_terminal.show(attempts, width)
+    typer.echo(f"\npages: {index} and {out}/<attempt>/report.html, beside each its report.json")
+    one = out / "dit-dtensor" / "run"
+    typer.echo(f"one bill in full: shardtoll report {one} --fabric {out / 'fabric.toml'}")
+
+
+def _measured(out: Path, progress: _Progress) -> Fabric:
+    """Return the fabric of this machine, measured now; it is also written to fabric.toml."""
+    progress.begin(f"measuring gloo between {RANKS} ranks, so that floors are real")
+    points_file = out / "calibration.json"
+    run_job(
+        "shardtoll.profiler.calibrate",
+        ["-o", str(points_file), "--limit-s", str(CALIBRATION_S)],
+        ranks=RANKS,
+        limit_s=_JOB_LIMIT_S,
+        log=out / "calibration.log",
+    )
+    points = [MeasuredPoint(**point) for point in json.loads(points_file.read_text())["points"]]
+    provenance = f"measured on this machine: {len(points)} timed collectives between {RANKS} gloo ranks"
+    fabric = fit_fabric(points, load_fabric("loopback-gloo"), provenance)
+    (out / "fabric.toml").write_text(to_toml(fabric), encoding="utf-8")
+    return fabric
+
+
+def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: _Progress) -> Attempt:
+    """Train one attempt under an audit, write its report, and return it."""
+    progress.begin(f"training {lesson.name} on {RANKS} ranks")
+    folder = out / lesson.name
+    run_job(
+        lesson.module,
+        ["--out", str(folder / "run"), "--device", "cpu"],
+        ranks=RANKS,
+        limit_s=_JOB_LIMIT_S,
+        log=folder / "output.log",
+    )
+    report = analyze(read_run(folder / "run"), fabric)
+    (folder / "report.html").write_text(page.render(report), encoding="utf-8")
+    (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
+    return Attempt(lesson.name, lesson.text, report, f"{lesson.name}/report.html")
+
+
+class _Progress:
+    """A bar on a terminal's stderr, plain lines elsewhere."""
+
+    def __init__(self, stages: int) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._plain = not console.is_terminal
+        self._begun_s = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=self._plain,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=stages)
+        self._open = False
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, what: str) -> None:
+        """Say what is done now; what was done before is finished."""
+        if self._open:
+            self._bar.advance(self._task)
+        self._open = True
+        self._bar.update(self._task, description=what)
+        if self._plain:
+            typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)
