@@ -33,6 +33,7 @@ HOSTILE = {
     "surrogate": "lone \ud800 half",
     "long": "module." + "x" * 10_000,
     "plotly": "%{x} <a href='javascript:alert(1)'>link</a> $\\alpha$",
+    "tag": "<b>x</b><br>y",
     "lines": "two\nlines\r\nand\ta tab\u2028end",
 }
 

@@ -119,7 +119,7 @@ def test_trace_files_are_named_as_what_they_are_not(told, tmp_path: Path):
 
 def test_a_report_that_mentions_trace_events_is_a_report(shardtoll, tmp_path: Path):
     path = tmp_path / "r.json"
-    notice = {"rank": 0, "kind": "x", "text": 'no "traceEvents" here', "step": None}
+    notice = {"rank": 0, "kind": "traceEvents", "text": "none here", "step": None}
     document = json.loads(sample_reports.empty().to_json())
     path.write_text(json.dumps({**document, "notices": [notice]}))
     assert shardtoll("report", path).code == 0

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from shardtoll.dashboards import terminal
 from shardtoll.dashboards.text import clean
-from shardtoll.ledger import Report
+from shardtoll.ledger import FabricInfo, Finding, Remedy, Report, Where
 from tests import sample_reports
 
 WIDTHS = (60, 80, 140, 200)
@@ -103,6 +103,31 @@ def test_hostile_names_stay_text(width: int, capsys: pytest.CaptureFixture[str])
     for name in ("markup", "script", "close", "quotes"):
         assert re.sub(r"\s", "", sample_reports.HOSTILE[name]) in flat
     assert "charactersleftout" in flat
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_markup_is_text_in_every_place(width: int, capsys: pytest.CaptureFixture[str]):
+    def tagged(text: str) -> str:
+        return f"[red]{text}[/red]"
+
+    finding = Finding(
+        kind="recompute",
+        severity="info",
+        title=tagged("t"),
+        toll_ns=1,
+        floor_ns=None,
+        saving_ns=1,
+        bytes=None,
+        count=1,
+        ranks=(0,),
+        where=Where(source=tagged("s"), module=tagged("m")),
+        remedy=Remedy(tagged("r"), tagged("c"), tagged("f")),
+    )
+    report = replace(
+        sample_reports.report(), findings=(finding,), fabric=FabricInfo(tagged("n"), tagged("p"))
+    )
+    text = shown(report, width, capsys)
+    assert {place for place in "tsmrcfnp" if tagged(place) in text} == set("tsmrcfnp")
 
 
 def test_severity_is_a_word_and_a_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
