@@ -35,7 +35,8 @@ def measure(chosen: argparse.Namespace) -> Result:
     rounds = [(_seconds(BARE), _seconds(HELP)) for _ in range(chosen.repeats + 1)][1:]
     bare, shown = (Spread.of(samples) for samples in zip(*rounds, strict=True))
     print(
-        f"shardtoll --help {shown.median:.3f} s ({shown.low:.3f} to {shown.high:.3f}), python {bare.median:.3f} s"
+        f"shardtoll --help {shown.median:.3f} s ({shown.low:.3f} to {shown.high:.3f}), "
+        f"python {bare.median:.3f} s"
     )
     figures = {
         "help_s": shown.median,
