@@ -24,8 +24,8 @@ class Context:
     fabric: Fabric
     collectives: pd.DataFrame
     """The ledger's table with wait, transfer, busbw and floor filled in, and these columns more:
-    group_id, match_id, floor_latency_ns, skew_ns, and `net`: the mesh dimension's name, or the
-    group's where there is none."""
+    group_id, match_id, floor_latency_ns, skew_ns, and `net`: what a reader calls the group, as
+    `mesh dim tp` or, where it has none, `group 3`."""
     computes: pd.DataFrame
     step_rows: pd.DataFrame
     counts: pd.DataFrame
@@ -75,7 +75,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives = ledger.frame("collectives")
     matches = match(ledger, collectives)
     collectives = add_floors(add_busbw(add_waits(collectives, matches)), matches, ledger.run, fabric)
-    collectives["net"] = collectives["mesh_dim"].where(collectives["mesh_dim"].notna(), collectives["group"])
+    collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     step_rows = ledger.frame("steps")
     durations = step_rows.groupby("step")["duration_ns"].max().to_numpy(dtype=np.float64)
     return Context(

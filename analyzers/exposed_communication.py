@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +15,8 @@ from shardtoll.analyzers.tally import Line, keep, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
 
+_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+
 LEAST_SHARE: Final = 0.01
 """Places that cost a smaller share of the step are added up in one finding."""
 
@@ -20,7 +24,8 @@ WARNING_SHARE: Final = 0.1
 """Share of the step from which an accelerator's idling is a warning. On CPUs it stays information:
 transport and training share the cores there, so hiding one behind the other gains little."""
 
-KEYS: Final = ("phase", "module", "source", "op", "net")
+KEYS: Final = ("phase", "modules", "source", "op", "net")
+"""`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
 VALUES: Final = ("exposed_ns", "moving_ns", "message_bytes", "floor_ns")
 
 
@@ -40,6 +45,8 @@ def left_over(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a phase, module, line, op and group, and one for the small rest.
 
+    Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
+
     Exposed times are per step on the slowest rank; each collective is in one finding only, so the
     tolls bill no time twice. The counterfactual is full overlap: the transfer hidden behind the
     step's compute. The saving therefore leaves out time spent waiting for late ranks, which no
@@ -52,10 +59,12 @@ def find(context: Context) -> list[Finding]:
         return []
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
-    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0)
+    modules = frame["module"].str.replace(_NUMBER, "*", regex=True)
+    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0, modules=modules)
     result = tally(frame, KEYS, VALUES, context.steps)
     large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
-    findings = [_finding(context, line) for line in large]
+    several = frame["module"].groupby(result.code).nunique()
+    findings = [_finding(context, line, several=int(several[line.code]) > 1) for line in large]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
     for line in tally(rest, ("all",), VALUES, context.steps).lines:
         if _share(context, line) >= LEAST_SHARE:
@@ -71,22 +80,20 @@ def _severity(context: Context, share: float) -> Severity:
     return "warning" if share >= WARNING_SHARE and not context.on_cpu else "info"
 
 
-def _finding(context: Context, line: Line) -> Finding:
+def _finding(context: Context, line: Line, *, several: bool) -> Finding:
+    """`several`: the line is of more than one module, so that only their common pattern is their place."""
     op, phase = str(line.first["op"]), str(line.first["phase"])
+    module = line.text("modules" if several else "module")
     floor = line.figures["floor_ns"]
     against = "" if floor is None else f"; floor {duration(floor)}"
     return _made(
         context,
         line,
         f"{times(line.count, op)} of {size(line.figures['message_bytes'])} on {line.first['net']} in {phase}"
-        f"{place(line.text('module'), line.text('source'))}{against}",
-        line.where(
-            "phase",
-            "module",
-            "source",
-            "group",
-            "mesh_dim",
-            op=op,
+        f"{place(module, line.text('source'))}{against}",
+        replace(
+            line.where("phase", "source", "group", "mesh_dim", op=op),
+            module=module,
             parameter=line.text("parameter") if line.count == 1 else None,
         ),
         _remedy(line.text("caused_by_op") or "", phase),

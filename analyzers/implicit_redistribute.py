@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.placements import changes
+from shardtoll.analyzers.placements import as_list, changes
 from shardtoll.analyzers.tally import keep, number, tally
 from shardtoll.analyzers.words import duration, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -113,7 +113,7 @@ def _remedy(cause: str, before: str | None, after: str | None, phase: str, toll:
             f"{cause} gathers an operand that was kept as {before}. Give its other operands the same "
             "placement, so that it runs on the shards, or redistribute once before all its uses."
         )
-        code = f"other = other.redistribute(placements={before})"
+        code = f"other = other.redistribute(placements={as_list(before)})"
     elif ("shard", "shard") in moves:
         text = (
             f"The tensor is made as {before} and used as {after}. Produce it as {after}, or move its "

@@ -23,6 +23,11 @@ def kinds(placements: str | None) -> tuple[str, ...]:
     return tuple(found)
 
 
+def as_list(placements: str | None) -> str:
+    """Return placements as Python code for `placements=`: `[Shard(0), Replicate()]`."""
+    return "[" + ", ".join(part.group(0) for part in _PART.finditer(placements or "")) + "]"
+
+
 def changes(before: str | None, after: str | None) -> tuple[tuple[str, str], ...]:
     """Return the (from, to) pairs of the mesh dimensions on which the placement changed."""
     old, new = kinds(before), kinds(after)

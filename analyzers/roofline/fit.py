@@ -66,10 +66,12 @@ def _best(points: Iterable[MeasuredPoint]) -> list[MeasuredPoint]:
 
 def _terms(point: MeasuredPoint) -> tuple[float, float]:
     """Return (hops, bytes) of the point: the cost terms at 1 ns a hop and 1 GB/s."""
-    op = "all_reduce" if point.op == "barrier" else point.op
+    op, message_bytes = point.op, point.message_bytes
+    if op == "barrier":
+        op, message_bytes = "all_reduce", 0
     at = one_node(point.group_size)
     for model in (ring, pairwise, direct):
-        terms = model(op, point.message_bytes, at, _UNIT_LINK, None)
+        terms = model(op, message_bytes, at, _UNIT_LINK, None)
         if terms is not None:
             return terms.latency_ns, terms.transfer_ns
     raise AssertionError(f"no model does {point.op}")

@@ -113,7 +113,9 @@ def test_bandwidth_that_was_not_shown_stays_the_bases_with_its_source():
 
 def test_barriers_are_fitted_as_empty_all_reduces():
     truth = replace(ROUND, intra=link(0, 50_000, 2))
-    points = [*points_of(truth, ops=("all_reduce",)), MeasuredPoint("barrier", 4, 0, 300_000)]
+    # A sweep may have noted a size beside a barrier: it moves no bytes all the same.
+    barriers = [MeasuredPoint("barrier", 4, size, 300_000) for size in (0, 1 << 20)]
+    points = [*points_of(truth, ops=("all_reduce",)), *barriers]
     fitted = fit_fabric(points, BASE, "measured")
     cost = collective_cost(fitted, "barrier", None, one_node(4))
     assert cost is not None
