@@ -105,3 +105,21 @@ def cheaper_placements() -> dict[str, Any]:
         assert isinstance(model.weight.grad, DTensor)
         found[name] = {"collectives": counts, "off": off(model.weight.grad.full_tensor(), true)}
     return found
+
+
+def mean_of_shards() -> dict[str, Any]:
+    """mse_loss with reduction="mean" of sharded inputs: what check_gradients says, and what is true."""
+    options = common.Options(hidden=16, tokens=8, samples=4)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("ranks",))
+    batch = common.make_batch(options, 0, CPU)
+    model, reference = dtensor.Declared(options, CPU, mesh), common.Modulation(options, CPU)
+    true = closed_form(batch, reference.weight.detach())
+    placed = dtensor.place(batch, mesh)
+    common.global_loss(model, placed).backward()
+    findings = check_gradients(model, reference, partial(common.global_loss, batch=batch))
+    assert isinstance(model.weight.grad, DTensor)
+    whole = model.weight.grad.full_tensor().double()
+    return {
+        "factor": float((whole * true).sum() / true.square().sum()),
+        "findings": [finding_to_json(finding) for finding in findings],
+    }
