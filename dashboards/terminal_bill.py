@@ -21,6 +21,7 @@ _STYLE: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _TITLE: Final = 400
 _PLACE: Final = 200
 _CODE_LINES: Final = 20
+_CODE_STYLE: Final = "green"
 _INDENT: Final = (0, 0, 0, 3)
 _SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
 
@@ -67,7 +68,7 @@ def _code(finding: Finding) -> Text | None:
     shown = [clip(line, _PLACE) for line in lines[:_CODE_LINES]]
     if len(lines) > _CODE_LINES:
         shown.append(f"({len(lines) - _CODE_LINES} more lines are in the JSON file)")
-    return Text("\n".join(shown), style="green", overflow="fold")
+    return Text("\n".join(shown), style=_CODE_STYLE, overflow="fold")
 
 
 def _place(finding: Finding, run: Run) -> str:
@@ -115,11 +116,16 @@ def _table(rows: Sequence[tuple[int, Finding]], run: Run, width: int) -> Table:
 
 
 def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
-    shown: list[RenderableType] = []
+    """Return each remedy's code once, under the numbers of its findings."""
+    numbers: dict[str, list[int]] = {}
     for at, finding in rows:
         code = _code(finding)
         if code is not None:
-            shown += [Text(f"remedy of {at}:"), Padding(code, _INDENT, expand=False)]
+            numbers.setdefault(code.plain, []).append(at)
+    shown: list[RenderableType] = []
+    for lines, of in numbers.items():
+        text = Text(lines, style=_CODE_STYLE, overflow="fold")
+        shown += [Text(f"remedy of {human.ranks(of)}:"), Padding(text, _INDENT, expand=False)]
     return shown
 
 

@@ -69,6 +69,14 @@ def test_the_table_cuts_no_word(width: int, capsys: pytest.CaptureFixture[str]):
             assert f" {word} " in f"{text} "
 
 
+def test_the_same_code_is_shown_once_under_all_its_numbers(capsys: pytest.CaptureFixture[str]):
+    warning, error, info = sample_reports.FINDINGS
+    same = replace(sample_reports.report(), findings=(warning, error, warning, warning, info))
+    text = shown(same, 160, capsys)
+    assert "remedy of 2-4:\n   parallelize_module(" in text
+    assert text.count("parallelize_module(") == 1
+
+
 @pytest.mark.parametrize("width", [140, 200])
 def test_the_table_holds_every_number(width: int, capsys: pytest.CaptureFixture[str]):
     text = shown(sample_reports.report(), width, capsys)
