@@ -122,10 +122,12 @@ class Meeting:
             while waiting:
                 late = time.monotonic() > deadline_s
                 for rank in sorted(waiting):
+                    # Asked before the ledger is looked for: a rank may hand over and end in between.
+                    given_up = late or self._is_gone(rank)
                     if self._store.check([f"done/{rank}"]):
                         found[rank] = self._take(rank)
                         waiting.discard(rank)
-                    elif late or self._is_gone(rank):
+                    elif given_up:
                         waiting.discard(rank)
                 if waiting:
                     time.sleep(_POLL_S)
