@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Final
 
@@ -11,11 +10,10 @@ import pandas as pd
 
 from shardtoll.analyzers import latency_bound, redundant_collective
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.tally import Line, keep, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
-
-_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 
 LEAST_SHARE: Final = 0.01
 """Places that cost a smaller share of the step are added up in one finding."""
@@ -59,12 +57,11 @@ def find(context: Context) -> list[Finding]:
         return []
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
-    modules = frame["module"].str.replace(_NUMBER, "*", regex=True)
-    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0, modules=modules)
+    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0, modules=pattern(frame["module"]))
     result = tally(frame, KEYS, VALUES, context.steps)
     large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
-    several = frame["module"].groupby(result.code).nunique()
-    findings = [_finding(context, line, several=int(several[line.code]) > 1) for line in large]
+    modules = Names(frame["module"], result.code)
+    findings = [_finding(context, line, modules.place(line, "modules")) for line in large]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
     for line in tally(rest, ("all",), VALUES, context.steps).lines:
         if _share(context, line) >= LEAST_SHARE:
@@ -80,10 +77,8 @@ def _severity(context: Context, share: float) -> Severity:
     return "warning" if share >= WARNING_SHARE and not context.on_cpu else "info"
 
 
-def _finding(context: Context, line: Line, *, several: bool) -> Finding:
-    """`several`: the line is of more than one module, so that only their common pattern is their place."""
+def _finding(context: Context, line: Line, module: str | None) -> Finding:
     op, phase = str(line.first["op"]), str(line.first["phase"])
-    module = line.text("modules" if several else "module")
     floor = line.figures["floor_ns"]
     against = "" if floor is None else f"; floor {duration(floor)}"
     return _made(

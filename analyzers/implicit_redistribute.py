@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.placements import as_list, changes
 from shardtoll.analyzers.tally import keep, number, tally
 from shardtoll.analyzers.words import duration, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 KEYS: Final = (
-    "module",
+    "modules",
     "caused_by_op",
     "op",
     "source",
@@ -27,6 +29,8 @@ MATMULS: Final = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear")
 def find(context: Context) -> list[Finding]:
     """Return one finding a cause: module, operator, line, placements, mesh dimension and phase.
 
+    In the optimizer, whose line is the cause and not the module, the layers of a model are one.
+
     Counts, bytes and times are per step on the slowest rank. The counterfactual is the same step
     without the collective, so the saving is the whole toll. A collective may also be part of a
     `redundant-collective` or `latency-bound` finding: those tolls do not add up.
@@ -34,38 +38,35 @@ def find(context: Context) -> list[Finding]:
     frame = keep(context.in_steps, context.in_steps["implicit"])
     if frame.empty:
         return []
+    stepping = frame["phase"] == "optimizer"
+    frame = frame.assign(modules=frame["module"].mask(stepping, pattern(frame["module"])))
     result = tally(frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes", "floor_ns"), context.steps)
     by_code = frame.groupby(result.code)
     sizes = by_code["message_bytes"].agg(["min", "max"])
-    parameters = by_code["parameter"].unique()
+    parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     findings = []
     for line in result.lines:
         toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
         op, cause, phase = str(line.first["op"]), line.text("caused_by_op"), str(line.first["phase"])
         before, after = line.text("placements_from"), line.text("placements_to")
         path = f"{before or 'unknown placements'} -> {after or 'unknown placements'}"
-        named = [str(name) for name in parameters[line.code].dropna()]
-        several = (Evidence("parameters", ", ".join(named)),) if len(named) > 1 else ()
+        named, module = parameters.of(line), modules.place(line, "modules")
         findings.append(
             Finding(
                 kind="implicit-redistribute",
                 severity="warning",
                 title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.count, op)} "
                 f"a step on {line.first['net']}, {size(moved)}"
-                f"{place(line.text('module'), line.text('source'))}",
+                f"{place(module, line.text('source'))}",
                 toll_ns=toll,
                 floor_ns=line.figures["floor_ns"],
                 saving_ns=toll,
                 bytes=moved,
                 count=line.count,
                 ranks=line.ranks,
-                where=line.where(
-                    "phase",
-                    "module",
-                    "source",
-                    "group",
-                    "mesh_dim",
-                    op=cause,
+                where=replace(
+                    line.where("phase", "source", "group", "mesh_dim", op=cause),
+                    module=module,
                     parameter=named[0] if len(named) == 1 else None,
                 ),
                 evidence=(
@@ -75,7 +76,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("largest message", number(sizes["max"][line.code]), "bytes"),
                     Evidence("dtype", line.text("dtype")),
                     Evidence("wire bytes a step and rank", line.figures["wire_bytes"], "bytes"),
-                    *several,
+                    *parameters.evidence(line, "parameters"),
+                    *modules.evidence(line, "modules"),
                     Evidence("collectives in all steps and ranks", line.total),
                     Evidence("of them without a known time or size", line.unknown),
                 ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.tally import Line, codes, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -20,7 +22,8 @@ SAME: Final = (
 """What two records must share to be the same transfer. The parameter is among them because equal
 bytes of two parameters (norm weights as they are initialised) are two transfers."""
 
-KEYS: Final = ("op", "net", "phase_class", "caused_by_op", "parameter", "first_source", "source")
+KEYS: Final = ("op", "net", "phase_class", "caused_by_op", "parameters", "first_source", "source")
+"""`parameters`: the parameter with its numbers as `*`, so that the layers of a model are one finding."""
 
 PHASE_CLASS: Final = {"recompute": "backward"}
 """Recompute runs inside backward: what it gathered, backward still has at hand."""
@@ -93,28 +96,33 @@ def find(context: Context) -> list[Finding]:
     frame = frame.assign(
         **{f"first_{name}": first[name].to_numpy() for name in ("source", "phase", "caused_by_op", "seq")}
     )
+    frame = frame.assign(parameters=pattern(frame["parameter"]))
     result = tally(frame, KEYS, ("exposed_ns", "message_bytes"), context.steps)
+    parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     unmatched = frame["match_id"].isna().groupby(result.code).any()
     findings = []
     for line in result.lines:
         toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
         op, phase, cause = str(line.first["op"]), str(line.first["phase_class"]), line.text("caused_by_op")
-        parameter = line.text("parameter")
+        parameter = parameters.place(line, "parameters")
+        named_modules = modules.of(line)
+        module = named_modules[0] if len(named_modules) == 1 else None
         subject = f" of {parameter}" if parameter else ""
         findings.append(
             Finding(
                 kind="redundant-collective",
                 severity="warning",
                 title=f"{times(line.count, op)}{subject} a step on {line.first['net']} in {phase} sent bytes "
-                f"already sent: {size(moved)} again{place(line.text('module'), line.text('source'))}",
+                f"already sent: {size(moved)} again{place(module, line.text('source'))}",
                 toll_ns=toll,
                 floor_ns=0,
                 saving_ns=toll,
                 bytes=moved,
                 count=line.count,
                 ranks=line.ranks,
-                where=line.where(
-                    "phase", "module", "source", "group", "mesh_dim", op=cause or op, parameter=parameter
+                where=replace(
+                    line.where("phase", "source", "group", "mesh_dim", op=cause or op, parameter=parameter),
+                    module=module,
                 ),
                 evidence=(
                     Evidence("collective", op),
@@ -122,6 +130,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("again", _one(line, "")),
                     Evidence("fingerprint of both inputs", _hex(line.first["input_hash"])),
                     Evidence("message", number(line.first["message_bytes"]), "bytes"),
+                    *parameters.evidence(line, "parameters"),
+                    *modules.evidence(line, "modules"),
                     Evidence("repeats in all steps and ranks", line.total),
                 ),
                 remedy=_remedy(op, cause, phase, claimed=toll is not None),

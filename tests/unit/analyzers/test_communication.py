@@ -117,6 +117,22 @@ class TestImplicitRedistribute:
         assert finding.where.parameter is None
         assert evidence(finding)["parameters"] == "a.weight, b.weight"
 
+    def test_layers_are_one_cause_in_the_optimizer_only(self):
+        for phase, modules in (("optimizer", ["b.*.n"]), ("forward", ["b.0.n", "b.1.n"])):
+            rows = [
+                row
+                for seq in (0, 1)
+                for row in on_ranks((0, 1), seq=seq, **(IMPLICIT | {"module": f"b.{seq}.n", "phase": phase}))
+            ]
+            findings = found("implicit-redistribute", rows)
+            assert [finding.where.module for finding in findings] == modules
+        assert (
+            evidence(found("implicit-redistribute", [replace(row, phase="optimizer") for row in rows])[0])[
+                "modules"
+            ]
+            == "b.0.n, b.1.n"
+        )
+
     def test_times_are_per_step_on_the_slowest_rank(self):
         rows = [
             collective(rank=0, **(IMPLICIT | {"exposed_ns": 1 * MS})),
