@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,17 +19,20 @@ from shardtoll.profiler.live.gather import Meeting
 
 
 @pytest.fixture
-def meetings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Meeting]]:
-    """Three ranks of one session on a real TCP store, all in this process."""
-    store = dist.TCPStore(
-        "127.0.0.1", 0, 3, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20)
-    )
-    monkeypatch.setattr(gather, "_default_store", lambda: store)
+def meetings(monkeypatch: pytest.MonkeyPatch) -> list[Meeting]:
+    """Three ranks of one session on a real TCP store; each has a connection of its own, as processes do."""
+    limit = timedelta(seconds=20)
+    served = dist.TCPStore("127.0.0.1", 0, 3, is_master=True, wait_for_workers=False, timeout=limit)
+    stores = [served] + [
+        dist.TCPStore("127.0.0.1", served.port, 3, is_master=False, wait_for_workers=False, timeout=limit)
+        for _ in range(2)
+    ]
     made = []
-    for rank in range(3):
+    for rank, store in enumerate(stores):
+        monkeypatch.setattr(gather, "_default_store", lambda store=store: store)
         monkeypatch.setattr(gather, "_opened", 0)
         made.append(Meeting(rank, 3))
-    yield made
+    return made
 
 
 def alive(meeting: Meeting, pid: int, host: str | None = None) -> None:
