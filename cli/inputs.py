@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shardtoll.ledger import Report, SchemaError, UsageError, analyze, read_run
+from shardtoll.ledger import Report, UsageError, analyze, read_run
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline import Fabric
@@ -39,10 +39,7 @@ def load_report(path: Path, fabric: Fabric | None = None) -> Report:
             f"{path} is a trace file, not a run folder or report.json",
             "this version reads no traces; name a run folder or a report.json",
         )
-    try:
-        report = Report.load(path)
-    except RecursionError as error:
-        raise SchemaError(f"{path} is not a shardtoll report", "write one with `-o report.json`") from error
+    report = Report.load(path)
     if fabric is not None:
         raise UsageError(
             f"--fabric does not apply to {path}, a saved report that has its floors already",

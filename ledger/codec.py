@@ -8,6 +8,7 @@ from typing import Any
 
 from shardtoll.ledger.finding import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.record import Group, Run
+from shardtoll.ledger.typed import typed
 
 
 def run_to_json(run: Run) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def run_to_json(run: Run) -> dict[str, Any]:
 
 def run_from_json(data: Mapping[str, Any]) -> Run:
     """Return the run; KeyError, TypeError or ValueError where a field is missing or unfit."""
-    return Run(**{**data, "hosts": tuple(data["hosts"]), "ranks_seen": tuple(data["ranks_seen"])})
+    return typed(Run(**{**data, "hosts": tuple(data["hosts"]), "ranks_seen": tuple(data["ranks_seen"])}))
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def group_to_json(group: Group) -> dict[str, Any]:
 
 def group_from_json(data: Mapping[str, Any]) -> Group:
     """Return the group; KeyError, TypeError or ValueError where a field is missing or unfit."""
-    return Group(**{**data, "ranks": tuple(data["ranks"])})
+    return typed(Group(**{**data, "ranks": tuple(data["ranks"])}))
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
 
 def finding_from_json(data: Mapping[str, Any]) -> Finding:
     """Return the finding; KeyError, TypeError or ValueError where a field is missing or unfit."""
-    return Finding(
+    made = Finding(
         **{
             **data,
             "ranks": tuple(data["ranks"]),
@@ -56,3 +57,4 @@ def finding_from_json(data: Mapping[str, Any]) -> Finding:
             "remedy": None if data["remedy"] is None else Remedy(**data["remedy"]),
         }
     )
+    return typed(made)

@@ -23,6 +23,7 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
 from shardtoll.ledger.tables import SCHEMAS, check, to_frame, to_records
+from shardtoll.ledger.typed import typed
 from shardtoll.ledger.wiring import part
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Report:
         try:
             document = json.loads(text)
             version = document["schema_version"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
                 f"{where} is not a shardtoll report", "write one with `-o report.json`"
             ) from error
@@ -112,12 +113,12 @@ class Report:
         try:
             return cls(
                 run=run_from_json(document["run"]),
-                fabric=FabricInfo(**document["fabric"]),
+                fabric=typed(FabricInfo(**document["fabric"])),
                 groups=tuple(group_from_json(group) for group in document["groups"]),
                 tables={name: _table_from_json(name, document[name]) for name in SCHEMAS},
                 findings=tuple(finding_from_json(finding) for finding in document["findings"]),
             )
-        except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
             raise SchemaError(
                 f"{where} is damaged ({error})", "write it again with `-o report.json`"
             ) from error
