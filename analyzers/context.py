@@ -34,7 +34,7 @@ class Context:
     steps: tuple[int, ...]
     """Numbers of the surveyed steps: those that at least one rank finished."""
     step_ns: float | None
-    """Mean duration of a step on its slowest rank; None where there is no step."""
+    """Mean duration of a step on its slowest rank, capture's own work left out; None without steps."""
 
     @property
     def in_steps(self) -> pd.DataFrame:
@@ -77,7 +77,8 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives = add_floors(add_busbw(add_waits(collectives, matches)), matches, ledger.run, fabric)
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     step_rows = ledger.frame("steps")
-    durations = step_rows.groupby("step")["duration_ns"].max().to_numpy(dtype=np.float64)
+    own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
+    durations = own_work.groupby(step_rows["step"]).max().to_numpy(dtype=np.float64)
     return Context(
         ledger=ledger,
         fabric=fabric,

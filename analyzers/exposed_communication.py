@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import latency_bound, redundant_collective
+from shardtoll.analyzers import exposed_remedies, latency_bound, redundant_collective
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.tally import Line, keep, tally
@@ -91,7 +91,7 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
             module=module,
             parameter=line.text("parameter") if line.count == 1 else None,
         ),
-        _remedy(line.text("caused_by_op") or "", phase),
+        exposed_remedies.remedy(line.text("caused_by_op") or "", op, phase),
     )
 
 
@@ -100,7 +100,7 @@ def _rest(context: Context, line: Line, places: int) -> Finding:
         f"{times(line.count, 'collective')} at {times(places, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
-    return _made(context, line, what, Where(), _remedy("", ""))
+    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))
 
 
 def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy) -> Finding:
@@ -110,10 +110,13 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
     # Overlap can hide no more than there is compute to hide it behind.
     compute_ns = float(context.step_rows.groupby("step")["compute_ns"].max().mean())
     share = _share(context, line)
+    waiting = toll - moving
+    # Who is late is the straggler's bill; here it only says that a faster network would not help.
+    late = f", {duration(waiting)} of it waiting for a later rank" if waiting > toll / 2 else ""
     return Finding(
         kind="exposed-communication",
         severity=_severity(context, share),
-        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}",
+        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=min(toll, moving, int(compute_ns)),
@@ -130,24 +133,3 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
         remedy=remedy,
         confidence="likely",
     )
-
-
-def _remedy(cause: str, phase: str) -> Remedy:
-    code = None
-    if cause.startswith("FSDP"):
-        text = "Prefetch the next block's parameters while this one computes."
-        code = "block.set_modules_to_forward_prefetch([next_block])"
-    elif cause.startswith("DDP"):
-        text = "Use smaller buckets, so that the first ones are reduced while backward goes on."
-        code = "DistributedDataParallel(model, bucket_cap_mb=25)"
-    elif phase == "backward":
-        text = (
-            "Start the collective as soon as its gradient is ready and wait for it only before the optimizer."
-        )
-        code = "work = dist.all_reduce(grad, async_op=True)\n...\nwork.wait()"
-    else:
-        text = (
-            "Start the collective earlier, asynchronously, and compute something else before waiting for it."
-        )
-    counterfactual = "full overlap: the same transfers hidden behind the step's compute"
-    return Remedy(text=text, code=code, counterfactual=counterfactual)

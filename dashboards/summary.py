@@ -123,8 +123,7 @@ def headline(report: Report) -> str:
         return f"First on the bill: {title}. What it costs is unknown."
     cost = f"{human.duration(top.toll_ns)} a step"
     if worst is not None and worst.total_ns > 0:
-        part = human.share(top.toll_ns, worst.total_ns)
-        cost += f", {part} of the slowest rank's {human.duration(worst.total_ns)}"
+        cost += f" of the slowest rank's {human.duration(worst.total_ns)}"
     return f"Dearest: {title}. It costs {cost}."
 
 

@@ -1,0 +1,103 @@
+"""What to do about communication that nothing hides, by who asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.ledger import Remedy
+
+COUNTERFACTUAL: Final = "full overlap: the same transfers hidden behind the step's compute"
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    cause: str
+    """What the cause begins with, as `FSDP.unshard`."""
+    op: str | None
+    phase: str | None
+    text: str
+    code: str | None = None
+
+
+_ADVICE: Final = (
+    _Advice(
+        "FSDP.unshard",
+        None,
+        "backward",
+        "Gather the next block's parameters while this one's backward computes.",
+        "block.set_modules_to_backward_prefetch([previous_block])",
+    ),
+    _Advice(
+        "FSDP.unshard",
+        None,
+        None,
+        "Gather the next block's parameters while this one computes.",
+        "block.set_modules_to_forward_prefetch([next_block])",
+    ),
+    _Advice(
+        "FSDP",
+        None,
+        None,
+        "Shard smaller blocks, so that one block's reduction runs behind the backward of the block before "
+        "it; with gradient accumulation, reduce on the last micro-batch only.",
+        "model.set_requires_gradient_sync(is_last_micro_batch)",
+    ),
+    _Advice(
+        "DistributedDataParallel",
+        "all_reduce",
+        None,
+        "Use smaller buckets, so that the first ones are reduced while backward goes on.",
+        "DistributedDataParallel(model, bucket_cap_mb=5)  # torch's default is 25",
+    ),
+    _Advice(
+        "DistributedDataParallel",
+        None,
+        None,
+        "Buffers are sent at every forward; where they are equal on all ranks anyway, do not.",
+        "DistributedDataParallel(model, broadcast_buffers=False)",
+    ),
+    *(
+        _Advice(
+            style,
+            None,
+            None,
+            "The next operator needs this result, so overlap is hard: keep the dimension inside a node, and "
+            "use sequence parallelism, whose halves (reduce_scatter, all_gather) can be pipelined with the "
+            "matmuls beside them.",
+            'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel(), ...})',
+        )
+        for style in ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
+    ),
+    _Advice(
+        "DTensor.full_tensor",
+        None,
+        None,
+        "A whole tensor was gathered here. For logging, do it every so many steps, or log the local part's "
+        "own sum and count.",
+        "if step % 100 == 0: log(x.full_tensor())",
+    ),
+    _Advice(
+        "",
+        None,
+        "backward",
+        "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
+        "work = dist.all_reduce(tensor, async_op=True)\n...\nwork.wait()",
+    ),
+    _Advice(
+        "",
+        None,
+        None,
+        "Start the collective earlier, asynchronously, and compute something else before waiting for it.",
+    ),
+)
+
+
+def remedy(cause: str, op: str, phase: str) -> Remedy:
+    """Return the first advice that fits the cause (`FSDP.unshard`, `all_reduce`, ...), op and phase."""
+    for advice in _ADVICE:
+        fits_op = advice.op is None or advice.op == op
+        fits_phase = advice.phase is None or advice.phase == phase
+        if cause.startswith(advice.cause) and fits_op and fits_phase:
+            return Remedy(text=advice.text, code=advice.code, counterfactual=COUNTERFACTUAL)
+    raise AssertionError("the last advice fits everything")

@@ -1,0 +1,31 @@
+"""Advice for exposed communication goes by who asked for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers.exposed_remedies import COUNTERFACTUAL, remedy
+
+
+@pytest.mark.parametrize(
+    ("cause", "op", "phase", "says"),
+    [
+        ("FSDP.unshard", "all_gather", "forward", "set_modules_to_forward_prefetch"),
+        ("FSDP.unshard", "all_gather", "backward", "set_modules_to_backward_prefetch"),
+        ("FSDP.post_backward", "reduce_scatter", "backward", "set_requires_gradient_sync"),
+        ("DistributedDataParallel.reducer", "all_reduce", "backward", "bucket_cap_mb"),
+        ("DistributedDataParallel", "broadcast", "forward", "broadcast_buffers=False"),
+        ("RowwiseParallel", "all_reduce", "forward", "SequenceParallel"),
+        ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
+        ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
+        ("all_reduce", "all_reduce", "backward", "async_op=True"),
+    ],
+)
+def test_advice_fits_the_cause(cause: str, op: str, phase: str, says: str) -> None:
+    found = remedy(cause, op, phase)
+    assert says in (found.code or "")
+    assert found.counterfactual == COUNTERFACTUAL
+
+
+def test_an_unknown_cause_gets_general_advice() -> None:
+    assert "asynchronously" in remedy("", "", "").text
