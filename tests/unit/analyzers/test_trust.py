@@ -156,6 +156,12 @@ class TestIncomplete:
         assert finding.severity == "info"
         assert finding.title.startswith("2 collectives (2 kB over all ranks) ran outside every surveyed step")
 
+    def test_rows_of_a_step_that_nobody_finished_are_listed_and_not_billed(self):
+        rows = on_ranks((0, 1), step=7)
+        (finding,) = found("incomplete-input", rows)
+        assert "outside every surveyed step" in finding.title
+        assert found("exposed-communication", rows) == []
+
     def test_no_step_at_all_is_said(self):
         (finding,) = found("incomplete-input", on_ranks((0, 1), step=None), steps=[])
         assert "no rank finished a step" in finding.title
