@@ -250,3 +250,16 @@ def test_unknown_errors_are_none() -> None:
     assert Overlap(1, float("nan"), 1.0, 0.0, 1.0).error is None
     assert Overlap(1, 0.0, 0.0, 0.0, 0.0).error == 0.0
     assert Overlap(1, 1.0, 0.0, 0.0, 1.0).ratio is None
+
+
+def test_a_scale_must_hold_on_every_rank() -> None:
+    true, noise = vectors(5, 2)
+    found = diagnose([2 * true, 2 * true + noise, 2 * true - noise], true)
+    assert found is not None
+    assert found.cause != "wrong-scale"
+
+
+def test_the_distance_to_the_truth_does_not_cancel() -> None:
+    (true,) = vectors(3, 1)
+    own = true * (1 + 1e-12)
+    assert overlap(own, true).apart_from(1.0) == pytest.approx(1e-12 * float(true.norm()), rel=1e-2)
