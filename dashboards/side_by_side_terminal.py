@@ -42,7 +42,10 @@ def _beside(attempts: Sequence[Attempt]) -> Table:
         table.add_column(Text(attempt.name, style="bold"), ratio=1)
     for row in rows(attempts):
         table.add_row(row.label, *(_styled(row.label, cell) for cell in row.cells))
-    table.add_row("the bill", *(Text("\n".join(bill_lines(attempt))) for attempt in attempts))
+    # Folded, not cut: a path is of use only whole.
+    table.add_row(
+        "the bill", *(Text("\n".join(bill_lines(attempt)), overflow="fold") for attempt in attempts)
+    )
     table.add_row("lesson", *(Text(attempt.lesson, style="italic") for attempt in attempts))
     return table
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +156,21 @@ def gather_rows(own: torch.Tensor) -> torch.Tensor:
     dist.all_gather(rows, own.detach())
     rows[dist.get_rank()] = own
     return torch.cat(rows)
+
+
+def warm_up(forward_backward: Callable[[], object], optimizer: torch.optim.Optimizer) -> None:
+    """Run one step that is not audited: the first one connects, allocates and plans.
+
+    The optimizer steps by zero, so weights stay as they are, and the gradients are dropped.
+    """
+    forward_backward()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.zero_grad()
 
 
 def show(findings: Sequence[Finding], step: int) -> None:

@@ -87,6 +87,9 @@ def main() -> None:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("ranks",))
         model, reference = Declared(options, device, mesh), common.Modulation(options, device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        common.warm_up(
+            lambda: forward_backward(model, place(common.make_batch(options, 0, device), mesh)), optimizer
+        )
         with audit(model, out=options.out) as session:
             for number in range(options.steps):
                 batch = common.make_batch(options, number, device)
