@@ -55,8 +55,8 @@ def _judged(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose median transfer is several times its floor.
 
-    Toll: exposed time per step on the slowest rank. The counterfactual is the same collectives at
-    their floors; the saving is what of the transfer above the floor was exposed.
+    Toll: exposed time per step, on the rank where it is largest. The counterfactual is the same
+    collectives at their floors; the saving is what of the transfer above the floor was exposed.
     """
     limit = MEASURED_FACTOR if context.fabric.measured else MODELLED_FACTOR
     if context.on_cpu:

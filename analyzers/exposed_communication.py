@@ -45,7 +45,7 @@ def find(context: Context) -> list[Finding]:
 
     Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
 
-    Exposed times are per step on the slowest rank; each collective is in one finding only, so the
+    Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
     tolls bill no time twice. The counterfactual is full overlap: the transfer hidden behind the
     step's compute. The saving therefore leaves out time spent waiting for late ranks, which no
     overlap removes, and never exceeds the compute there is. Collectives of unknown exposed time

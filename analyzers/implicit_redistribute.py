@@ -31,9 +31,10 @@ def find(context: Context) -> list[Finding]:
 
     In the optimizer, whose line is the cause and not the module, the layers of a model are one.
 
-    Counts, bytes and times are per step on the slowest rank. The counterfactual is the same step
-    without the collective, so the saving is the whole toll. A collective may also be part of a
-    `redundant-collective` or `latency-bound` finding: those tolls do not add up.
+    Counts, bytes and times are per step, on the rank where they are largest. The counterfactual is the
+    same step without the collective, so the saving is the whole toll; a pending sum has to be reduced
+    once all the same, so there it is the same reduction at the fabric's floor. A collective may also be
+    part of a `redundant-collective` or `latency-bound` finding: those tolls do not add up.
     """
     frame = keep(context.in_steps, context.in_steps["implicit"])
     if frame.empty:
@@ -51,6 +52,9 @@ def find(context: Context) -> list[Finding]:
         before, after = line.text("placements_from"), line.text("placements_to")
         path = f"{before or 'unknown placements'} -> {after or 'unknown placements'}"
         named, module = parameters.of(line), modules.place(line, "modules")
+        # A sum that is pending has to be reduced somewhere, whoever asks for it.
+        needed = line.figures["floor_ns"] if "Partial" in (before or "") else 0
+        saving = None if toll is None or needed is None else max(0, toll - needed)
         findings.append(
             Finding(
                 kind="implicit-redistribute",
@@ -60,7 +64,7 @@ def find(context: Context) -> list[Finding]:
                 f"{place(module, line.text('source'))}",
                 toll_ns=toll,
                 floor_ns=line.figures["floor_ns"],
-                saving_ns=toll,
+                saving_ns=saving,
                 bytes=moved,
                 count=line.count,
                 ranks=line.ranks,
@@ -81,13 +85,13 @@ def find(context: Context) -> list[Finding]:
                     Evidence("collectives in all steps and ranks", line.total),
                     Evidence("of them without a known time or size", line.unknown),
                 ),
-                remedy=_remedy(cause or "the operator", before, after, phase, toll),
+                remedy=_remedy(cause or "the operator", before, after, phase, saving),
             )
         )
     return findings
 
 
-def _remedy(cause: str, before: str | None, after: str | None, phase: str, toll: int | None) -> Remedy:
+def _remedy(cause: str, before: str | None, after: str | None, phase: str, saving: int | None) -> Remedy:
     """Return what placement would have spared the collective, as far as the placements tell."""
     moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
     code = None
@@ -103,6 +107,18 @@ def _remedy(cause: str, before: str | None, after: str | None, phase: str, toll:
             "may stay sharded, redistribute to Shard instead: a reduce-scatter sends half of the bytes."
         )
         code = "x = x.redistribute(placements=[Shard(0)])  # before the operator, on this mesh dimension"
+    elif ("partial", "shard") in moves:
+        what = "The gradient" if phase == "optimizer" else f"An operand of {cause}"
+        text = (
+            f"{what} is a pending sum, reduced and scattered where it is used. Once is needed; do it "
+            "explicitly and before all its uses. It is pending because an operator ran on operands sharded "
+            "along another axis than its result: sharding them along one axis may spare the sum altogether."
+        )
+        code = (
+            "p.grad = p.grad.redistribute(placements=p.placements)"
+            if phase == "optimizer"
+            else f"x = x.redistribute(placements=[{(after or '').strip('()')}])  # before the operator"
+        )
     elif ("shard", "replicate") in moves and cause.removeprefix("aten.").split(".")[0] in MATMULS:
         text = (
             f"One operand of {cause} is sharded and the other does not fit, so it is gathered. Shard the "
@@ -126,5 +142,8 @@ def _remedy(cause: str, before: str | None, after: str | None, phase: str, toll:
             f"Give the operands placements that {cause} takes as they are, or redistribute once, "
             "explicitly, before all uses."
         )
-    counterfactual = f"the same step without this redistribute ({duration(toll)} exposed)"
-    return Remedy(text=text, code=code, counterfactual=None if toll is None else counterfactual)
+    if "Partial" in (before or ""):
+        counterfactual = "the same reduction, explicit, at the fabric's floor"
+    else:
+        counterfactual = f"the same step without this redistribute ({duration(saving)} exposed)"
+    return Remedy(text=text, code=code, counterfactual=None if saving is None else counterfactual)

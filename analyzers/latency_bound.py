@@ -133,8 +133,8 @@ def claimed(context: Context) -> tuple[pd.DataFrame, list[Line]]:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group, op, dtype, phase and line.
 
-    Counts, bytes and times are per step on the slowest rank. The counterfactual is one message per
-    burst, with all its bytes, at its floor. Nothing is said where the fabric is unknown.
+    Counts, bytes and times are per step, on the rank where they are largest. The counterfactual is one
+    message per burst, with all its bytes, at its floor. Nothing is said where the fabric is unknown.
     """
     frame, lines = claimed(context)
     by_code = frame.groupby("code") if lines else None

@@ -86,7 +86,7 @@ def _on_every_rank(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool
 def find(context: Context) -> list[Finding]:
     """Return one finding a pair of lines, cause, parameter, group and phase class.
 
-    Counts, bytes and times are those of the repeats alone, per step on the slowest rank. The
+    Counts, bytes and times are those of the repeats alone, per step, on the rank where they are largest. The
     counterfactual is the same step with the first result kept, so the saving is the whole toll.
     """
     frame = repeats(context)

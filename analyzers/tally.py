@@ -61,7 +61,7 @@ class Line:
     first: dict[str, Any]
     """Its first row, to read what all its rows share."""
     figures: dict[str, int | None]
-    """Value name -> per step on the slowest rank; None unknown."""
+    """Value name -> per step, on the rank where it is largest; None unknown."""
     count: int
     """Rows per step and rank, at least 1."""
     total: int

@@ -98,7 +98,8 @@ def render(report: Report) -> str:
 <main>
 <section id="bill-section" aria-labelledby="bill">
 <h2 id="bill">The bill</h2>
-<p class="lead">Errors first, then by toll. Times and bytes are per step, on the slowest rank.</p>
+<p class="lead">Errors first, then by toll. Times and bytes are per step, each on the rank where it is
+largest.</p>
 {bill(report)}
 </section>
 {"".join(_section(part) for part in sections)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.text import clip
-from shardtoll.ledger import Finding, Report
+from shardtoll.ledger import Finding, Report, Step
+from shardtoll.ledger.tables import to_records
 
 FINDINGS_SHOWN: Final = 4
 _MOST_TITLE: Final = 240
@@ -80,14 +81,20 @@ def _flops(report: Report) -> str:
     return f"{human.work(done)}, {human.work(needed)} needed ({done / needed:.3g}x)"
 
 
+def _worst(report: Report, time_of: Callable[[Step], int]) -> str:
+    """Return the mean over steps of a time, in each step on the rank where it is largest."""
+    largest: dict[int, int] = {}
+    for step in to_records("steps", report.tables["steps"]):
+        largest[step.step] = max(largest.get(step.step, 0), time_of(step))
+    return human.duration(sum(largest.values()) / len(largest)) if largest else human.UNKNOWN
+
+
 def _exposed(report: Report) -> str:
-    worst = max(summary.rank_times(report), key=lambda time: time.parts_ns[1], default=None)
-    return human.UNKNOWN if worst is None else human.duration(worst.parts_ns[1])
+    return _worst(report, lambda step: step.exposed_comm_ns)
 
 
 def _step(report: Report) -> str:
-    worst = summary.slowest(summary.rank_times(report))
-    return human.UNKNOWN if worst is None else human.duration(worst.total_ns)
+    return _worst(report, lambda step: step.duration_ns - step.capture_ns)
 
 
 def _collectives(report: Report) -> str:
@@ -107,7 +114,7 @@ def _duplicated(report: Report) -> str:
 
 
 def rows(attempts: Sequence[Attempt]) -> list[Row]:
-    """Return the comparison's lines; times, bytes and counts are per step, on the rank that has most."""
+    """Return the comparison's lines; figures are per step, each on the rank where it is largest."""
     questions = (
         ("gradient", gradient_verdict),
         ("matmul FLOPs, all ranks", _flops),
@@ -115,7 +122,7 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
         ("collectives", _collectives),
         ("message bytes", lambda report: human.size(_per_step_and_rank(report, "message_bytes"))),
         ("exposed communication", _exposed),
-        ("step, capture included", _step),
+        ("step, capture left out", _step),
     )
     return [Row(label, tuple(ask(attempt.report) for attempt in attempts)) for label, ask in questions]
 

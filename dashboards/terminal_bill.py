@@ -36,9 +36,7 @@ def bill(report: Report, width: int) -> RenderableType:
         for severity, several in (("error", "errors"), ("warning", "warnings"), ("info", "infos"))
     ]
     head = Text("the bill", style="bold")
-    head.append(
-        f" ({', '.join(counts)}); times and bytes are per step, on the slowest rank", style="not bold"
-    )
+    head.append(f" ({', '.join(counts)}); per step, each on the rank where it is largest", style="not bold")
     if width < TABLE_WIDTH:
         return Group(head, *_blocks(rows, report.run))
     return Group(head, _table(rows, report.run, width), *_codes(rows))

@@ -93,14 +93,16 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the bill. Times and bytes are per step, on the slowest rank."""
+    """One line of the bill. Times and bytes are per step, each on the rank where it is largest."""
 
     kind: str
     severity: Severity
     title: str
     """One plain sentence with the numbers that matter."""
     toll_ns: int | None
-    """What it costs per step: exposed ns on the slowest rank plus duplicated compute ns; None unknown."""
+    """What it costs per step, on the rank where that is most: exposed plus duplicated compute; None unknown.
+
+    Findings may cost most on different ranks, so their tolls do not add up to one rank's step."""
     floor_ns: int | None
     """The least the fabric allows for what is really needed; None unknown or not applicable."""
     saving_ns: int | None

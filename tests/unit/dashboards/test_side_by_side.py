@@ -1,0 +1,117 @@
+"""The comparison of attempts: its figures from known reports, its two faces, hostile names."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shardtoll.dashboards import side_by_side_page, side_by_side_terminal
+from shardtoll.dashboards.side_by_side import Attempt, bill_lines, rows
+from shardtoll.ledger import Evidence, Finding, Notice, Report, Step, Where
+from shardtoll.ledger.tables import to_table
+from tests import sample_reports
+
+
+def with_tables(report: Report, **tables: list[Any]) -> Report:
+    changed = {name: to_table(name, records) for name, records in tables.items()}
+    return replace(report, tables={**report.tables, **changed})
+
+
+def cell(report: Report, label: str) -> str:
+    found = {row.label: row.cells[0] for row in rows([Attempt("a", "lesson", report)])}
+    return found[label]
+
+
+def wrong(title: str = "gradient of weight is wrong") -> Finding:
+    return Finding(
+        "wrong-gradient", "error", title, None, None, None, None, 1, (0,), Where(parameter="weight")
+    )
+
+
+def test_a_gradient_is_right_only_where_somebody_looked() -> None:
+    bare = sample_reports.empty()
+    assert cell(bare, "gradient") == "not checked"
+    checked = with_tables(bare, notices=[Notice(0, "gradients-checked", "all equal", None)])
+    assert cell(checked, "gradient") == "right"
+    assert cell(replace(checked, findings=(wrong(),)), "gradient") == "WRONG: gradient of weight is wrong"
+
+
+def test_times_are_the_mean_over_steps_of_the_worst_rank() -> None:
+    steps = [
+        Step(0, 0, 0, 100, 40, 50, 0, 0, 10, 10),
+        Step(0, 1, 0, 90, 80, 10, 0, 0, 0, 0),
+        Step(1, 0, 200, 60, 50, 10, 0, 0, 0, 0),
+        Step(1, 1, 200, 70, 40, 30, 0, 0, 0, 0),
+    ]
+    report = with_tables(sample_reports.empty(), steps=steps)
+    assert cell(report, "exposed communication") == "40 ns"
+    assert cell(report, "step, capture left out") == "80 ns"
+
+
+def test_unknown_stays_unknown() -> None:
+    report = with_tables(sample_reports.empty(), steps=[], collectives=[], computes=[])
+    for label in ("exposed communication", "collectives", "message bytes", "matmul FLOPs, all ranks"):
+        assert cell(report, label) == "unknown"
+
+
+def test_duplicated_flops_give_a_factor() -> None:
+    report = sample_reports.report()
+    done = sum(c["flops"] for c in report.tables["computes"].to_pylist() if c["step"] is not None)
+    steps = len({s["step"] for s in report.tables["steps"].to_pylist()})
+    assert done, "the sample has operators"
+    spare = done // steps // 2
+    twice = Finding(
+        "duplicated-compute",
+        "warning",
+        "twice",
+        7,
+        None,
+        7,
+        None,
+        1,
+        (0, 1),
+        evidence=(Evidence("FLOPs done", 2 * spare, "FLOP"), Evidence("FLOPs needed", spare, "FLOP")),
+    )
+    found = replace(report, findings=(twice,))
+    assert "needed (2x)" in cell(found, "matmul FLOPs, all ranks")
+    assert cell(found, "duplicated compute") == "7 ns"
+    assert cell(replace(report, findings=()), "duplicated compute") == "none"
+
+
+def test_the_bill_is_cut_and_says_so() -> None:
+    report = replace(sample_reports.empty(), findings=tuple(wrong(str(n)) for n in range(6)))
+    lines = bill_lines(Attempt("a", "l", report))
+    assert lines[0] == "1. wrong-gradient: weight"
+    assert lines[-1] == "and 2 more on its own page"
+    assert bill_lines(Attempt("a", "l", sample_reports.empty())) == ["nothing found"]
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_the_terminal_shows_every_attempt_whole(width: int) -> None:
+    attempts = [
+        Attempt(name, f"lesson of {name}", sample_reports.report()) for name in ("one", "two", "three")
+    ]
+    out = io.StringIO()
+    Console(file=out, width=width).print(side_by_side_terminal.renderable(attempts, width))
+    text = out.getvalue()
+    assert "…" not in text, "nothing is cut silently"
+    words = " ".join(text.replace("│", " ").split())
+    for attempt in attempts:
+        assert attempt.name in text
+        if width == 60:
+            assert attempt.lesson in words
+
+
+def test_the_page_escapes_and_repeats_itself_to_the_byte() -> None:
+    attempts = [Attempt("<script>alert(1)</script>", '"><b>', sample_reports.hostile(), 'x" onclick="y')]
+    page = side_by_side_page.render("a & b", "<i>lead</i>", attempts)
+    assert page == side_by_side_page.render("a & b", "<i>lead</i>", attempts)
+    assert "<script" not in page
+    assert 'href="x&quot; onclick=&quot;y"' in page
+    assert "a &amp; b" in page
+    assert "&lt;i&gt;lead" in page
+    assert "default-src 'none'" in page
