@@ -117,7 +117,7 @@ def _remedy(cause: str, before: str | None, after: str | None, phase: str, savin
         code = (
             "p.grad = p.grad.redistribute(placements=p.placements)"
             if phase == "optimizer"
-            else f"x = x.redistribute(placements=[{(after or '').strip('()')}])  # before the operator"
+            else f"x = x.redistribute(placements=[{(after or '()')[1:-1]}])  # before the operator"
         )
     elif ("shard", "replicate") in moves and cause.removeprefix("aten.").split(".")[0] in MATMULS:
         text = (
