@@ -29,6 +29,10 @@ _OURS: Final = tuple(
     os.path.join(_HERE, folder) + os.sep
     for folder in ("profiler", "analyzers", "ledger", "cli", "dashboards")
 )
+_MACHINE_MADE: Final = ("<frozen", "<eval_with_key", "<__", "<attrs")
+"""File names of code that nobody wrote; `<string>`, `<stdin>` and notebook cells are the user's."""
+_GENERATED: Final = "torchinductor"
+"""Part of the path of code that torch.compile wrote; the line that called it is the user's."""
 _LIBRARIES: Final = tuple(
     {
         path + os.sep
@@ -226,7 +230,7 @@ class Stack:
             known = _Known(
                 code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False
             )
-        elif path.startswith(("<", *_OURS)):
+        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _GENERATED in path:
             known = _Known(code, None, None, False)
         else:
             known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))
@@ -264,6 +268,8 @@ class Stack:
 
 def _short(path: str) -> str:
     """Return the path as a user would name it: below the working folder, else its last two parts."""
+    if path.startswith("<"):
+        return path
     relative = os.path.relpath(path) if not path.startswith(_LIBRARIES) else path
     if relative.startswith(("..", os.sep)):
         return os.path.join(*path.split(os.sep)[-2:])
