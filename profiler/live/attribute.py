@@ -6,7 +6,6 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import nn
 
 from shardtoll.profiler.live.decode import Tensors
 from shardtoll.profiler.live.flops import has_flops
@@ -99,8 +98,8 @@ class Attribution:
         """Note that the autograd nodes made since the last call belong to the line now running."""
         first = max(self._next_node, next_node - _MAX_JUMP)
         self._next_node = next_node
-        cause = self._stack.cause(frame, whole=False)
-        place = (self._module(cause), cause.source, cause.api)
+        cause = self._stack.cause(frame, to_module=True)
+        place = (self._module(cause, frame), cause.source, cause.api)
         for node in range(first, next_node):
             self._nodes[node] = place
 
@@ -109,20 +108,22 @@ class Attribution:
         """The sequence number that the next autograd node had when last looked at."""
         return self._next_node
 
-    def _module(self, cause: Cause) -> str | None:
+    def _module(self, cause: Cause, frame: FrameType) -> str | None:
         if cause.module_name is not None:
             return clean(cause.module_name)
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
-        if name is None and isinstance(cause.root, nn.Module):
-            self._names.add_root(cause.root)
+        if name is None:
+            # The walk may have stopped at the nearest module: names come from the outermost one.
+            root = self._stack.cause(frame).root
+            self._names.add_root(cause.module if root is None else root)
             self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
             name = self._names.module(cause.module)
         return name
 
-    def _phase(self, cause: Cause) -> str:
-        if torch._C._current_graph_task_id() != -1:
+    def _phase(self, cause: Cause, in_backward: bool) -> str:
+        if in_backward:
             self._backward_ran = True
             self._gradients_noted = False
             return "recompute" if cause.phase == "recompute" else "backward"
@@ -135,25 +136,27 @@ class Attribution:
 
     def place(self, frame: FrameType, inputs: Tensors = ()) -> tuple[Place, Cause]:
         """Return where the operator called from `frame` came from, and the stack's raw facts."""
-        cause = self._stack.cause(frame)
+        in_backward = torch._C._current_graph_task_id() != -1
+        node = torch._C._current_autograd_node() if in_backward else None
+        number = node._sequence_nr() if node is not None else None
+        known = self._nodes.get(number) if number is not None else None
+        cause = self._stack.cause(frame, to_engine=known is not None, to_module=not in_backward)
         for spec in (cause.from_spec, cause.to_spec):
             mesh = getattr(spec, "mesh", None)
             if mesh is not None:
                 self._groups.note_mesh(mesh)
-        phase = self._phase(cause)
-        module = self._module(cause)
+        phase = self._phase(cause, in_backward)
+        module = self._module(cause, frame)
         source, api = cause.source, cause.api
         parameter = self._parameter(cause, phase, inputs)
         if phase == "backward":
-            node = torch._C._current_autograd_node()
-            number = node._sequence_nr() if node is not None else None
             if number == _LEAF:
                 variable = getattr(node, "variable", None)
                 parameter = parameter or self._names.parameter(variable)
                 # Nothing in Python asked, and a gradient was just finished: DDP's reducer.
                 api = api if cause.from_python else "DistributedDataParallel.reducer"
-            elif number is not None and number in self._nodes:
-                forward_module, forward_source, forward_api = self._nodes[number]
+            elif known is not None:
+                forward_module, forward_source, forward_api = known
                 module = module if module is not None else forward_module
                 source = forward_source or source
                 if api is None or api.startswith(FUNCOL):

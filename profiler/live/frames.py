@@ -237,11 +237,12 @@ class Stack:
         self._known[id(code)] = known
         return known
 
-    def cause(self, frame: FrameType | None, *, whole: bool = True) -> Cause:
-        """Return what the stack from `frame` outward says.
+    def cause(self, frame: FrameType | None, *, to_engine: bool = False, to_module: bool = False) -> Cause:
+        """Return what the stack from `frame` outward says; all of it, unless told where to stop.
 
-        With `whole` false the walk ends once the nearest module and user line are known: enough to
-        note which forward line an autograd node belongs to.
+        `to_engine` stops at autograd's engine, for who knows the forward line from elsewhere.
+        `to_module` stops once the nearest module and user line are known: outside of backward nothing
+        further out says more about an operator.
         """
         cause = Cause()
         table = self._known
@@ -258,7 +259,9 @@ class Stack:
                         cause.source = f"{known.place}:{frame.f_lineno} ({code.co_name})"
                 elif cause.in_library is None and cause.source is None:
                     cause.in_library = f"{known.place}:{frame.f_lineno} ({code.co_name})"
-            if not whole and cause.source is not None and cause.module is not None:
+            if to_module and cause.source is not None and cause.module is not None:
+                break
+            if to_engine and cause.phase is not None:
                 break
             frame = frame.f_back
         if cause.source is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -30,12 +31,15 @@ _SHORT_DTYPES = {
 }
 
 
+@functools.lru_cache(maxsize=4096)
+def _shape_text(dtype: torch.dtype, shape: torch.Size) -> str:
+    name = _SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+    return f"{name}[{','.join(map(str, shape))}]"
+
+
 def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
     """Return shapes as `f32[64,32] f32[32,16]`."""
-    return " ".join(
-        f"{_SHORT_DTYPES.get(t.dtype, str(t.dtype).removeprefix('torch.'))}[{','.join(map(str, t.shape))}]"
-        for t in tensors
-    )
+    return " ".join(_shape_text(t.dtype, t.shape) for t in tensors)
 
 
 class Recorder:

@@ -221,3 +221,11 @@ def test_another_threads_operators_are_left_alone() -> None:
         thread.join()
     assert results[0].sum() == 64
     assert rows(session, "computes") == []
+
+
+def test_without_a_model_names_come_from_the_outermost_module() -> None:
+    model = nn.Sequential(Block(), Block())
+    with audit() as session:
+        train(model)
+    modules = [c["module"] for c in rows(session, "computes") if c["phase"] == "forward"]
+    assert modules == ["0.up", "0.down", "1.up", "1.down"]
