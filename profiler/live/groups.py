@@ -18,14 +18,6 @@ def initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def sequence_number(group: Any) -> int | None:
-    """Return how many collectives the group has issued; None where its backend does not count."""
-    try:
-        return int(group._get_sequence_number_for_group())
-    except (RuntimeError, AttributeError):
-        return None
-
-
 class Groups:
     """Knows every group seen; `mesh` collects dimension name -> size of the meshes seen."""
 
@@ -35,6 +27,23 @@ class Groups:
         self._mesh_dims: dict[str, str] = {}
         self._meshes: set[int] = set()
         self._kept_meshes: list[Any] = []
+        self._uncounted: set[str] = set()
+        """Groups whose backend keeps no sequence number; asking costs an exception each time."""
+
+    def sequence_number(self, group: Any) -> int | None:
+        """Return how many collectives the group has issued; None where its backend does not count."""
+        name = str(group.group_name)
+        if name in self._uncounted:
+            return None
+        try:
+            return int(group._get_sequence_number_for_group())
+        except (RuntimeError, AttributeError):
+            self._uncounted.add(name)
+            return None
+
+    def sequence_numbers(self) -> dict[str, int | None]:
+        """Return the sequence number of each of this rank's groups, by name."""
+        return {str(group.group_name): self.sequence_number(group) for group in live_groups()}
 
     def note_mesh(self, mesh: Any) -> None:
         """Learn from a DeviceMesh which group spans which dimension."""
@@ -93,8 +102,3 @@ def live_groups() -> list[Any]:
     world = getattr(torch.distributed.distributed_c10d, "_world", None)
     known = list(getattr(world, "pg_map", ())) or [dist.group.WORLD]
     return [group for group in known if dist.get_rank(group) >= 0]
-
-
-def sequence_numbers() -> dict[str, int | None]:
-    """Return the sequence number of each of this rank's groups, by name."""
-    return {str(group.group_name): sequence_number(group) for group in live_groups()}

@@ -15,7 +15,7 @@ from shardtoll.profiler.live.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.decode import Call, Tensors
 from shardtoll.profiler.live.fingerprint import Fingerprints
-from shardtoll.profiler.live.groups import Groups, sequence_number, sequence_numbers
+from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
 from shardtoll.profiler.live.rows import make_rows
@@ -72,7 +72,7 @@ class Recorder:
         self.attribution.new_step()
         self._results.clear()
         self._spans_running = self.host_times and self._spans.start()
-        self.region = Region(step, 0, sequence_numbers(), light=step is None)
+        self.region = Region(step, 0, self.groups.sequence_numbers(), light=step is None)
         self.region.start_ns = self.now_ns()
 
     def end(self) -> StepRows | None:
@@ -90,7 +90,7 @@ class Recorder:
             rank=self.rank,
             spans=raw,
             prints=prints,
-            sequence_at_end=sequence_numbers(),
+            sequence_at_end=self.groups.sequence_numbers(),
             mesh_dim_of=self._mesh_dim_of,
             clock=self.clock,
             epoch_ns=self.epoch_ns,
@@ -140,7 +140,7 @@ class Recorder:
             issue_ns=issue_ns,
             tickets=self._tickets(call.inputs),
         )
-        pending.growth = -(sequence_number(call.group) or 0)
+        pending.growth = -(self.groups.sequence_number(call.group) or 0)
         if torch._C._current_graph_task_id() != -1:
             self._watch_drain()
         elif not cause.from_python:
@@ -150,7 +150,7 @@ class Recorder:
     def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
         """Note that the collective has been handed over."""
         assert self.region is not None
-        number = sequence_number(call.group)
+        number = self.groups.sequence_number(call.group)
         pending.growth = 0 if number is None else pending.growth + number
         pending.seq = number
         if self._issued_by_cpp:
@@ -242,13 +242,13 @@ class Excluded:
 
     def __enter__(self) -> None:
         self._begun_ns = self._recorder.now_ns()
-        self._before = sequence_numbers()
+        self._before = self._recorder.groups.sequence_numbers()
 
     def __exit__(self, *_: object) -> None:
         region = self._recorder.region
         if region is None:
             return
-        for name, after in sequence_numbers().items():
+        for name, after in self._recorder.groups.sequence_numbers().items():
             before = self._before.get(name, 0)
             if after is not None and before is not None:
                 region.uncounted[name] = region.uncounted.get(name, 0) + after - before
