@@ -9,7 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.tally import Line, keep, tally
-from shardtoll.analyzers.words import duration, times
+from shardtoll.analyzers.words import times
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 MEASURED_FACTOR: Final = 2.0
@@ -93,9 +93,8 @@ def _finding(
     return Finding(
         kind="below-roofline",
         severity="warning",
-        title=f"{op} on {line.first['net']} takes {factor:.1f} times what {fabric.name} allows: "
-        f"{duration(float(rows['transfer_ns'].median()))} where {duration(float(rows['floor_ns'].median()))} "
-        f"would do, {times(line.count, 'time')} a step",
+        title=f"{op} on {line.first['net']} takes {factor:.1f} times what {fabric.name} allows (median of "
+        f"{times(seen, 'collective')}, waiting left out), {times(line.count, 'time')} a step",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=None if toll is None or saving is None else min(toll, saving),

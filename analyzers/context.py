@@ -34,7 +34,7 @@ class Context:
     steps: tuple[int, ...]
     """Numbers of the surveyed steps: those that at least one rank finished."""
     step_ns: float | None
-    """Mean duration of a step on its slowest rank, capture's own work left out; None without steps."""
+    """Mean duration of a step on the slowest rank, capture's own work left out; None without steps."""
 
     @property
     def in_steps(self) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     step_rows = ledger.frame("steps")
     own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
-    durations = own_work.groupby(step_rows["step"]).max().to_numpy(dtype=np.float64)
+    durations = own_work.groupby(step_rows["rank"]).mean().to_numpy(dtype=np.float64)
     return Context(
         ledger=ledger,
         fabric=fabric,
@@ -89,5 +89,5 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         notices=ledger.frame("notices"),
         matches=matches,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
-        step_ns=float(durations.mean()) if len(durations) else None,
+        step_ns=float(durations.max()) if len(durations) else None,
     )

@@ -11,7 +11,7 @@ import pandas as pd
 from shardtoll.analyzers import exposed_remedies, latency_bound, redundant_collective
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
-from shardtoll.analyzers.tally import Line, keep, tally
+from shardtoll.analyzers.tally import Line, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
 
@@ -80,18 +80,22 @@ def _severity(context: Context, share: float) -> Severity:
 def _finding(context: Context, line: Line, module: str | None) -> Finding:
     op, phase = str(line.first["op"]), str(line.first["phase"])
     floor = line.figures["floor_ns"]
+    in_all = " in all" if line.count > 1 else ""
     against = "" if floor is None else f"; floor {duration(floor)}"
     return _made(
         context,
         line,
-        f"{times(line.count, op)} of {size(line.figures['message_bytes'])} on {line.first['net']} in {phase}"
+        f"{times(line.count, op)}, {size(line.figures['message_bytes'])}{in_all}, on {line.first['net']} in "
+        f"{phase}"
         f"{place(module, line.text('source'))}{against}",
         replace(
             line.where("phase", "source", "group", "mesh_dim", op=op),
             module=module,
             parameter=line.text("parameter") if line.count == 1 else None,
         ),
-        exposed_remedies.remedy(line.text("caused_by_op") or "", op, phase),
+        exposed_remedies.remedy(
+            line.text("caused_by_op") or "", op, phase, number(line.first["message_bytes"])
+        ),
     )
 
 

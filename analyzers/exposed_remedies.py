@@ -44,18 +44,17 @@ _ADVICE: Final = (
         "model.set_requires_gradient_sync(is_last_micro_batch)",
     ),
     _Advice(
-        "DistributedDataParallel",
-        "all_reduce",
+        "DistributedDataParallel.buffers",
         None,
-        "Use smaller buckets, so that the first ones are reduced while backward goes on.",
-        "DistributedDataParallel(model, bucket_cap_mb=5)  # torch's default is 25",
+        None,
+        "DDP sends the module's buffers at every forward; where they are equal on all ranks anyway, do not.",
+        "DistributedDataParallel(model, broadcast_buffers=False)",
     ),
     _Advice(
         "DistributedDataParallel",
+        "broadcast",
         None,
-        None,
-        "Buffers are sent at every forward; where they are equal on all ranks anyway, do not.",
-        "DistributedDataParallel(model, broadcast_buffers=False)",
+        "DDP agrees on its buckets once, in the first steps: survey later steps, and this is gone.",
     ),
     *(
         _Advice(
@@ -93,8 +92,35 @@ _ADVICE: Final = (
 )
 
 
-def remedy(cause: str, op: str, phase: str) -> Remedy:
-    """Return the first advice that fits the cause (`FSDP.unshard`, `all_reduce`, ...), op and phase."""
+LEAST_BUCKET_BYTES: Final = 1 << 20
+"""DDP's own first bucket (torch: `_DEFAULT_FIRST_BUCKET_BYTES`): smaller ones cost more than they hide."""
+
+
+def _smaller_buckets(message_bytes: int | None) -> Remedy:
+    """Return advice for a DDP bucket of that size."""
+    if message_bytes is None or message_bytes < 2 * LEAST_BUCKET_BYTES:
+        return Remedy(
+            text="The last bucket of a backward has nothing left to hide behind, and this one is small "
+            "already: more work after it (a larger batch, the layers that finish last in a bucket of their "
+            "own) or a reduction in bf16 would help, smaller buckets would not.",
+            counterfactual=COUNTERFACTUAL,
+        )
+    half_mib = message_bytes / 2 / (1 << 20)
+    return Remedy(
+        text=f"A bucket of {message_bytes / 1e6:.3g} MB waits for its last gradient. Smaller ones are "
+        "reduced while backward goes on; only the last has nothing left to hide behind.",
+        code=f"DistributedDataParallel(model, bucket_cap_mb={half_mib:.3g})",
+        counterfactual=COUNTERFACTUAL,
+    )
+
+
+def remedy(cause: str, op: str, phase: str, message_bytes: int | None = None) -> Remedy:
+    """Return the first advice that fits the cause (`FSDP.unshard`, `all_reduce`, ...), op and phase.
+
+    `message_bytes` is the size of one message; advice on bucket sizes depends on it.
+    """
+    if cause == "DistributedDataParallel.reducer":
+        return _smaller_buckets(message_bytes)
     for advice in _ADVICE:
         fits_op = advice.op is None or advice.op == op
         fits_phase = advice.phase is None or advice.phase == phase

@@ -1,10 +1,9 @@
 """Per-step figures of many groups of rows at once, with unknown kept apart from zero.
 
-A figure of a finding is a mean over the surveyed steps. Of each step it is the figure of the rank
-on which it is largest (the slowest rank: the one everybody waits for), and a step in which the
-rows do not occur counts as zero. A rank whose rows of a step include an unknown value has an
-unknown sum; it is left out, and a step of which nothing is known is left out of the mean. Where
-nothing is known at all the figure is NA.
+A figure of a finding is a rank's mean over the surveyed steps, on the rank where that is largest: so it
+is never more than the same rank's row in the table of the step. A step in which the rows do not occur
+counts as zero. A rank's step whose rows include an unknown value has an unknown sum and is left out of
+that rank's mean. Where nothing is known at all the figure is NA.
 """
 
 from __future__ import annotations
@@ -143,14 +142,16 @@ def tally(
 
 
 def _figure(per_rank: pd.DataFrame, name: str, steps: int, groups: int, over_ranks: str) -> list[int | None]:
-    known = keep(per_rank, per_rank[f"{name} known"])
-    of_step = known.groupby(["code", "step"])[name].agg(over_ranks).groupby(level=0)
-    every = range(groups)
-    total = of_step.sum().reindex(every, fill_value=0).to_numpy(dtype=np.float64)
-    with_known = of_step.size().reindex(every, fill_value=0).to_numpy(dtype=np.int64)
-    seen = per_rank.drop_duplicates(["code", "step"]).groupby("code").size().to_numpy(dtype=np.int64)
-    counted = steps - (seen - with_known)
-    return [
-        None if known_steps == 0 else round(float(of_all) / int(over))
-        for of_all, known_steps, over in zip(total, with_known, counted, strict=True)
-    ]
+    """Return for each group: of each rank the mean over its steps of known value, then over the ranks."""
+    is_known = per_rank[f"{name} known"]
+    rows = per_rank.assign(
+        known_sum=per_rank[name].where(is_known, 0),
+        known_steps=is_known.astype(np.int64),
+        unknown_steps=(~is_known).astype(np.int64),
+    )
+    of_rank = rows.groupby(["code", "rank"])[["known_sum", "known_steps", "unknown_steps"]].sum()
+    # A rank of which no row is known says nothing; steps without rows do not make that a zero.
+    counted = (steps - of_rank["unknown_steps"]).where(of_rank["known_steps"] > 0)
+    means = (of_rank["known_sum"] / counted).groupby(level=0).agg(over_ranks)
+    found = means.reindex(range(groups)).to_numpy(dtype=np.float64)
+    return [None if np.isnan(value) else round(float(value)) for value in found]

@@ -82,11 +82,12 @@ def _flops(report: Report) -> str:
 
 
 def _worst(report: Report, time_of: Callable[[Step], int]) -> str:
-    """Return the mean over steps of a time, in each step on the rank where it is largest."""
-    largest: dict[int, int] = {}
+    """Return a time's mean over steps, on the rank where that is largest."""
+    of_rank: dict[int, list[int]] = {}
     for step in to_records("steps", report.tables["steps"]):
-        largest[step.step] = max(largest.get(step.step, 0), time_of(step))
-    return human.duration(sum(largest.values()) / len(largest)) if largest else human.UNKNOWN
+        of_rank.setdefault(step.rank, []).append(time_of(step))
+    means = [sum(times) / len(times) for times in of_rank.values()]
+    return human.duration(max(means)) if means else human.UNKNOWN
 
 
 def _exposed(report: Report) -> str:

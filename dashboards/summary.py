@@ -118,13 +118,9 @@ def headline(report: Report) -> str:
     title = clip(top.title, 300).rstrip(".")
     if errors:
         return f"{human.plural(errors, 'error')}, to be mended before any cost: {title}."
-    worst = slowest(rank_times(report))
     if top.toll_ns is None:
         return f"First on the bill: {title}. What it costs is unknown."
-    cost = f"{human.duration(top.toll_ns)} a step"
-    if worst is not None and worst.total_ns > 0:
-        cost += f" of the slowest rank's {human.duration(worst.total_ns)}"
-    return f"Dearest: {title}. It costs {cost}."
+    return f"Dearest: {title}. It costs {human.duration(top.toll_ns)} a step."
 
 
 def places(finding: Finding) -> list[tuple[str, str]]:

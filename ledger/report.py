@@ -134,6 +134,10 @@ class Report:
             ) from error
         return cls.from_json(text, str(path))
 
+    def __repr__(self) -> str:
+        run, kinds = self.run, [finding.kind for finding in self.findings]
+        return f"<Report of {len(run.ranks_seen)}/{run.world_size} ranks, {len(kinds)} findings: {kinds[:5]}>"
+
     def _repr_html_(self) -> str:
         html: str = part("notebook")(self)
         return html

@@ -88,6 +88,12 @@ def _engine(_: FrameType, cause: Cause) -> None:
     cause.settled = True
 
 
+def _ddp_buffers(_: FrameType, cause: Cause) -> None:
+    if not cause.settled:
+        cause.api = "DistributedDataParallel.buffers"
+        cause.settled = True
+
+
 def _recompute(_: FrameType, cause: Cause) -> None:
     if cause.phase is None:
         cause.phase = "recompute"
@@ -183,6 +189,7 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("distributed/tensor/_api.py", "distribute_tensor"): _api("distribute_tensor"),
     ("distributed/tensor/_api.py", "to_local"): _api("DTensor.to_local"),
     ("distributed/tensor/_api.py", "from_local"): _api("DTensor.from_local"),
+    ("nn/parallel/distributed.py", "_sync_buffers"): _ddp_buffers,
     ("nn/parallel/distributed.py", "*"): _api("DistributedDataParallel"),
     **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
     **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},

@@ -26,6 +26,8 @@ _CHUNK_BYTES: Final = 4 << 20
 """torch's TCP store refuses values above 8 MiB."""
 _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
+_PATIENCE_S: Final = 3.0
+"""After this long the user is told which ranks are waited for."""
 _opened = 0
 
 
@@ -90,14 +92,16 @@ class Meeting:
         """
         if self._store is None:
             return
-        limit = timedelta(seconds=_OPENING_LIMIT_S)
         self._store.set(f"open/{self.rank}", "1")
-        try:
-            self._store.wait([f"open/{rank}" for rank in range(self.world_size)], limit)
-        except RuntimeError:
-            log.warning(
-                "shardtoll: not every rank opened its session; rank %d begins without them", self.rank
-            )
+        everyone = [f"open/{rank}" for rank in range(self.world_size)]
+        for limit_s, then in ((_PATIENCE_S, "is waited for"), (_OPENING_LIMIT_S, "is left out")):
+            try:
+                self._store.wait(everyone, timedelta(seconds=limit_s))
+                return
+            except RuntimeError:
+                missing = [rank for rank in range(self.world_size) if not self._store.check([f"open/{rank}"])]
+            if missing and self.rank == 0:
+                log.warning("shardtoll: no session on rank %s, which %s", ", ".join(map(str, missing)), then)
 
     def hand_over(self, data: bytes) -> None:
         """Give this rank's ledger to rank 0; a store that is gone is no error."""
@@ -145,8 +149,8 @@ class Meeting:
         return b"".join(chunks)
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the rank ran on this host and its process has ended."""
+        """Whether the rank never opened a session, or ran on this host and its process has ended."""
         if not self._store.check([f"alive/{rank}"]):
-            return False
+            return True
         them = json.loads(self._store.get(f"alive/{rank}"))
         return them["host"] == socket.gethostname() and not _is_alive(them["pid"])

@@ -83,6 +83,8 @@ class Region:
     """Times in which a copy between devices ran."""
     capture: list[Interval] = field(default_factory=list)
     """Times in which the capture itself worked."""
+    excluded: list[Interval] = field(default_factory=list)
+    """Times that are no part of the step: the gradient check, which the user asked for in its midst."""
     waits: list[Wait] = field(default_factory=list)
     drains: list[Interval] = field(default_factory=list)
     """Times in which C++ may wait for collectives unseen by Python: DDP's reducer at the end of backward

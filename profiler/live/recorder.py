@@ -235,7 +235,7 @@ class Recorder:
 
 
 class Excluded:
-    """Keeps what runs inside it out of the region's counts, and counts its time as capture's own."""
+    """Keeps what runs inside it out of the region: collectives out of the counts, time out of the step."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -252,4 +252,4 @@ class Excluded:
             before = self._before.get(name, 0)
             if after is not None and before is not None:
                 region.uncounted[name] = region.uncounted.get(name, 0) + after - before
-        region.capture.append((self._begun_ns, self._recorder.now_ns()))
+        region.excluded.append((self._begun_ns, self._recorder.now_ns()))

@@ -109,7 +109,7 @@ def make_rows(
     ]
     if region.step is None:
         return StepRows(None, tuple(collectives), tuple(computes))
-    length_ns = end_ns - region.start_ns
+    length_ns = end_ns - region.start_ns - parts.excluded_ns
     step = Step(
         step=region.step,
         rank=rank,
@@ -130,10 +130,11 @@ def make_rows(
 class _Parts:
     """A step's time, split."""
 
-    __slots__ = ("capture_ns", "compute_ns", "copy_ns", "exposed", "idle_ns", "orphan_ns")
+    __slots__ = ("capture_ns", "compute_ns", "copy_ns", "excluded_ns", "exposed", "idle_ns", "orphan_ns")
 
     def __init__(self, cut: list[list[Interval]]) -> None:
-        capture, copies, operators, self.exposed, orphans, compiled, idle = cut
+        excluded, capture, copies, operators, self.exposed, orphans, compiled, idle = cut
+        self.excluded_ns = total_ns(excluded)
         self.capture_ns = total_ns(capture)
         self.copy_ns = total_ns(copies)
         self.compute_ns = total_ns(operators) + total_ns(compiled)
@@ -156,7 +157,7 @@ def _split(
     # Blocked on a collective that an earlier region issued: no record here could carry the time.
     orphans: list[Interval] = [] if region.collectives else waits
     blocked = waits + drained if region.collectives else []
-    layers = (region.capture, region.copies, region.operators, blocked, orphans, compiled)
+    layers = (region.excluded, region.capture, region.copies, region.operators, blocked, orphans, compiled)
     return _Parts(partition(window, layers))
 
 

@@ -32,7 +32,7 @@ from shardtoll.ledger import (
     merge,
 )
 from shardtoll.ledger.pack import pack, unpack
-from shardtoll.ledger.store import clear, read_run, write_rank
+from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.gather import Meeting
@@ -110,7 +110,7 @@ class Session:
         self._backend = str(dist.get_backend()) if live else None
         self._meeting = Meeting(self.rank, self.world_size)
         self._folder = self._out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
-        self._meeting.open(lambda: clear(self._folder))
+        self._meeting.open(self._clear)
         self._writer = RankWriter(self._folder, self.rank, self._meeting.run_id)
         self._groups = Groups()
         self._names = Names(self._model)
@@ -132,6 +132,12 @@ class Session:
         # Until the first session.step() everything counts as one step of its own.
         self._guarded(lambda: self._recorder.begin(0))
         return self
+
+    def _clear(self) -> None:
+        """Make room for this run; an earlier one in the same folder is replaced, and the user told so."""
+        if is_run_folder(self._folder):
+            log.warning("shardtoll: the run in %s is replaced; name another folder to keep it", self._folder)
+        clear(self._folder)
 
     def _install(self) -> None:
         recorder = self._recorder
@@ -271,7 +277,8 @@ class Session:
 
     def _gradients_checked(self, findings: Sequence[Finding]) -> None:
         self._findings.extend(findings)
-        wrong = f"{len(findings)} findings" if findings else "all equal to one device's"
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        wrong = count if findings else "all equal to one device's"
         region = self._recorder.region
         step = None if region is None else region.step
         where = "" if step is None else f" in step {step}"

@@ -13,8 +13,7 @@ from shardtoll.analyzers.exposed_remedies import COUNTERFACTUAL, remedy
         ("FSDP.unshard", "all_gather", "forward", "set_modules_to_forward_prefetch"),
         ("FSDP.unshard", "all_gather", "backward", "set_modules_to_backward_prefetch"),
         ("FSDP.post_backward", "reduce_scatter", "backward", "set_requires_gradient_sync"),
-        ("DistributedDataParallel.reducer", "all_reduce", "backward", "bucket_cap_mb"),
-        ("DistributedDataParallel", "broadcast", "forward", "broadcast_buffers=False"),
+        ("DistributedDataParallel.buffers", "broadcast", "forward", "broadcast_buffers=False"),
         ("RowwiseParallel", "all_reduce", "forward", "SequenceParallel"),
         ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
         ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
@@ -25,6 +24,19 @@ def test_advice_fits_the_cause(cause: str, op: str, phase: str, says: str) -> No
     found = remedy(cause, op, phase)
     assert says in (found.code or "")
     assert found.counterfactual == COUNTERFACTUAL
+
+
+def test_buckets_are_never_advised_to_grow() -> None:
+    large = remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 64 << 20)
+    assert "bucket_cap_mb=32" in (large.code or "")
+    for size in (None, 37, 1 << 20):
+        small = remedy("DistributedDataParallel.reducer", "all_reduce", "backward", size)
+        assert small.code is None
+        assert "smaller buckets would not" in small.text
+
+
+def test_ddps_agreement_on_buckets_is_no_cost_of_later_steps() -> None:
+    assert "once" in remedy("DistributedDataParallel", "broadcast", "forward").text
 
 
 def test_an_unknown_cause_gets_general_advice() -> None:
