@@ -89,7 +89,10 @@ def _finding(
         "interface is used and that no other job shares the link."
     )
     if not fabric.measured:
-        advice += " The fabric's figures were not measured on this machine: calibrate before you conclude."
+        advice += (
+            " The fabric's figures were not measured on this machine: run `shardtoll calibrate` before you "
+            "conclude."
+        )
     return Finding(
         kind="below-roofline",
         severity="warning",

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-COMMANDS: Final = ("demo", "report", "fabrics")
+COMMANDS: Final = ("demo", "report", "fabrics", "calibrate")
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
 Such a file imports typer at its top and no more: `shardtoll --help` imports them all.

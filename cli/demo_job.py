@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from shardtoll.analyzers import run as analyze
-from shardtoll.analyzers.roofline import Fabric, MeasuredPoint, fit_fabric, load_fabric, to_toml
+from shardtoll.analyzers.roofline import Fabric, to_toml
+from shardtoll.cli.calibration import measure_fabric
 from shardtoll.cli.ranks import run_job
 from shardtoll.dashboards import page, side_by_side_page, side_by_side_terminal
 from shardtoll.dashboards.side_by_side import Attempt
@@ -91,17 +91,7 @@ def run(out: Path, width: int | None = None) -> None:
 def _measured(out: Path, progress: _Progress) -> Fabric:
     """Return the fabric of this machine, measured now; it is also written to fabric.toml."""
     progress.begin(f"measuring gloo between {RANKS} ranks, so that floors are real")
-    points_file = out / "calibration.json"
-    run_job(
-        "shardtoll.profiler.calibrate",
-        ["-o", str(points_file), "--limit-s", str(CALIBRATION_S)],
-        ranks=RANKS,
-        limit_s=_JOB_LIMIT_S,
-        log=out / "calibration.log",
-    )
-    points = [MeasuredPoint(**point) for point in json.loads(points_file.read_text())["points"]]
-    provenance = f"measured on this machine: {len(points)} timed collectives between {RANKS} gloo ranks"
-    fabric = fit_fabric(points, load_fabric("loopback-gloo"), provenance)
+    fabric = measure_fabric(RANKS, seconds=CALIBRATION_S, folder=out, limit_s=_JOB_LIMIT_S)
     (out / "fabric.toml").write_text(to_toml(fabric), encoding="utf-8")
     return fabric
 

@@ -91,6 +91,7 @@ class Fabric:
 UNKNOWN: Final = Fabric(
     name="unknown",
     title="no fabric is known for this job",
-    provenance="no shipped fabric fits this job, so floors are unknown; name one or calibrate this machine",
+    provenance="no shipped fabric fits this job, so floors are unknown; name one with --fabric or run "
+    "`shardtoll calibrate`",
 )
 """The fabric of a job we know none for: every cost on it is unknown."""

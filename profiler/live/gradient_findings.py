@@ -8,7 +8,7 @@ from typing import Final
 
 from shardtoll.ledger import Evidence, Finding, Where
 from shardtoll.profiler.live.gradient_diagnosis import Diagnosis, Measured
-from shardtoll.profiler.live.gradient_remedies import remedy_of
+from shardtoll.profiler.live.gradient_remedies import for_all, remedy_of
 from shardtoll.profiler.live.gradient_shards import Partition
 
 GROUP_ABOVE: Final = 20
@@ -82,13 +82,17 @@ def _finding(group: Sequence[Suspect], partitions: Sequence[Partition]) -> Findi
             mesh_dim=None if partition is None else partition.mesh_dim,
         ),
         evidence=_evidence(suspect, group, partition),
-        remedy=remedy_of(
-            diagnosis,
-            suspect.name,
-            partition=partition,
-            partial_hidden=partition is not None and says_replicate(suspect, partition),
-            ddp=suspect.kind == "DDP",
-            weights_differ=bool(drifted_ranks(suspect)),
+        remedy=for_all(
+            remedy_of(
+                diagnosis,
+                parameter,
+                partition=partition,
+                partial_hidden=partition is not None and says_replicate(suspect, partition),
+                ddp=suspect.kind == "DDP",
+                weights_differ=bool(drifted_ranks(suspect)),
+            ),
+            parameter,
+            len(group),
         ),
         confidence="likely" if diagnosis.ambiguous else "certain",
     )

@@ -14,7 +14,9 @@ from shardtoll.profiler.live.gradient_pairs import Pair, pair_buffers, pair_para
 from shardtoll.profiler.live.gradient_ranks import Ranks
 from shardtoll.profiler.live.gradient_tolerance import checked_rtol
 
-_AFTER_BACKWARD = "call check_gradients after loss.backward() and before optimizer.zero_grad()"
+_AFTER_BACKWARD = (
+    "call check_gradients after loss.backward() and before optimizer.zero_grad(), with gradient sync on"
+)
 
 
 def prepared(

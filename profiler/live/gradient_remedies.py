@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.ledger import Remedy
@@ -68,6 +69,16 @@ def remedy_of(
     return Remedy(*_PLAIN[diagnosis.cause])
 
 
+def for_all(remedy: Remedy, name: str, count: int) -> Remedy:
+    """Return the remedy with its code in a loop where several parameters need it, not `name` alone."""
+    one = _get(name)
+    if count == 1 or remedy.code is None or one not in remedy.code:
+        return remedy
+    body = remedy.code.replace(one, "parameter")
+    code = f"for parameter in model.parameters():  # the {count} of this finding\n    {body}"
+    return replace(remedy, code=code)
+
+
 def _declare_partial(diagnosis: Diagnosis, name: str, partition: Partition) -> Remedy:
     local = name.rpartition(".")[2]
     kind = 'Partial("avg")' if diagnosis.factor_name == "mean" else "Partial()"
@@ -83,7 +94,7 @@ def _reduce(diagnosis: Diagnosis, name: str, partition: Partition, ddp: bool) ->
         return Remedy(
             "DDP did not reduce this gradient: leave no_sync() for the last micro-batch's forward, and wrap "
             "the model once all its parameters exist",
-            "model = DistributedDataParallel(model)",
+            "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():",
         )
     group = f', group=mesh.get_group("{partition.mesh_dim}")' if partition.mesh_dim else ""
     gradient = f"{_get(name)}.grad"
@@ -114,7 +125,8 @@ def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:
         )
     if loss_scale(factor):
         return Remedy(
-            "this is the size of a gradient scaler's factor: unscale before the check",
+            "this may be a sum where a mean was meant, or a gradient scaler's factor: compare the two losses, "
+            "and with a scaler unscale before the check",
             "scaler.unscale_(optimizer)",
         )
     return Remedy(

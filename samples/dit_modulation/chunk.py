@@ -1,7 +1,7 @@
 """First attempt: chunk the tokens by hand.
 
 Every rank takes the tokens of its own samples, scales them, and the ranks exchange the results. The loss goes
-down, all ranks print the same loss, nothing fails. But the scales are computed from a weight that every rank
+down, all ranks have the same loss, nothing fails. But the scales are computed from a weight that every rank
 holds, and each rank's backward only reaches its own samples' part of it. `weight.grad` on a rank is a part of
 the gradient, nobody adds the parts up, and from the first optimizer step on the ranks train different models.
 
