@@ -66,7 +66,9 @@ def number(value: float | None) -> str:
     """Return a count with thousands marked: `12,345`."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{value:,}" if isinstance(value, int) or not float(value).is_integer() else f"{value:,.0f}"
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.4g}"
 
 
 def quantity(value: float | str | None, unit: str | None = None) -> str:

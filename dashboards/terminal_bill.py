@@ -79,13 +79,27 @@ def _place(finding: Finding, run: Run) -> str:
     return " · ".join(parts)
 
 
+_COSTLESS: Final = {
+    "correctness": ("bytes", "toll", "floor", "saving"),
+    "trust": ("bytes", "toll", "floor", "saving"),
+    "compute": ("bytes", "floor"),
+}
+"""Family -> figures that its findings do not have, as against not knowing them."""
+
+_NONE: Final = "–"
+
+
 def _numbers(finding: Finding) -> list[tuple[str, str]]:
-    return [
-        ("count", human.number(finding.count)),
-        ("bytes", human.size(finding.bytes)),
-        ("toll", human.duration(finding.toll_ns)),
-        ("floor", human.duration(finding.floor_ns)),
-        ("saving", human.duration(finding.saving_ns)),
+    figures = {
+        "bytes": (finding.bytes, human.size),
+        "toll": (finding.toll_ns, human.duration),
+        "floor": (finding.floor_ns, human.duration),
+        "saving": (finding.saving_ns, human.duration),
+    }
+    without = _COSTLESS.get(finding.family, ())
+    return [("count", human.number(finding.count))] + [
+        (name, _NONE if value is None and name in without else shown(value))
+        for name, (value, shown) in figures.items()
     ]
 
 
@@ -135,7 +149,8 @@ def _blocks(rows: Sequence[tuple[int, Finding]], run: Run) -> list[RenderableTyp
         body = Text(overflow="fold")
         body.append(clip(finding.title, _TITLE), style="bold")
         body.append(f"\nwhere: {_place(finding, run)}\n")
-        for at_value, (name, value) in enumerate(_numbers(finding)):
+        applicable = [(name, value) for name, value in _numbers(finding) if value != _NONE]
+        for at_value, (name, value) in enumerate(applicable):
             body.append(f"{', ' if at_value else ''}{name} ")
             body.append(unbroken(value), style="bold" if name == "toll" else "default")
         body.append("\nremedy: ").append_text(_remedy(finding))

@@ -125,8 +125,8 @@ def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:
         )
     if loss_scale(factor):
         return Remedy(
-            "this may be a sum where a mean was meant, or a gradient scaler's factor: compare the two losses, "
-            "and with a scaler unscale before the check",
+            "may be a sum where a mean was meant, or a gradient scaler's factor: compare the two losses, "
+            "or unscale before the check",
             "scaler.unscale_(optimizer)",
         )
     return Remedy(

@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from shardtoll.dashboards import terminal
+from shardtoll.dashboards.terminal_bill import _numbers
 from shardtoll.dashboards.text import clean
 from shardtoll.ledger import FabricInfo, Finding, Remedy, Report, Where
 from tests import sample_reports
@@ -47,7 +48,7 @@ def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.
     text = words(shown(sample_reports.report(), width, capsys))
     for part in (
         "count 4, bytes 2.10 MB, toll 9.40 ms, floor 1.20 ms, saving 8.20 ms",
-        "count 1, bytes unknown, toll unknown, floor unknown, saving unknown",
+        "count 1 remedy: all_reduce the gradient over the world group",
         "train.py:42 (step) · module blocks.0.mlp · aten.mm.default · forward · mesh dim tp · group tp",
         "optimizer · group world · rank 1",
         "saving against: the same step without this all_reduce",
@@ -58,6 +59,16 @@ def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.
     ):
         assert part in text
     assert text.index("error wrong-gradient") < text.index("warning implicit-redistribute")
+
+
+def test_a_cost_that_is_not_known_is_unknown_and_one_that_does_not_apply_is_not_there():
+    costs = dict.fromkeys(("toll_ns", "floor_ns", "saving_ns", "bytes"))
+    late = Finding("latency-bound", "info", "t", **costs, count=1, ranks=(0,))
+    wrong = Finding("wrong-gradient", "error", "t", **costs, count=1, ranks=(0,))
+    twice = Finding("duplicated-compute", "info", "t", **costs, count=1, ranks=(0,))
+    assert [value for _, value in _numbers(late)] == ["1", "unknown", "unknown", "unknown", "unknown"]
+    assert [value for _, value in _numbers(wrong)] == ["1", "–", "–", "–", "–"]
+    assert [value for _, value in _numbers(twice)] == ["1", "–", "unknown", "–", "unknown"]
 
 
 @pytest.mark.parametrize("width", [140, 141, 160, 200])
