@@ -15,6 +15,9 @@ from shardtoll.ledger.volume import OPS
 Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
 
+MOST_RANKS: Final = 1_000_000
+"""More ranks than any job has; a file that claims more is damaged."""
+
 CONSERVATION_TOLERANCE: Final = 1e-3
 """Rule 1 of the accounting: the parts of a step add up to its duration within 0.1 %."""
 
@@ -66,6 +69,7 @@ class Run:
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
+        _require(self.world_size <= MOST_RANKS, f"world_size {self.world_size} > {MOST_RANKS}")
         _require(list(self.ranks_seen) == sorted(set(self.ranks_seen)), "ranks_seen must ascend")
         outside = [rank for rank in self.ranks_seen if not 0 <= rank < self.world_size]
         _require(not outside, f"ranks {outside} in a job of {self.world_size}")

@@ -210,7 +210,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         version = meta["store_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged ({_first_line(error)})", _AGAIN) from error
     if version != STORE_VERSION:
         raise SchemaError(

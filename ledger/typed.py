@@ -42,7 +42,7 @@ def _fits(value: Any, annotation: Any) -> bool:
         # JSON writes 1.0 as it likes; a bool is no number.
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     if is_dataclass(annotation):
         return isinstance(value, typing.cast(type, annotation)) and typed(value) is value
     return isinstance(value, annotation)

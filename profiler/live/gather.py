@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -26,6 +27,8 @@ _CHUNK_BYTES: Final = 4 << 20
 """torch's TCP store refuses values above 8 MiB."""
 _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
+_GRACE_S: Final = 1.0
+"""What a rank sent before it ended has arrived by then."""
 _PATIENCE_S: Final = 3.0
 """After this long the user is told which ranks are waited for."""
 _opened = 0
@@ -92,7 +95,11 @@ class Meeting:
         """
         if self._store is None:
             return
-        self._store.set(f"open/{self.rank}", "1")
+        try:
+            self._store.set(f"open/{self.rank}", "1")
+        except RuntimeError as error:
+            log.warning("shardtoll: rank %d cannot reach the others: %s", self.rank, error)
+            return
         everyone = [f"open/{rank}" for rank in range(self.world_size)]
         for limit_s, then in ((_PATIENCE_S, "is waited for"), (_OPENING_LIMIT_S, "is left out")):
             try:
@@ -122,12 +129,16 @@ class Meeting:
             return found
         deadline_s = time.monotonic() + limit_s
         waiting = set(range(self.world_size)) - {self.rank}
+        gone_since: dict[int, float] = {}
         try:
             while waiting:
                 late = time.monotonic() > deadline_s
                 for rank in sorted(waiting):
-                    # Asked before the ledger is looked for: a rank may hand over and end in between.
-                    given_up = late or self._is_gone(rank)
+                    # A rank may hand over and end at once, and what it sent may still be on its way to the
+                    # store: its end counts only some time after it was noticed.
+                    if rank not in gone_since and self._is_gone(rank):
+                        gone_since[rank] = time.monotonic()
+                    given_up = late or time.monotonic() - gone_since.get(rank, math.inf) > _GRACE_S
                     if self._store.check([f"done/{rank}"]):
                         found[rank] = self._take(rank)
                         waiting.discard(rank)

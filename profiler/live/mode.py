@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -57,6 +58,9 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.muted = False
         """While true, operators pass unrecorded."""
 
+    supports_higher_order_operators = True
+    """Without this torch refuses cond, eager flex_attention and their like while the mode is active."""
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Let torch.compile go on compiling: with a plain mode active it would run eagerly."""
@@ -65,6 +69,9 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, noting when it ran and, where it matters, what it was."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            # What runs inside is not seen; a collective there shows as a difference to the group's own count.
+            return func(*args, **kwargs)
         for tensor_type in types:
             handling = self._types.get(tensor_type) or self._classify_type(tensor_type)
             if handling == _FAKE:

@@ -53,6 +53,13 @@ class Names:
             self._parameters.setdefault(id(parameter), clean(prefix + inner))
         self._by_address = {}
 
+    def forget(self) -> None:
+        """Let go of the modules; names are not asked for any more."""
+        self.roots.clear()
+        self._modules.clear()
+        self._parameters.clear()
+        self.forget_addresses()
+
     def module(self, module: nn.Module) -> str | None:
         """Return the module's name, None where it belongs to no known root."""
         return self._modules.get(id(module))

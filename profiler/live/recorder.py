@@ -57,7 +57,8 @@ class Recorder:
         self.attribution = Attribution(names, groups)
         self.region: Region | None = None
         self._fingerprints = Fingerprints()
-        self._spans = SpanRecorder()
+        self.spans = SpanRecorder()
+        self._threads: dict[int, str] = {}
         self._spans_running = False
         self._results: dict[int, int] = {}
         self._drained_task = -1
@@ -71,7 +72,8 @@ class Recorder:
         """Begin a region: a step, or with None the time between steps, where only collectives count."""
         self.attribution.new_step()
         self._results.clear()
-        self._spans_running = self.host_times and self._spans.start()
+        # Between steps the user's own profiler may start: there the transport's times stay unknown.
+        self._spans_running = self.host_times and step is not None and self.spans.start()
         self.region = Region(step, 0, self.groups.sequence_numbers(), light=step is None)
         self.region.start_ns = self.now_ns()
 
@@ -81,7 +83,7 @@ class Recorder:
         region, self.region = self.region, None
         if region is None:
             return None
-        raw = self._spans.stop()
+        raw = self.spans.stop()
         prints = self._fingerprints.read()
         notices = self._notices(region, raw)
         rows = make_rows(
@@ -89,6 +91,7 @@ class Recorder:
             end_ns,
             rank=self.rank,
             spans=raw,
+            threads=self._threads,
             prints=prints,
             sequence_at_end=self.groups.sequence_numbers(),
             mesh_dim_of=self._mesh_dim_of,
@@ -101,7 +104,7 @@ class Recorder:
     def drop(self) -> None:
         """Give up the region without rows; used when capture stops."""
         self.region = None
-        self._spans.stop()
+        self.spans.stop()
 
     def _mesh_dim_of(self, group: str) -> str | None:
         return self.groups.mesh_dim(group)
@@ -109,7 +112,7 @@ class Recorder:
     def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
         if not self.host_times:
             text = "device times are not captured live on this device: durations and exposed time are unknown"
-        elif raw is None and region.collectives:
+        elif raw is None and region.collectives and region.step is not None:
             text = (
                 "torch's profiler could not be used (another one runs, or this torch lacks it): "
                 "start and duration of collectives are unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from shardtoll.ledger.record import Collective, Compute, Count, Step, StepRows
 from shardtoll.profiler.accounting import (
@@ -28,6 +29,7 @@ def make_rows(
     *,
     rank: int,
     spans: Sequence[RawSpan] | None,
+    threads: dict[int, str],
     prints: Sequence[Fingerprint],
     sequence_at_end: Mapping[str, int | None],
     mesh_dim_of: Callable[[str], str | None],
@@ -38,7 +40,7 @@ def make_rows(
     """Return the rows of one region. `spans` None: the transport's times could not be had."""
     raw = spans or ()
     issued = [Issued(c.op, c.group, clock.to_unix(c.issue_ns)) for c in region.collectives]
-    joined = join(raw, issued)
+    joined = [_completed(span, region, index, clock) for index, span in enumerate(join(raw, issued, threads))]
     in_flight = [
         Span(index, clock.from_unix(span.start_ns), clock.from_unix(span.end_ns))
         for index, span in enumerate(joined)
@@ -153,12 +155,48 @@ def _split(
     flying = union([(span.start_ns, span.end_ns) for span in in_flight])
     # C++ does more in these times than wait: only instants with a collective in flight are blocked ones.
     drained = intersect(union(region.drains), flying)
-    waits = [(wait.start_ns, wait.end_ns) for wait in region.waits]
     # Blocked on a collective that an earlier region issued: no record here could carry the time.
-    orphans: list[Interval] = [] if region.collectives else waits
-    blocked = waits + drained if region.collectives else []
+    foreign = [wait for wait in region.waits if _is_foreign(wait, region, in_flight)]
+    orphans = [(wait.start_ns, wait.end_ns) for wait in foreign]
+    own = [(wait.start_ns, wait.end_ns) for wait in region.waits if wait not in foreign]
+    blocked = own + drained
     layers = (region.excluded, region.capture, region.copies, region.operators, blocked, orphans, compiled)
     return _Parts(partition(window, layers))
+
+
+def _completed(span: RawSpan | None, region: Region, index: int, clock: Clock) -> RawSpan | None:
+    """Return the span with an end that is known: of a cut one, when the thread had waited for it; else None.
+
+    Gloo's thread may be descheduled between completing a collective and telling the profiler so.
+    """
+    if span is None or not span.cut:
+        return span
+    pending, start_ns = region.collectives[index], clock.from_unix(span.start_ns)
+    last_before = {
+        wait.end_ns: max(
+            (i for i, c in enumerate(region.collectives) if c.issue_ns <= wait.start_ns), default=-1
+        )
+        for wait in region.waits
+        if wait.owner is None
+    }
+    ends = [wait.end_ns for wait in region.waits if wait.owner == index]
+    # A call that waits at once: nothing else was issued in between.
+    ends += [end_ns for end_ns, last in last_before.items() if last == index]
+    if (pending.place.caused_by_op or "").startswith("DistributedDataParallel"):
+        ends += [end_ns for _, end_ns in region.drains]
+    ends = [end_ns for end_ns in ends if end_ns > start_ns]
+    return replace(span, end_ns=clock.to_unix(min(ends)), cut=False) if ends else None
+
+
+def _is_foreign(wait: Wait, region: Region, in_flight: Sequence[Span]) -> bool:
+    """Whether nothing issued in this region could have been waited for: all of it had ended before."""
+    if wait.owner is not None:
+        return False
+    ended = {span.key: span.end_ns for span in in_flight}
+    return not any(
+        pending.issue_ns <= wait.end_ns and ended.get(index, wait.end_ns) >= wait.start_ns
+        for index, pending in enumerate(region.collectives)
+    )
 
 
 def _exposed_of_each(
@@ -187,7 +225,7 @@ def _exposed_of_each(
 
 def _owner(waits: Sequence[Wait], starts: list[int], by_end: list[tuple[int, int]], at_ns: int) -> int | None:
     place = bisect_right(starts, at_ns) - 1
-    if place >= 0 and waits[place].owner is not None:
+    if place >= 0 and waits[place].owner is not None and waits[place].end_ns > at_ns:
         return waits[place].owner
     ended = bisect_right(by_end, (at_ns, len(by_end)))
     return by_end[ended - 1][1] if ended else None

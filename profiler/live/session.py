@@ -31,8 +31,10 @@ from shardtoll.ledger import (
     analyze,
     merge,
 )
+from shardtoll.ledger.ledger import empty_tables
 from shardtoll.ledger.pack import pack, unpack
 from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
+from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.gather import Meeting
@@ -40,7 +42,7 @@ from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names, local_of
 from shardtoll.profiler.live.recorder import Excluded, Recorder
-from shardtoll.profiler.live.spans import quiet_kineto
+from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
 from shardtoll.profiler.live.waits import patch_work_wait
 
 log = logging.getLogger("shardtoll")
@@ -116,7 +118,7 @@ class Session:
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
         self._device = _device_of(self._model, self._backend)
-        quiet_kineto()
+        self._quiet = quiet_kineto()
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
         # at its first call: better here than in the middle of the first step.
         importlib.import_module("torch._dynamo")
@@ -125,12 +127,23 @@ class Session:
         )
         self._describe()
         self._mode = SurveyMode(self._recorder, self._stop_capture)
-        self._install()
-        _active = self
-        self._state = "open"
-        self._meeting.start_together()
-        # Until the first session.step() everything counts as one step of its own.
-        self._guarded(lambda: self._recorder.begin(0))
+        try:
+            # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
+            self._meeting.start_together()
+            self._install()
+            _active = self
+            self._state = "open"
+            # Until the first session.step() everything counts as one step of its own.
+            self._guarded(lambda: self._recorder.begin(0))
+        except BaseException:
+            self._undo.close()
+            self._recorder.drop()
+            self._writer.abandon()
+            if self._out is None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            _active = None
+            self._state = "closed"
+            raise
         return self
 
     def _clear(self) -> None:
@@ -145,6 +158,8 @@ class Session:
             lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording
         )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
+        self._undo.callback(patch_user_profiler(recorder.spans.give_way))
+        self._undo.callback(self._quiet)
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.enter_context(self._mode)
@@ -168,8 +183,20 @@ class Session:
         try:
             self._guarded(lambda: self._close(failed=kind is not None))
         finally:
+            # Closed already, unless closing failed: then its files must not stay open.
+            self._writer.abandon()
             if self._out is None:
                 shutil.rmtree(self._folder, ignore_errors=True)
+            if self.rank == 0 and self._ledger is None:
+                self._ledger = self._bare_ledger()
+            # The session outlives the steps, for its report: the model must not live as long because of it.
+            self._model = None
+            self._names.forget()
+
+    def _bare_ledger(self) -> Ledger:
+        """Return what can be said when the records themselves could not be kept: why."""
+        tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
+        return Ledger(self._run(), self._groups.all_records(), tables, tuple(self._findings))
 
     def _close(self, *, failed: bool) -> None:
         self._append(StepRows(None, notices=tuple(self._notices)))

@@ -12,10 +12,12 @@ they are missing, or the user's own profiler runs, start and duration are unknow
 
 from __future__ import annotations
 
+import functools
 import os
+import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -41,6 +43,8 @@ _GLOO_OP: Final[dict[str, str]] = {"reduce_scatter": "all_reduce"}
 """Ops that gloo runs as another one: its reduce-scatter is an all-reduce and a copy."""
 
 _COMPILED: Final = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+_STOP_SLACK_NS: Final = 3_000
+"""The profiler's clock and ours, read at the same moment, differ by less."""
 _CLOCK_SLACK_NS: Final = 200_000
 """The profiler's clock and ours may differ by this much; a span cannot begin before its issue."""
 
@@ -53,6 +57,8 @@ class RawSpan:
     start_ns: int
     end_ns: int
     thread: int
+    cut: bool = False
+    """It had not ended when the profiler was stopped; `end_ns` is then no more than a lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,22 @@ class Issued:
     """Unix ns."""
 
 
-def quiet_kineto() -> None:
-    """Keep Kineto from writing its start and stop lines to stderr, unless the user set a level."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+_LEVEL: Final = "KINETO_LOG_LEVEL"
+
+
+def quiet_kineto() -> Callable[[], None]:
+    """Keep Kineto from writing its start and stop lines to stderr, unless the user set a level.
+
+    Returns what takes the setting back.
+    """
+    if _LEVEL in os.environ:
+        return lambda: None
+    os.environ[_LEVEL] = "99"
+
+    def take_back() -> None:
+        os.environ.pop(_LEVEL, None)
+
+    return take_back
 
 
 class SpanRecorder:
@@ -75,13 +94,22 @@ class SpanRecorder:
 
     def __init__(self) -> None:
         self._running = False
+        self.forbidden = False
+        """Set for good once the user's own profiler wants to run: there can be only one."""
+
+    def give_way(self) -> None:
+        """Stop for good, because the user's own profiler is about to start."""
+        self.forbidden = True
+        self.stop()
 
     def start(self) -> bool:
         """Start; False where this torch cannot, or where a profiler runs already."""
         profiler: Any = torch._C._profiler
         autograd: Any = torch._C._autograd
         needed = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
-        if not all(hasattr(autograd, name) for name in needed) or autograd._profiler_enabled():
+        if self.forbidden or not all(hasattr(autograd, name) for name in needed):
+            return False
+        if autograd._profiler_enabled():
             return False
         activities = {torch.profiler.ProfilerActivity.CPU}
         try:
@@ -109,8 +137,14 @@ class SpanRecorder:
         self._running = False
         if not torch._C._autograd._profiler_enabled():
             return None
+        stopped_ns = time.time_ns()
         events = torch._C._autograd._disable_profiler().events()
         spans = [_raw(event) for event in events if event.name().startswith((_GLOO, *_COMPILED))]
+        # A collective still in flight comes with an end that wraps around, or with the end of the profile.
+        cut_ns = stopped_ns - _STOP_SLACK_NS
+        spans = [
+            span if span.end_ns < cut_ns else replace(span, end_ns=stopped_ns, cut=True) for span in spans
+        ]
         spans.sort(key=lambda span: span.start_ns)
         return spans
 
@@ -125,14 +159,56 @@ def compiled_regions(spans: Sequence[RawSpan]) -> list[tuple[int, int]]:
     return [(span.start_ns, span.end_ns) for span in spans if span.name.startswith(_COMPILED)]
 
 
-def join(spans: Sequence[RawSpan], issued: Sequence[Issued]) -> list[RawSpan | None]:
-    """Return for each record, in order of issue, its span; None for a record without one."""
+def patch_user_profiler(give_way: Callable[[], None]) -> Callable[[], None]:
+    """Have `give_way` called before a profiler of the user's prepares or starts; returns what undoes that."""
+    owner: Any = torch.autograd.profiler.profile
+    undo = []
+    for name in ("_prepare_trace", "_start_trace"):
+        original = getattr(owner, name, None)
+        if original is None:
+            continue
+
+        def wrapper(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            give_way()
+            return _original(*args, **kwargs)
+
+        setattr(owner, name, functools.wraps(original)(wrapper))
+        undo.append((name, original))
+
+    def restore() -> None:
+        for name, original in undo:
+            setattr(owner, name, original)
+
+    return restore
+
+
+def join(
+    spans: Sequence[RawSpan], issued: Sequence[Issued], threads: dict[int, str] | None = None
+) -> list[RawSpan | None]:
+    """Return for each record, in order of issue, its span; None for a record without one.
+
+    `threads` is what is known of which thread serves which group; it is added to, and should be kept
+    for the whole session. Where two groups could own a span and its thread is not known yet, neither
+    gets one: unknown rather than swapped.
+    """
+    known = {} if threads is None else threads
+    while True:
+        before = len(known)
+        found, unsure = _join_once(spans, issued, known)
+        # Threads learnt later in the region may settle what was unsure at first.
+        if not unsure or len(known) == before:
+            return found
+
+
+def _join_once(
+    spans: Sequence[RawSpan], issued: Sequence[Issued], group_of_thread: dict[int, str]
+) -> tuple[list[RawSpan | None], bool]:
     waiting: dict[tuple[str, str], deque[int]] = {}
     for index, record in enumerate(issued):
         runs_as = _GLOO_OP.get(record.op, record.op)
         waiting.setdefault((runs_as, record.group), deque()).append(index)
     found: list[RawSpan | None] = [None] * len(issued)
-    group_of_thread: dict[int, str] = {}
+    lost: set[tuple[str, str]] = set()
     for span in spans:
         kind = _NAMES.get(span.name.removeprefix(_GLOO), "") if span.name.startswith(_GLOO) else ""
         heads = [
@@ -144,10 +220,16 @@ def join(spans: Sequence[RawSpan], issued: Sequence[Issued]) -> list[RawSpan | N
             continue
         known = group_of_thread.get(span.thread)
         of_thread = [head for head in heads if issued[head].group == known]
-        index = of_thread[0] if of_thread else min(heads)
-        if len(heads) == 1 and kind not in ("send", "recv"):
+        if not of_thread and len(heads) > 1:
+            lost.update((kind, issued[head].group) for head in heads)
+            continue
+        index = of_thread[0] if of_thread else heads[0]
+        if len(heads) == 1 and not lost and kind not in ("send", "recv"):
             # Sends and receives run on the caller's thread, which serves every group.
             group_of_thread[span.thread] = issued[index].group
         waiting[(kind, issued[index].group)].popleft()
         found[index] = span
-    return found
+    for index, record in enumerate(issued):
+        if (_GLOO_OP.get(record.op, record.op), record.group) in lost:
+            found[index] = None
+    return found, bool(lost)

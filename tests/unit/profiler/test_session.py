@@ -229,3 +229,79 @@ def test_without_a_model_names_come_from_the_outermost_module() -> None:
         train(model)
     modules = [c["module"] for c in rows(session, "computes") if c["phase"] == "forward"]
     assert modules == ["0.up", "0.down", "1.up", "1.down"]
+
+
+def test_higher_order_operators_run_as_without_an_audit() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda v: v + 1, lambda v: v - 1, (x,))
+
+    x = torch.ones(3)
+    bare = work(x)
+    with audit() as session:
+        assert torch.equal(work(x), bare)
+    assert rows(session, "notices") == []
+
+
+def test_a_scheduled_profiler_of_the_user_runs_through_an_audit() -> None:
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=1)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    # acc_events: without it torch warns when a cycle ends, and crashes where warnings are errors.
+    with torch.profiler.profile(activities=activities, schedule=schedule, acc_events=True) as theirs:
+        with audit() as session:
+            for _ in range(4):
+                with session.step():
+                    torch.ones(3, 3) @ torch.ones(3, 3)
+                theirs.step()
+    assert [s["step"] for s in rows(session, "steps")] == [0, 1, 2, 3]
+
+
+def test_an_interrupt_while_ranks_meet_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardtoll.profiler.live.gather import Meeting
+
+    def interrupted(self: Meeting) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meeting, "start_together", interrupted)
+    with pytest.raises(KeyboardInterrupt), audit():
+        pass
+    monkeypatch.undo()
+    with audit() as session:
+        torch.ones(3, 3) @ torch.ones(3, 3)
+    assert len(rows(session, "steps")) == 1
+
+
+def test_a_full_disk_still_gives_a_report_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardtoll.ledger import RankWriter
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RankWriter, "append", full)
+    with audit() as session:
+        torch.ones(3, 3) @ torch.ones(3, 3)
+    report = session.report()
+    assert report is not None
+    assert any("No space left" in notice.text for notice in report.notices)
+
+
+def test_the_model_is_let_go_when_the_session_closes() -> None:
+    import gc
+    import weakref
+
+    model = Block()
+    gone = weakref.ref(model)
+    with audit(model) as session:
+        train(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert session.ledger is not None
+
+
+def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    with audit():
+        torch.ones(1)
+    assert "KINETO_LOG_LEVEL" not in os.environ

@@ -57,3 +57,22 @@ def test_threads_tell_groups_apart() -> None:
 def test_other_events_are_left_alone() -> None:
     spans = [RawSpan("Torch-Compiled Region: 0/0", 1, 2, 1), RawSpan("gloo:barrier", 1 * MS, 2 * MS, 1)]
     assert join(spans, [Issued("barrier", "0", 1 * MS)]) == [spans[1]]
+
+
+def test_spans_that_two_groups_could_own_are_unknown_not_swapped() -> None:
+    """Both groups have one collective in flight and no thread is known yet."""
+    issued = [Issued("all_reduce", "a", 1 * MS), Issued("all_reduce", "b", 1 * MS)]
+    spans = [RawSpan("gloo:all_reduce", 2 * MS, 3 * MS, 2), RawSpan("gloo:all_reduce", 2 * MS, 9 * MS, 1)]
+    assert join(spans, issued) == [None, None]
+    assert join(spans, issued, {1: "a", 2: "b"}) == [spans[1], spans[0]]
+
+
+def test_threads_learnt_in_one_region_serve_the_next() -> None:
+    threads: dict[int, str] = {}
+    for thread, group in ((1, "a"), (2, "b")):
+        join(
+            [RawSpan("gloo:all_reduce", 2 * MS, 3 * MS, thread)],
+            [Issued("all_reduce", group, 1 * MS)],
+            threads,
+        )
+    assert threads == {1: "a", 2: "b"}
