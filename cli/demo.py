@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shardtoll.cli.options import Width
+
 
 def command(
     out: Annotated[
@@ -15,10 +17,7 @@ def command(
             "--out", metavar="FOLDER", help="Where the pages and runs go; made where it is missing."
         ),
     ] = Path("out/demo"),
-    width: Annotated[
-        int | None,
-        typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),
-    ] = None,
+    width: Width = None,
 ) -> None:
     """Train one layer, sharded in four ways, on four ranks of this machine, and compare the bills.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardtoll.cli.options import Width
+
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline import Fabric
 
@@ -14,10 +16,7 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with the source of every number.")
     ] = False,
-    width: Annotated[
-        int | None,
-        typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),
-    ] = None,
+    width: Width = None,
 ) -> None:
     """List the known fabrics with the sources of their numbers.
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shardtoll.cli.options import Width
+
 
 def command(
     paths: Annotated[
@@ -34,10 +36,7 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of the bill, one line a PATH.")
     ] = False,
-    width: Annotated[
-        int | None,
-        typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),
-    ] = None,
+    width: Width = None,
 ) -> None:
     """Print the ranked bill of runs and saved reports.
 

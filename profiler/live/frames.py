@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import site
-import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -284,8 +283,3 @@ def _short(path: str) -> str:
     if relative.startswith(("..", os.sep)):
         return os.path.join(*path.split(os.sep)[-2:])
     return relative
-
-
-def caller_frame(depth: int) -> FrameType:
-    """Return the frame `depth` calls above the caller."""
-    return sys._getframe(depth + 1)

@@ -59,7 +59,6 @@ class Recorder:
         self._fingerprints = Fingerprints()
         self.spans = SpanRecorder()
         self._threads: dict[int, str] = {}
-        self._spans_running = False
         self._results: dict[int, int] = {}
         self._drained_task = -1
         self._issued_by_cpp = False
@@ -73,7 +72,8 @@ class Recorder:
         self.attribution.new_step()
         self._results.clear()
         # Between steps the user's own profiler may start: there the transport's times stay unknown.
-        self._spans_running = self.host_times and step is not None and self.spans.start()
+        if self.host_times and step is not None:
+            self.spans.start()
         self.region = Region(step, 0, self.groups.sequence_numbers(), light=step is None)
         self.region.start_ns = self.now_ns()
 
@@ -94,7 +94,7 @@ class Recorder:
             threads=self._threads,
             prints=prints,
             sequence_at_end=self.groups.sequence_numbers(),
-            mesh_dim_of=self._mesh_dim_of,
+            mesh_dim_of=self.groups.mesh_dim,
             clock=self.clock,
             epoch_ns=self.epoch_ns,
             host_times=self.host_times,
@@ -105,9 +105,6 @@ class Recorder:
         """Give up the region without rows; used when capture stops."""
         self.region = None
         self.spans.stop()
-
-    def _mesh_dim_of(self, group: str) -> str | None:
-        return self.groups.mesh_dim(group)
 
     def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
         if not self.host_times:

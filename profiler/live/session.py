@@ -118,7 +118,7 @@ class Session:
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
         self._device = _device_of(self._model, self._backend)
-        self._quiet = quiet_kineto()
+        self._undo.callback(quiet_kineto())
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
         # at its first call: better here than in the middle of the first step.
         importlib.import_module("torch._dynamo")
@@ -159,7 +159,6 @@ class Session:
         )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
-        self._undo.callback(self._quiet)
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.enter_context(self._mode)
@@ -384,8 +383,3 @@ def _device_name(device: torch.device) -> str:
 def active_session() -> Session | None:
     """Return the open session of this process, None where there is none."""
     return _active
-
-
-def findings_of(session: Session) -> Sequence[Finding]:
-    """Return the findings delivered to the session so far."""
-    return tuple(session._findings)
