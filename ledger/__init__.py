@@ -6,6 +6,7 @@ from shardtoll.ledger.errors import (
     RunFolderError,
     SchemaError,
     ShardtollError,
+    TraceError,
     UsageError,
 )
 from shardtoll.ledger.finding import KINDS, Confidence, Evidence, Finding, Remedy, Severity, Where
@@ -22,12 +23,14 @@ from shardtoll.ledger.record import (
     StepRows,
 )
 from shardtoll.ledger.report import SCHEMA_VERSION, FabricInfo, Report, analyze
+from shardtoll.ledger.stall import STALL_KINDS, Leadup, Stall
 from shardtoll.ledger.store import RankWriter, read_run
 
 __all__ = [
     "KINDS",
     "PHASES",
     "SCHEMA_VERSION",
+    "STALL_KINDS",
     "CheckFailed",
     "Collective",
     "Compute",
@@ -38,6 +41,7 @@ __all__ = [
     "FabricInfo",
     "Finding",
     "Group",
+    "Leadup",
     "Ledger",
     "Notice",
     "RankWriter",
@@ -48,8 +52,10 @@ __all__ = [
     "SchemaError",
     "Severity",
     "ShardtollError",
+    "Stall",
     "Step",
     "StepRows",
+    "TraceError",
     "UsageError",
     "Where",
     "analyze",

@@ -19,12 +19,15 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "mesh": dict(run.mesh),
         "hosts": list(run.hosts),
         "ranks_seen": list(run.ranks_seen),
+        "rank_hosts": list(run.rank_hosts),
     }
 
 
 def run_from_json(data: Mapping[str, Any]) -> Run:
     """Return the run; KeyError, TypeError or ValueError where a field is missing or unfit."""
-    return typed(Run(**{**data, "hosts": tuple(data["hosts"]), "ranks_seen": tuple(data["ranks_seen"])}))
+    tuples = {name: tuple(data[name]) for name in ("hosts", "ranks_seen")}
+    tuples["rank_hosts"] = tuple(data.get("rank_hosts", ()))
+    return typed(Run(**{**data, **tuples}))
 
 
 def group_to_json(group: Group) -> dict[str, Any]:

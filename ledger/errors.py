@@ -29,6 +29,10 @@ class RunFolderError(ShardtollError):
     """A run folder, or a file in it, cannot be read."""
 
 
+class TraceError(ShardtollError):
+    """A trace file, or a place where traces should be, cannot be read."""
+
+
 class SchemaError(ShardtollError):
     """A file has a schema that this version does not read."""
 

@@ -16,7 +16,12 @@ from shardtoll.ledger.tables import SCHEMAS, check, to_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-EPOCH_COLUMNS = {"steps": ("start_ns",), "collectives": ("issue_ns", "start_ns"), "computes": ("start_ns",)}
+EPOCH_COLUMNS = {
+    "steps": ("start_ns",),
+    "collectives": ("issue_ns", "start_ns"),
+    "computes": ("start_ns",),
+    "leadups": ("since_ns",),
+}
 """Columns that count from the run's epoch."""
 
 
@@ -87,11 +92,25 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
         epoch_ns=epoch_ns,
         ranks_seen=tuple(sorted(seen)),
         hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
+        rank_hosts=_rank_hosts(ordered),
         mesh=max((part.run.mesh for part in ordered), key=len),
         ranks_per_host=_ranks_per_host(ordered, len(seen)),
     )
     findings = tuple(dict.fromkeys(finding for part in ordered for finding in part.findings))
     return Ledger(run, _merged_groups(ordered), tables, findings)
+
+
+def _rank_hosts(parts: Sequence[Ledger]) -> tuple[str | None, ...]:
+    """The host of each rank: as the parts say, or the one host of a part that has one."""
+    if len(parts) == 1:
+        return parts[0].run.rank_hosts
+    hosts: dict[int, str | None] = {}
+    for part in parts:
+        run = part.run
+        known = run.rank_hosts or (run.hosts if len(run.hosts) == 1 else (None,)) * len(run.ranks_seen)
+        hosts.update(zip(run.ranks_seen, known, strict=True))
+    in_order = tuple(hosts[rank] for rank in sorted(hosts))
+    return in_order if any(host is not None for host in in_order) else ()
 
 
 def _ranks_per_host(parts: Sequence[Ledger], seen: int) -> int | None:

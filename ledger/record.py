@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from shardtoll.ledger.volume import OPS
+
+if TYPE_CHECKING:
+    from shardtoll.ledger.stall import Leadup, Stall
 
 Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
@@ -66,6 +69,8 @@ class Run:
     """Unix time in ns that every `start_ns` counts from."""
     ranks_per_host: int | None = None
     """Ranks that share a host; None where unknown or uneven."""
+    rank_hosts: tuple[str | None, ...] = ()
+    """Host of each rank in `ranks_seen`, None where unknown; empty where no rank's is known."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
@@ -73,6 +78,10 @@ class Run:
         _require(list(self.ranks_seen) == sorted(set(self.ranks_seen)), "ranks_seen must ascend")
         outside = [rank for rank in self.ranks_seen if not 0 <= rank < self.world_size]
         _require(not outside, f"ranks {outside} in a job of {self.world_size}")
+        _require(
+            len(self.rank_hosts) in (0, len(self.ranks_seen)),
+            f"{len(self.rank_hosts)} hosts of {len(self.ranks_seen)} ranks",
+        )
 
     @property
     def ranks_missing(self) -> tuple[int, ...]:
@@ -200,6 +209,10 @@ class Collective:
     """Bus bandwidth over the transfer, GB/s (1e9), nccl-tests' definition."""
     floor_ns: int | None = None
     """Least time the fabric's roofline allows."""
+    stream: int | None = None
+    """Device stream it ran on; None where unknown or not on a device."""
+    kernel: str | None = None
+    """Name of the device kernel or transport span that carried it, where a trace shows one."""
 
     def __post_init__(self) -> None:
         _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
@@ -296,3 +309,5 @@ class StepRows:
     computes: tuple[Compute, ...] = ()
     counts: tuple[Count, ...] = ()
     notices: tuple[Notice, ...] = field(default=())
+    leadups: tuple[Leadup, ...] = ()
+    stalls: tuple[Stall, ...] = ()

@@ -22,7 +22,7 @@ from shardtoll.ledger.errors import SchemaError
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
-from shardtoll.ledger.tables import SCHEMAS, check, to_frame, to_records
+from shardtoll.ledger.tables import LATER, SCHEMAS, check, to_frame, to_records
 from shardtoll.ledger.typed import typed
 from shardtoll.ledger.wiring import part
 
@@ -72,6 +72,16 @@ class Report:
         return to_frame(self.tables["computes"])
 
     @property
+    def stalls(self) -> pd.DataFrame:
+        """One row a step, rank and reason for which time was lost; the columns are those of `stall.Stall`."""
+        return to_frame(self.tables["stalls"])
+
+    @property
+    def leadups(self) -> pd.DataFrame:
+        """One row a collective and rank: what the rank did before it joined; see `stall.Leadup`."""
+        return to_frame(self.tables["leadups"])
+
+    @property
     def notices(self) -> list[Notice]:
         """What the capture had to say about itself."""
         return to_records("notices", self.tables["notices"])
@@ -115,7 +125,7 @@ class Report:
                 run=run_from_json(document["run"]),
                 fabric=typed(FabricInfo(**document["fabric"])),
                 groups=tuple(group_from_json(group) for group in document["groups"]),
-                tables={name: _table_from_json(name, document[name]) for name in SCHEMAS},
+                tables={name: _table_from_json(name, document) for name in SCHEMAS},
                 findings=tuple(finding_from_json(finding) for finding in document["findings"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
@@ -143,7 +153,8 @@ class Report:
         return html
 
 
-def _table_from_json(name: str, rows: object) -> pa.Table:
+def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
+    rows = document.get(name, []) if name in LATER else document[name]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name} is no list of objects")
     table = pa.Table.from_pylist(rows, schema=SCHEMAS[name])

@@ -32,12 +32,12 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.journal import Journal, read_journal
 from shardtoll.ledger.ledger import Ledger, merge
 from shardtoll.ledger.record import Group, Notice, Run, StepRows
-from shardtoll.ledger.tables import SCHEMAS, check, to_table
+from shardtoll.ledger.tables import LATER, SCHEMAS, check, completed, to_table
 
 STORE_VERSION: Final = 1
 _OURS = re.compile(rf"^(run|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|arrows|parquet)(\.part)?$")
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
-_WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "steps")
+_WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "leadups", "stalls", "steps")
 """`steps` last: a step whose row is there has all its other rows."""
 
 
@@ -178,7 +178,9 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
             return read_journal(table, path)
-        data = pq.read_table(path).select(SCHEMAS[table].names).cast(SCHEMAS[table])
+        if closed and table in LATER and not path.exists():
+            return SCHEMAS[table].empty_table()
+        data = completed(table, pq.read_table(path))
         check(table, data)
         return data
     except FileNotFoundError as error:

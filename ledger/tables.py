@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.columns import column
 from shardtoll.ledger.record import Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.stall import Leadup, Stall
 
 if typing.TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +47,13 @@ RECORDS: Final[Mapping[str, type]] = {
     "computes": Compute,
     "counts": Count,
     "notices": Notice,
+    "leadups": Leadup,
+    "stalls": Stall,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
+
+LATER: Final = ("leadups", "stalls")
+"""Tables that files of earlier versions do not have."""
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
 
@@ -85,6 +91,18 @@ def to_records(table: str, data: pa.Table) -> list[Any]:
     """Return the rows of a table as records, each checked as when first made."""
     record = RECORDS[table]
     return [record(**row) for row in data.to_pylist()]
+
+
+def completed(table: str, data: pa.Table) -> pa.Table:
+    """Return data written by an older version with the columns it lacks as unknown.
+
+    Raises KeyError where a column that must be known is missing, an Arrow error where one does not fit.
+    """
+    schema = SCHEMAS[table]
+    for item in schema:
+        if item.nullable and item.name not in data.schema.names:
+            data = data.append_column(item, pa.nulls(data.num_rows, item.type))
+    return data.select(schema.names).cast(schema)
 
 
 def to_frame(data: pa.Table) -> pd.DataFrame:

@@ -175,7 +175,7 @@ FINDINGS = (
 
 def report(**changes: object) -> Report:
     """The ordinary case: four ranks, two steps, three findings, two notices."""
-    tables = {
+    tables = empty_tables() | {
         "steps": to_table("steps", [step(n, r, slow=3 * MS * (r == 2)) for n in range(2) for r in range(4)]),
         "collectives": to_table("collectives", collectives()),
         "computes": to_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shardtoll.ledger import Collective, Compute, Count, Group, Ledger, Notice, Run, Step
+from shardtoll.ledger import Collective, Compute, Count, Group, Leadup, Ledger, Notice, Run, Stall, Step
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.tables import to_table
 from shardtoll.ledger.volume import wire_bytes
@@ -101,6 +101,8 @@ def ledger(
     counts: Iterable[Count] = (),
     notices: Iterable[Notice] = (),
     findings: Iterable[Finding] = (),
+    leadups: Iterable[Leadup] = (),
+    stalls: Iterable[Stall] = (),
 ) -> Ledger:
     """Return a ledger; by default a job of two ranks with one step each and one group of all."""
     run = run or run_of()
@@ -114,5 +116,7 @@ def ledger(
         "computes": to_table("computes", computes),
         "counts": to_table("counts", counts),
         "notices": to_table("notices", notices),
+        "leadups": to_table("leadups", leadups),
+        "stalls": to_table("stalls", stalls),
     }
     return Ledger(run, tuple(groups), tables, tuple(findings))

@@ -14,11 +14,13 @@ from shardtoll.ledger import (
     Evidence,
     Finding,
     Group,
+    Leadup,
     Ledger,
     Notice,
     RankWriter,
     Remedy,
     Run,
+    Stall,
     Step,
     StepRows,
     Where,
@@ -106,6 +108,8 @@ class Make:
             computes=(self.compute(step, rank),),
             counts=(Count(step, rank, "tp", collectives, collectives),),
             notices=(Notice(rank, "times-unknown", f"step {step}", step),),
+            leadups=(Leadup(step, rank, 0, 5, 4, 3, 2, 1, 0, 0, "forward", "block", "gemm", 4),),
+            stalls=(Stall(step, rank, "data", "enumerate(DataLoader)", "other", 1, 9, 8, bytes=None),),
         )
 
     def group(self, **given: Any) -> Group:
