@@ -10,9 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shardtoll.ledger import UsageError
-
-_ALWAYS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
+from shardtoll.profiler.live.names import clean_name
 
 _NAMED = 4
 """Names given in a message before the rest is counted."""
@@ -29,23 +27,6 @@ class Pair:
     reference: torch.Tensor
     tied_to: str | None = None
     """Names that are one parameter with this one in the reference, but not in the model."""
-
-
-def clean_name(root: nn.Module, name: str) -> str:
-    """Return a fully qualified name of `root` without the parts that wrappers added.
-
-    `module` is dropped only below DistributedDataParallel and DataParallel: a user may have a
-    submodule of that name.
-    """
-    kept: list[str] = []
-    module: nn.Module | None = root
-    for part in name.split("."):
-        wraps = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
-        if not (part in _ALWAYS or (part == "module" and wraps)):
-            kept.append(part)
-        child = getattr(module, part, None)
-        module = child if isinstance(child, nn.Module) else None
-    return ".".join(kept)
 
 
 def _bare(names: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.ledger import UsageError
-from shardtoll.profiler.live.gradient_pairs import Pair, clean_name
+from shardtoll.profiler.live.gradient_pairs import Pair
+from shardtoll.profiler.live.names import clean_name
 
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ class Groups:
     def __init__(self) -> None:
         self.mesh: dict[str, int] = {}
         self._records: dict[str, Group] = {}
+        self._seen: dict[str, weakref.ref[Any]] = {}
+        """Group name -> the torch group its record describes: a later one may take the same name."""
+        self._earlier: list[Group] = []
+        """Records of groups that were destroyed or replaced."""
         self._mesh_dims: dict[str, str] = {}
         self._meshes: set[int] = set()
         self._kept_meshes: list[Any] = []
@@ -70,6 +75,11 @@ class Groups:
         """Return the record of a torch ProcessGroup."""
         name = str(group.group_name)
         found = self._records.get(name)
+        seen = self._seen.get(name)
+        if found is not None and seen is not None and seen() is not group:
+            self._earlier.append(found)
+            self._uncounted.discard(name)
+            found = None
         if found is None:
             description = str(getattr(group, "group_desc", "") or "") or None
             dim = self._mesh_dims.get(name)
@@ -83,6 +93,7 @@ class Groups:
                 description=description,
             )
             self._records[name] = found
+            self._seen[name] = weakref.ref(group)
         return found
 
     def mesh_dim(self, name: str) -> str | None:
@@ -91,8 +102,9 @@ class Groups:
         return self._mesh_dims.get(name) or (known.mesh_dim if known else None)
 
     def all_records(self) -> tuple[Group, ...]:
-        """Return every group of this rank, those that no collective used included."""
-        return tuple(self.record(group) for group in live_groups())
+        """Return every group of this rank: unused ones, and those that are no more but were used."""
+        live = [self.record(group) for group in live_groups()]
+        return tuple(dict.fromkeys([*live, *self._records.values(), *self._earlier]))
 
 
 def live_groups() -> list[Any]:

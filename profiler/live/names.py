@@ -6,19 +6,36 @@ a root and its names are taken from there on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
-_WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(\.|$)")
+_WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
 
 
 def clean(name: str) -> str:
-    """Return the name without the parts that torch's own wrappers put in."""
-    return _WRAPPERS.sub("", name).rstrip(".")
+    """Return a bare name without the parts that only wrappers put in; see `clean_name` for more."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def clean_name(root: nn.Module, name: str) -> str:
+    """Return a fully qualified name of `root` without the parts that wrappers added.
+
+    `module` is dropped only below DistributedDataParallel and DataParallel: a user may have a
+    submodule of that name.
+    """
+    kept: list[str] = []
+    module: nn.Module | None = root
+    for part in name.split(".") if name else ():
+        wraps = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+        if not (part in _WRAPPERS or (part == "module" and wraps)):
+            kept.append(part)
+        child = getattr(module, part, None)
+        module = child if isinstance(child, nn.Module) else None
+    return ".".join(kept)
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,14 +60,10 @@ class Names:
         """Take the names of a module tree; a second root's names start with its class."""
         prefix = f"{type(root).__name__}." if self.roots else ""
         self.roots.append(root)
-        # DDP is a module around the user's: its `module.` is not part of the user's names.
-        ddp = isinstance(root, nn.parallel.DistributedDataParallel)
         for name, module in root.named_modules(remove_duplicate=False):
-            inner = name.removeprefix("module").removeprefix(".") if ddp else name
-            self._modules.setdefault(id(module), clean(prefix + inner))
+            self._modules.setdefault(id(module), (prefix + clean_name(root, name)).rstrip("."))
         for name, parameter in root.named_parameters(remove_duplicate=False):
-            inner = name.removeprefix("module.") if ddp else name
-            self._parameters.setdefault(id(parameter), clean(prefix + inner))
+            self._parameters.setdefault(id(parameter), prefix + clean_name(root, name))
         self._by_address = {}
 
     def forget(self) -> None:

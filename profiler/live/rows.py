@@ -248,7 +248,9 @@ def _counts(region: Region, rank: int, at_end: Mapping[str, int | None]) -> tupl
     for pending in region.collectives:
         recorded[pending.group] = recorded.get(pending.group, 0) + pending.growth
     counts = []
-    for group, after in sorted(at_end.items()):
+    # A group that was destroyed in the step cannot be asked any more: its row says so.
+    for group in sorted({*at_end, *recorded}):
+        after = at_end.get(group)
         before = region.sequence_at_start.get(group, 0)
         known = after is not None and before is not None
         issued = after - before - region.uncounted.get(group, 0) if known else None  # type: ignore[operator]

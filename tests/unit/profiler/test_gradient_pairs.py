@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from shardtoll.ledger import UsageError
-from shardtoll.profiler.live.gradient_pairs import clean_name, listed, modes, pair_buffers, pair_parameters
+from shardtoll.profiler.live.gradient_pairs import listed, modes, pair_buffers, pair_parameters
+from shardtoll.profiler.live.names import clean_name
 
 
 class Net(nn.Module):
