@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from shardtoll.ledger import UsageError
 from shardtoll.profiler.live.gradient_diagnosis import Measured
 from shardtoll.profiler.live.gradient_pairs import Pair, pair_buffers, pair_parameters
 from shardtoll.profiler.live.gradient_ranks import Ranks
 from shardtoll.profiler.live.gradient_tolerance import checked_rtol
+from shardtoll.profiler.live.names import clean_name
 
 _AFTER_BACKWARD = (
     "call check_gradients after loss.backward() and before optimizer.zero_grad(), with gradient sync on"
@@ -66,7 +68,22 @@ def _require_usable(
             "the model is wrapped in FSDP1, whose gradients are flat pieces",
             "use fully_shard (FSDP2), or check the model under DDP",
         )
+    random = next((name for name, module in model.named_modules() if _drops_at_random(module)), None)
+    if random is not None:
+        raise UsageError(
+            f"module {clean_name(model, random) or 'model'} drops activations at random",
+            "compute loss and gradients with it in eval(), or with p = 0: no other device draws the same masks",
+        )
     return model, reference
+
+
+def _drops_at_random(module: nn.Module) -> bool:
+    """Whether the module is dropout that is on; what functions draw inside a forward is not seen."""
+    if not module.training:
+        return False
+    if isinstance(module, nn.MultiheadAttention):
+        return bool(module.dropout > 0)
+    return isinstance(module, _DropoutNd) and module.p > 0
 
 
 def _require_here(ranks: Ranks, pairs: Sequence[Pair]) -> None:

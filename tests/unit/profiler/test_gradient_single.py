@@ -81,6 +81,21 @@ def test_the_reference_takes_the_models_modes_and_gets_its_own_back() -> None:
     assert not reference[0].weight.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("inner", "named"), [(nn.Dropout(0.5), "1"), (nn.MultiheadAttention(4, 2, dropout=0.1), "1")]
+)
+def test_active_dropout_is_refused_since_no_other_device_draws_its_masks(
+    inner: nn.Module, named: str
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), inner)
+    with pytest.raises(UsageError) as refused:
+        check_gradients(model, nn.Sequential(nn.Linear(4, 3), inner), loss)
+    assert str(refused.value) == (
+        f"module {named} drops activations at random: compute loss and gradients with it in eval(), or with "
+        "p = 0: no other device draws the same masks"
+    )
+
+
 def test_an_interrupt_in_the_loss_passes_through() -> None:
     def interrupted(module: nn.Module) -> torch.Tensor:
         raise KeyboardInterrupt
