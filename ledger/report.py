@@ -22,7 +22,7 @@ from shardtoll.ledger.errors import SchemaError
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
-from shardtoll.ledger.tables import LATER, SCHEMAS, check, to_frame, to_records
+from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, to_frame, to_records
 from shardtoll.ledger.typed import typed
 from shardtoll.ledger.wiring import part
 
@@ -159,6 +159,7 @@ def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
         raise ValueError(f"{name} is no list of objects")
     table = pa.Table.from_pylist(rows, schema=SCHEMAS[name])
     check(name, table)
+    check_values(name, table)
     return table
 
 

@@ -32,7 +32,7 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.journal import Journal, read_journal
 from shardtoll.ledger.ledger import Ledger, merge
 from shardtoll.ledger.record import Group, Notice, Run, StepRows
-from shardtoll.ledger.tables import LATER, SCHEMAS, check, completed, to_table
+from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, completed, to_table
 
 STORE_VERSION: Final = 1
 _OURS = re.compile(rf"^(run|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|arrows|parquet)(\.part)?$")
@@ -182,6 +182,7 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
             return SCHEMAS[table].empty_table()
         data = completed(table, pq.read_table(path))
         check(table, data)
+        check_values(table, data)
         return data
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} is missing", _AGAIN) from error

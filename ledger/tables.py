@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.columns import column
-from shardtoll.ledger.record import Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.record import PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.stall import Leadup, Stall
 
 if typing.TYPE_CHECKING:
@@ -52,6 +52,11 @@ RECORDS: Final[Mapping[str, type]] = {
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
+INSTANTS: Final = ("start_ns", "issue_ns", "since_ns")
+"""Columns that are points in time, and may lie before the run's epoch."""
+
+_COUNTED: Final = ("rank", "count", "index", "flops", "issued", "recorded")
+
 LATER: Final = ("leadups", "stalls")
 """Tables that files of earlier versions do not have."""
 
@@ -80,6 +85,18 @@ def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
             raise ValueError(f"{table}.{item.name} is missing in {values.null_count} rows")
         if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
             raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
+
+
+def check_values(table: str, data: pa.Table) -> None:
+    """Raise ValueError for values that no record would hold; for tables from files, which are not trusted."""
+    for item, values in zip(data.schema, data.columns, strict=True):
+        if len(values) == values.null_count:
+            continue
+        measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
+        if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
+            raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
+        if item.name == "phase" and not set(pc.unique(values).to_pylist()) <= set(PHASES):
+            raise ValueError(f"{table}.phase holds none of {', '.join(PHASES)}")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:

@@ -88,7 +88,7 @@ def parse_fabric(text: str, where: str) -> Fabric:
     """
     try:
         root = _Table(tomllib.loads(text), where)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise FabricError(f"fabric {where}: not TOML ({error})", _HINT) from error
     root.only(
         "name", "title", "provenance", "measured", "ranks_per_node", "intra", "inter",

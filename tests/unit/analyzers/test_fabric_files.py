@@ -116,6 +116,7 @@ GOOD = to_toml(ROUND)
     ("text", "message"),
     [
         ("name = ", "not TOML"),
+        ("x = " + "[" * 20_000, "not TOML"),
         (GOOD.replace('name = "round"', ""), "`name` is missing"),
         (GOOD.replace('name = "round"', "name = 3"), "`name` must be a str, not int 3"),
         (GOOD.replace("[intra]", "[elsewhere]"), "unknown key `elsewhere`"),

@@ -130,6 +130,45 @@ def test_a_damaged_report_is_refused(report, damage):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "value", "reason"),
+    [
+        ("steps", "duration_ns", -1, "steps.duration_ns holds -1"),
+        ("collectives", "message_bytes", -8, "collectives.message_bytes holds -8"),
+        ("collectives", "rank", -1, "collectives.rank holds -1"),
+        (
+            "collectives",
+            "phase",
+            "sideways",
+            "collectives.phase holds none of forward, backward, recompute, optimizer, other",
+        ),
+    ],
+)
+def test_a_row_that_no_record_would_hold_is_refused(report, table, column, value, reason):
+    document = json.loads(report.to_json())
+    document[table][0][column] = value
+    with pytest.raises(SchemaError) as caught:
+        Report.from_json(json.dumps(document), "x.json")
+    assert caught.value.message == f"x.json is damaged ({reason})"
+
+
+def test_an_instant_may_lie_before_the_runs_epoch(report):
+    document = json.loads(report.to_json())
+    document["collectives"][0]["start_ns"] = -5
+    assert Report.from_json(json.dumps(document)).collectives["start_ns"][0] == -5
+
+
+def test_a_report_of_an_earlier_version_has_no_lead_ups_and_stalls(report):
+    document = json.loads(report.to_json())
+    for later in ("leadups", "stalls"):
+        del document[later]
+    for row in document["collectives"]:
+        del row["kernel"]
+    read = Report.from_json(json.dumps(document))
+    assert (len(read.leadups), len(read.stalls)) == (0, 0)
+    assert read.collectives["kernel"].isna().all()
+
+
 @pytest.mark.parametrize("name", ["run", "fabric", "groups", "findings", "steps", "notices"])
 def test_a_report_that_lacks_a_part_is_refused(report, name):
     document = json.loads(report.to_json())
