@@ -1,0 +1,170 @@
+"""Which events of a chunk are kept, and their times in nanoseconds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from shardtoll.profiler.traces.names import telling_ops, working_calls
+from shardtoll.profiler.traces.times import (
+    DURATION_LIMIT_US,
+    EXACT_BELOW_US,
+    START_LIMIT_US,
+    exact_nanoseconds,
+    nanoseconds,
+)
+from shardtoll.profiler.traces.trace import COPY, I64, KERNEL, SET
+
+DEVICE_KINDS: Final = {
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "gpu_memset": SET,
+    "Kernel": KERNEL,
+    "Memcpy": COPY,
+    "Memset": SET,
+}
+"""Categories of device work; the capitals are those of torch before 1.12."""
+
+CALLS: Final = frozenset(
+    (
+        "cuda_runtime",
+        "cuda_driver",
+        "hip_runtime",
+        "xpu_runtime",
+        "xpu_driver",
+        "mtia_runtime",
+        "privateuse1_runtime",
+        "privateuse1_driver",
+        "Runtime",
+    )
+)
+OPS: Final = frozenset(("cpu_op", "Operator"))
+ANNOTATIONS: Final = frozenset(("user_annotation", "cpu_user_annotation"))
+FRAMES: Final = frozenset(("python_function",))
+_FLOWS: Final = frozenset(("ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Events of one category, to be kept."""
+
+    category: str
+    events: list[Any]
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(slots=True)
+class Chooser:
+    """Sorts events by category and drops what says nothing; remembers spans that are still open."""
+
+    has_device: bool
+    bad: int = 0
+    """Events whose times are no usable numbers."""
+    open: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    """Begun async spans by (category, id, name, process)."""
+    _telling: dict[str, bool] = field(default_factory=telling_ops)
+    _working: dict[str, bool] = field(default_factory=working_calls)
+
+    def choose(self, events: list[Any], *, exact: bool) -> list[Rows] | None:
+        """Return what is kept; None where times need more digits than these events have."""
+        buckets: defaultdict[str | None, list[Any]] = defaultdict(list)
+        for event in events:
+            buckets[event.cat].append(event)
+        self.has_device = self.has_device or not buckets.keys().isdisjoint(DEVICE_KINDS)
+        kept: list[Rows] = []
+        spans: list[Any] = []
+        bad = 0
+        for category, found in buckets.items():
+            if category is None or category in _FLOWS:
+                continue
+            chosen = self._chosen(category, found)
+            if len(chosen) < len(found) and category not in CALLS and category not in DEVICE_KINDS:
+                spans += [event for event in found if event.ph == "b" or event.ph == "e"]
+            if not chosen:
+                continue
+            times = None if exact else _together(chosen)
+            if times is None:
+                if not exact and any(_inexact(event) for event in chosen):
+                    return None
+                usable = _one_by_one(chosen, category)
+                bad += len(chosen) - len(usable.events)
+                kept.append(usable)
+            elif times[2]:
+                kept.append(Rows(category, chosen, times[0], times[1]))
+            else:
+                return None
+        if spans:
+            if not exact and any(_inexact(event) for event in spans):
+                return None
+            kept.append(self._paired(spans))
+        self.bad += bad
+        return [rows for rows in kept if rows.events]
+
+    def _chosen(self, category: str, found: list[Any]) -> list[Any]:
+        if category in CALLS:
+            working = self._working
+            return [event for event in found if event.ph == "X" and working[event.name or ""]]
+        if category in OPS and self.has_device:
+            telling = self._telling
+            return [event for event in found if event.ph == "X" and telling[event.name or ""]]
+        if category in DEVICE_KINDS or category in OPS or category in ANNOTATIONS or category in FRAMES:
+            return [event for event in found if event.ph == "X"]
+        return []
+
+    def _paired(self, spans: list[Any]) -> Rows:
+        """Join begins and ends of async spans; an end without a begin is dropped."""
+        begun: list[Any] = []
+        start, end = [], []
+        for event in spans:
+            key = (event.cat, event.id, event.name, event.pid)
+            if event.ph == "b":
+                self.open[key] = event
+                continue
+            first = self.open.pop(key, None)
+            if first is None:
+                continue
+            times = exact_nanoseconds(first.ts, START_LIMIT_US), exact_nanoseconds(event.ts, START_LIMIT_US)
+            if times[0] is None or times[1] is None or times[1] < times[0]:
+                self.bad += 1
+                continue
+            begun.append(first)
+            start.append(times[0])
+            end.append(times[1])
+        return Rows("user_annotation", begun, np.array(start, np.int64), np.array(end, np.int64))
+
+
+def _inexact(event: Any) -> bool:
+    """Whether a time lost digits when it became a float."""
+    return any(
+        isinstance(value, float) and EXACT_BELOW_US <= abs(value) < START_LIMIT_US
+        for value in (event.ts, event.dur)
+    )
+
+
+def _together(events: list[Any]) -> tuple[I64, I64, bool] | None:
+    """Return starts, ends and whether they are exact; None where one event is bad."""
+    start = nanoseconds([event.ts for event in events], START_LIMIT_US)
+    duration = nanoseconds([event.dur for event in events], DURATION_LIMIT_US)
+    if start is None or duration is None or int(duration[0].min()) < 0:
+        return None
+    return start[0], start[0] + duration[0], start[1] and duration[1]
+
+
+def _one_by_one(events: list[Any], category: str) -> Rows:
+    """Return the rows whose times are usable, in the exact and slow way."""
+    usable: list[Any] = []
+    start, end = [], []
+    for event in events:
+        begun, lasted = (
+            exact_nanoseconds(event.ts, START_LIMIT_US),
+            exact_nanoseconds(event.dur, DURATION_LIMIT_US),
+        )
+        if begun is not None and lasted is not None and lasted >= 0:
+            usable.append(event)
+            start.append(begun)
+            end.append(begun + lasted)
+    return Rows(category, usable, np.array(start, np.int64), np.array(end, np.int64))

@@ -1,0 +1,55 @@
+"""Columns that grow chunk by chunk and become one array each at the end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.ledger.errors import TraceError
+
+ROW_LIMIT: Final = 30_000_000
+"""Rows kept of one file; at about 60 bytes each this bounds the reader's memory."""
+
+
+class Table:
+    """Columns of equal length under construction."""
+
+    def __init__(self, **types: Any) -> None:
+        self._types = types
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in types}
+        self.rows = 0
+
+    def add(self, **columns: Any) -> None:
+        """Add rows: one list or array for each column, all of one length."""
+        sizes = {len(column) for column in columns.values()}
+        assert len(sizes) == 1 and columns.keys() == self._types.keys()
+        for name, column in columns.items():
+            self._parts[name].append(np.asarray(column, dtype=self._types[name]))
+        self.rows += sizes.pop()
+
+    def keep(self, column: str, wanted: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows whose number in `column` is not wanted."""
+        masks = [wanted[part] for part in self._parts[column]]
+        for name, parts in self._parts.items():
+            self._parts[name] = [part[mask] for part, mask in zip(parts, masks, strict=True)]
+        self.rows = sum(int(mask.sum()) for mask in masks)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self._parts
+
+    def take(self, name: str) -> npt.NDArray[Any]:
+        """Return a column as one array and forget its parts."""
+        parts = self._parts.pop(name)
+        return np.concatenate(parts) if parts else np.empty(0, self._types[name])
+
+
+def check_rows(rows: int, where: str, limit: int = ROW_LIMIT) -> None:
+    """Raise TraceError where more rows would be kept than memory is meant for."""
+    if rows > limit:
+        raise TraceError(
+            f"{where} holds more than {limit} events of interest",
+            "record fewer steps, or record without Python stacks",
+        )

@@ -1,0 +1,118 @@
+"""What a trace says of its job, from its top-level values and its file's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardtoll.profiler.traces.times import BASE_LIMIT_NS
+from shardtoll.profiler.traces.trace import GroupInfo, Meta
+
+_TENSORBOARD: Final = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.(?P<millis>\d{12,})\.pt\.trace\.json")
+_NAMED_RANK: Final = re.compile(
+    r"(?:^|[^A-Za-z])(?:rank|worker|trainer|gpu)[-_ .]?(\d{1,7})(?!\d)", re.IGNORECASE
+)
+_LOOSE_RANK: Final = re.compile(
+    r"(?:^|[_.-])(\d{1,6})(?:\.pt)?(?:\.trace)?(?:\.json)(?:\.\w+)?$", re.IGNORECASE
+)
+_LISTED: Final = 1_000_000
+
+
+def rank_from_name(address: str) -> int | None:
+    """Return the rank that a file's name (or else its folder's) gives: `rank3`, `worker3_`, `rank-3`, `x_3.json`."""
+    parts = [part for part in re.split(r"[/\\]", address) if part][-2:]
+    for part in reversed(parts):
+        match = _NAMED_RANK.search(part)
+        if match:
+            return int(match[1])
+    if not parts or _TENSORBOARD.match(parts[-1]):
+        return None
+    match = _LOOSE_RANK.search(parts[-1])
+    return int(match[1]) if match else None
+
+
+def host_from_name(address: str) -> str | None:
+    """Return the host in a name that `tensorboard_trace_handler` gave: `host_pid.millis.pt.trace.json`."""
+    name = re.split(r"[/\\]", address)[-1]
+    match = _TENSORBOARD.match(name)
+    return match["host"] if match and not _NAMED_RANK.search(name) else None
+
+
+def read_meta(found: Mapping[str, Any], address: str) -> tuple[Meta, list[tuple[str, str]]]:
+    """Return what is known of the job, and notices on what had to be taken from elsewhere.
+
+    Values of the wrong type count as absent.
+    """
+    notices: list[tuple[str, str]] = []
+    told = found.get("distributedInfo")
+    info: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    rank = _count(info.get("rank"))
+    if rank is None:
+        rank = rank_from_name(address)
+        if rank is not None:
+            notices.append(
+                ("rank-from-name", f"rank {rank} is from the name of {address}; the file does not say")
+            )
+    world_size = _count(info.get("world_size")) or None
+    if world_size is not None and (world_size > _LISTED or (rank is not None and rank >= world_size)):
+        world_size = None
+    devices = found.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    base = found.get("baseTimeNanoseconds")
+    return (
+        Meta(
+            address=address,
+            rank=rank,
+            world_size=world_size,
+            backend=_text(info.get("backend")),
+            device=_text(first.get("name")) if isinstance(first, dict) else None,
+            torch=_text(found.get("torch_version") or found.get("pytorch_version")),
+            host=_text(found.get("host_name")) or host_from_name(address),
+            nccl=_text(info.get("nccl_version")),
+            base_ns=base if isinstance(base, int) and 0 <= base < BASE_LIMIT_NS else 0,
+            groups=_groups(info.get("pg_config")),
+            with_stack=bool(found.get("with_stack")),
+            trace_id=_text(found.get("trace_id")),
+        ),
+        notices,
+    )
+
+
+def has_device(found: Mapping[str, Any]) -> bool:
+    """Whether the top-level values read so far tell of a device."""
+    return bool(found.get("deviceProperties"))
+
+
+def _groups(config: Any) -> tuple[GroupInfo, ...]:
+    groups = []
+    for entry in config if isinstance(config, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        name = _text(entry.get("pg_name"))
+        if name is None:
+            continue
+        ranks = entry.get("ranks")
+        listed = isinstance(ranks, list) and all(_count(rank) is not None for rank in ranks)
+        groups.append(
+            GroupInfo(
+                name=name,
+                ranks=tuple(ranks) if listed and len(set(ranks)) == len(ranks) else (),
+                size=_count(entry.get("pg_size")) or (len(ranks) if listed and ranks else None),
+                description=_text(entry.get("pg_desc")),
+                backend=_text(entry.get("backend_config") or entry.get("backend")),
+            )
+        )
+    return tuple(groups)
+
+
+def _text(value: Any) -> str | None:
+    return (
+        str(value)[:256]
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+        else None
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LISTED else None

@@ -1,0 +1,93 @@
+"""One trace file in, one `Trace` out: streamed, decoded as far as needed, in bounded memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardtoll.ledger.errors import TraceError
+from shardtoll.profiler.traces.collect import Collector, device_work, host_work
+from shardtoll.profiler.traces.columns import ROW_LIMIT
+from shardtoll.profiler.traces.meta import has_device, read_meta
+from shardtoll.profiler.traces.scan import Scan
+from shardtoll.profiler.traces.sources import TraceFile, opened
+from shardtoll.profiler.traces.stream import Flow, pieces
+from shardtoll.profiler.traces.trace import Trace
+
+_HINT = "name a trace that torch.profiler exported"
+
+
+def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
+    """Read one trace of any age, layout and compression.
+
+    A file that breaks off gives what could be read of it, with a notice `file-cut`; events that could
+    not be read are counted in a notice `file-damaged`. Raises TraceError, in one line, where nothing
+    can be read or more than `row_limit` rows would be kept.
+    """
+    where = file.address
+    flow = Flow()
+    with _calm(), opened(file) as source:
+        scan = Scan(pieces(source, flow, where), where)
+        collector: Collector | None = None
+        for chunk in scan.chunks():
+            if collector is None:
+                collector = Collector(where, has_device=has_device(scan.metadata), row_limit=row_limit)
+            collector.add(chunk)
+    cut = flow.cut or scan.cut
+    if collector is None:
+        raise TraceError(f"{where} {_nothing(scan, cut)}", _HINT)
+    trace = _trace(scan, collector, where)
+    if cut is not None:
+        trace.notices.append(("file-cut", f"{where} {cut}: {trace.events} events were read before that"))
+    bad = scan.bad + collector.chooser.bad
+    if bad:
+        trace.notices.append(("file-damaged", f"{where}: {bad} events could not be read and were left out"))
+    return trace
+
+
+def _trace(scan: Scan, collector: Collector, where: str) -> Trace:
+    meta, notices = read_meta(scan.metadata, where)
+    base_ns = meta.base_ns
+    device = device_work(collector.device, base_ns)
+    hosts = [
+        host_work(table, base_ns)
+        for table in (collector.calls, collector.ops, collector.annotations, collector.frames)
+    ]
+    filled = [work for work in (device, *hosts) if len(work.start_ns)]
+    return Trace(
+        meta=meta,
+        names=list(collector.names),
+        threads=[(str(pid), str(tid)) for pid, tid in collector.threads],
+        device=device,
+        calls=hosts[0],
+        ops=hosts[1],
+        annotations=hosts[2],
+        frames=hosts[3],
+        comm_args=list(collector.comm_args),
+        start_ns=min((int(work.start_ns.min()) for work in filled), default=0),
+        end_ns=max((int(work.end_ns.max()) for work in filled), default=0),
+        events=collector.events,
+        notices=notices,
+    )
+
+
+def _nothing(scan: Scan, cut: str | None) -> str:
+    """Say why a file gave no event."""
+    if cut is not None:
+        return f"{cut} before the first whole event"
+    if scan.bad:
+        return f"holds no readable event ({scan.bad} are damaged)"
+    return "holds no events" if scan.found else "is JSON without traceEvents, so no trace"
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Keep the garbage collector out while millions of plain objects come and go."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
