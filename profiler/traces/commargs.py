@@ -56,16 +56,14 @@ def _truth(value: Mixed) -> bool | None:
     return bool(value) if value in (0, 1) else None
 
 
-def _decoded(raw: msgspec.Raw | None) -> Any:
-    if raw is None:
-        return None
+def _decoded(raw: msgspec.Raw) -> Any:
     try:
-        return msgspec.json.decode(raw)
+        return msgspec.json.decode(raw) if bytes(raw) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _numbers(raw: msgspec.Raw | None) -> tuple[int, ...] | None:
+def _numbers(raw: msgspec.Raw) -> tuple[int, ...] | None:
     """Read `[0, 1]` or `"[0, 1]"`; None where shortened with dots or not all whole numbers."""
     found = _decoded(raw)
     if isinstance(found, str):
@@ -81,7 +79,7 @@ def _numbers(raw: msgspec.Raw | None) -> tuple[int, ...] | None:
 
 
 def _shapes(
-    dims: msgspec.Raw | None, types: msgspec.Raw | None
+    dims: msgspec.Raw, types: msgspec.Raw
 ) -> tuple[tuple[tuple[int, ...], ...] | None, tuple[str, ...] | None]:
     """Return shapes of the tensors and their types; lists of tensors count one by one.
 

@@ -19,8 +19,14 @@ Mixed = int | float | str | None
 """What numbers and ids are found to be in files of all ages."""
 
 
+_ABSENT: Final = msgspec.Raw()
+
+
 class Args(msgspec.Struct, gc=False):
-    """The args of an event that say something of its device work or its collective."""
+    """The args of an event that say something of its device work or its collective.
+
+    Lists stay as they are written until somebody asks; where absent they are empty.
+    """
 
     external: Mixed = msgspec.field(default=None, name="External id")
     old_external: Mixed = msgspec.field(default=None, name="external id")
@@ -28,18 +34,18 @@ class Args(msgspec.Struct, gc=False):
     stream: Mixed = None
     correlation: Mixed = None
     bytes: Mixed = None
-    dims: msgspec.Raw | None = msgspec.field(default=None, name="Input Dims")
-    types: msgspec.Raw | None = msgspec.field(default=None, name="Input type")
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
     collective: Mixed = msgspec.field(default=None, name="Collective name")
     in_elements: Mixed = msgspec.field(default=None, name="In msg nelems")
     out_elements: Mixed = msgspec.field(default=None, name="Out msg nelems")
     group_size: Mixed = msgspec.field(default=None, name="Group size")
     dtype: Mixed = None
-    in_splits: msgspec.Raw | None = msgspec.field(default=None, name="In split size")
-    out_splits: msgspec.Raw | None = msgspec.field(default=None, name="Out split size")
+    in_splits: msgspec.Raw = msgspec.field(default=_ABSENT, name="In split size")
+    out_splits: msgspec.Raw = msgspec.field(default=_ABSENT, name="Out split size")
     group: Mixed = msgspec.field(default=None, name="Process Group Name")
     group_description: Mixed = msgspec.field(default=None, name="Process Group Description")
-    ranks: msgspec.Raw | None = msgspec.field(default=None, name="Process Group Ranks")
+    ranks: msgspec.Raw = msgspec.field(default=_ABSENT, name="Process Group Ranks")
     rank_start: Mixed = msgspec.field(default=None, name="Global rank start")
     rank_stride: Mixed = msgspec.field(default=None, name="Global rank stride")
     seq: Mixed = msgspec.field(default=None, name="Seq")
@@ -126,7 +132,7 @@ def _arg(value: Any, raw: bool) -> Any:
     try:
         return msgspec.Raw(msgspec.json.encode(value))
     except (ValueError, RecursionError, msgspec.MsgspecError):
-        return None
+        return _ABSENT
 
 
 def _text(value: Any) -> str | None:
