@@ -64,9 +64,7 @@ def hta_figures(ranks: Iterable[tuple[int, pa.Table]]) -> HtaFigures:
                 notices.append(f"rank {rank}: no device work in the trace, nothing for HTA to look at")
                 continue
             idle += asked("idle time", _idle, exact, rank) or []
-            launches += (
-                asked("launch statistics", _launches, exact, rank) or []
-            )
+            launches += asked("launch statistics", _launches, exact, rank) or []
             queues += asked("queue length", _queues, exact, rank) or []
             del exact
             whole = trace_of({rank: events}, US)

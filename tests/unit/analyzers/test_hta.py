@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from shardtoll.analyzers.hta import hta_figures
 from shardtoll.analyzers.hta_trace import quiet, trace_of
 from shardtoll.ledger.hta_figures import hta_from_json, hta_to_json
-
 from tests.unit.analyzers.hta_events import events_of, table_of
 
 NVIDIA = (
