@@ -1,0 +1,212 @@
+"""Which of the traces found in one place are one recording of one job, each rank once.
+
+The most complete consistent set is kept. What is set aside is told with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from shardtoll.profiler.traces.entry import Entry
+
+CLOCKS_NS: Final = 60 * 1_000_000_000
+"""Hosts' clocks differ by less: recordings further apart are two, if ranks or steps say so too."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A trace that could be read."""
+
+    entry: Entry
+    steps: tuple[int, ...]
+    """Numbers of the steps recorded, ascending."""
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """What decides between two traces that fit equally: more events, then later, then the name."""
+        facts = self.entry.facts
+        return (-facts.events, -facts.start_ns, facts.address)
+
+
+@dataclass(slots=True)
+class Choice:
+    """The set kept, by rank, and what was set aside with its reason."""
+
+    kept: list[Candidate]
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """(address, reason in one line)"""
+    notices: list[tuple[str, str]] = field(default_factory=list)
+    """(notice kind, text) of what is kept."""
+
+
+def candidate(entry: Entry) -> Candidate:
+    """Return the entry with what is compared."""
+    steps = entry.ledger.tables["steps"].column("step").unique().to_pylist()
+    return Candidate(entry, tuple(sorted(steps)))
+
+
+def choose(found: Sequence[Candidate]) -> Choice:
+    """Return the most complete consistent set of the traces; at least one is kept."""
+    choice = Choice(sorted(found, key=lambda one: (one.entry.rank, one.order)))
+    _by_world_size(choice)
+    _by_groups(choice)
+    _by_time(choice)
+    _by_steps(choice)
+    _by_rank(choice)
+    return choice
+
+
+def _ranks(members: Sequence[Candidate]) -> int:
+    return len({one.entry.rank for one in members})
+
+
+def _largest(classes: dict[Hashable, list[Candidate]]) -> Hashable:
+    """Return the class with most ranks; of equals the one with most events, then the latest."""
+    return max(
+        classes,
+        key=lambda name: (
+            _ranks(classes[name]),
+            sum(one.entry.facts.events for one in classes[name]),
+            max(one.entry.facts.start_ns for one in classes[name]),
+        ),
+    )
+
+
+def _keep(choice: Choice, fits: Callable[[Candidate], bool], why: Callable[[Candidate], str]) -> None:
+    for one in choice.kept:
+        if not fits(one):
+            choice.left_out.append((one.entry.facts.address, why(one)))
+    choice.kept = [one for one in choice.kept if fits(one)]
+
+
+def _by_world_size(choice: Choice) -> None:
+    classes: dict[Hashable, list[Candidate]] = defaultdict(list)
+    for one in choice.kept:
+        size = one.entry.facts.world_size
+        if size is not None:
+            classes[size].append(one)
+    if len(classes) < 2:
+        return
+    usual = _largest(classes)
+    _keep(
+        choice,
+        lambda one: one.entry.facts.world_size in (None, usual),
+        lambda one: f"it is of a job of {one.entry.facts.world_size} ranks, the others of {usual}",
+    )
+
+
+def _by_groups(choice: Choice) -> None:
+    """Traces whose groups of one name share ranks and yet differ are of different jobs."""
+    if len(choice.kept) < 2:
+        return
+    owners: dict[tuple[str, int], tuple[int, ...]] = {}
+    known: dict[tuple[str, tuple[int, ...]], list[Candidate]] = defaultdict(list)
+    for one in choice.kept:
+        for group in one.entry.ledger.groups:
+            known[group.name, group.ranks].append(one)
+    # Groups of most traces first: what differs from them is the odd one.
+    for name, ranks in sorted(known, key=lambda key: (-_ranks(known[key]), key)):
+        clash = next((owners[name, rank] for rank in ranks if owners.get((name, rank), ranks) != ranks), None)
+        if clash is None:
+            owners.update(dict.fromkeys(((name, rank) for rank in ranks), ranks))
+            continue
+        odd = {id(one) for one in known[name, ranks]}
+        why = f"its group {name} has {len(ranks)} ranks unlike the {len(clash)} that the others say"
+        if len(odd) < len(choice.kept):
+            _keep(choice, lambda one: id(one) not in odd, lambda _: why)  # noqa: B023
+
+
+def _by_time(choice: Choice) -> None:
+    """Of recordings far apart in time one is kept, unless they are other ranks' of the same steps."""
+    apart: dict[Hashable, list[Candidate]] = {}
+    end_ns = 0
+    for one in sorted(choice.kept, key=lambda one: one.entry.facts.start_ns):
+        facts = one.entry.facts
+        if not apart or facts.start_ns > end_ns + CLOCKS_NS:
+            apart[len(apart)] = []
+            end_ns = facts.end_ns
+        apart[len(apart) - 1].append(one)
+        end_ns = max(end_ns, facts.end_ns)
+    if len(apart) < 2:
+        return
+    best = apart[_largest(apart)]
+    kept = {id(one) for one in best}
+    ranks = {one.entry.rank for one in best}
+    steps = {step for one in best for step in one.steps}
+    for others in apart.values():
+        # Clocks that count from a host's start are hours apart: no reason to lose a rank.
+        if others is best or any(one.entry.rank in ranks or not steps & set(one.steps) for one in others):
+            continue
+        kept |= {id(one) for one in others}
+        ranks |= {one.entry.rank for one in others}
+        choice.notices.append(
+            (
+                "clock-unknown",
+                f"{len(others)} traces were recorded at another time than the others by their clocks",
+            )
+        )
+    start_ns = min(one.entry.facts.start_ns for one in best)
+    _keep(
+        choice,
+        lambda one: id(one) in kept,
+        lambda one: f"it was recorded {_span(one.entry.facts.start_ns - start_ns)} than the others",
+    )
+
+
+def _by_steps(choice: Choice) -> None:
+    """Traces that share no step with the steps of most ranks are set aside."""
+    classes: dict[Hashable, list[Candidate]] = defaultdict(list)
+    for one in choice.kept:
+        if one.steps:
+            classes[one.steps].append(one)
+    if len(classes) < 2:
+        return
+    common = next(one.steps for one in classes[_largest(classes)])
+    shared = set(common)
+    _keep(
+        choice,
+        lambda one: not one.steps or not shared.isdisjoint(one.steps),
+        lambda one: f"it has {_steps(one.steps)}, the others {_steps(common)}",
+    )
+    uneven = Counter(one.steps for one in choice.kept if one.steps != common and one.steps)
+    for steps, count in sorted(uneven.items()):
+        text = (
+            f"{count} {'trace has' if count == 1 else 'traces have'} {_steps(steps)}, most {_steps(common)}"
+        )
+        choice.notices.append(("steps-differ", text))
+
+
+def _by_rank(choice: Choice) -> None:
+    """Of several traces of a rank the fullest is kept."""
+    by_rank: dict[int, list[Candidate]] = defaultdict(list)
+    for one in choice.kept:
+        by_rank[one.entry.rank].append(one)
+    usual = Counter(one.steps for one in choice.kept).most_common(1)[0][0]
+    kept = {
+        rank: min(same, key=lambda one: (one.steps != usual, one.order)) for rank, same in by_rank.items()
+    }
+    _keep(
+        choice,
+        lambda one: kept[one.entry.rank] is one,
+        lambda one: f"it is of rank {one.entry.rank} as is {kept[one.entry.rank].entry.facts.address}",
+    )
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    if steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    shown = ", ".join(map(str, steps[:5]))
+    return f"steps {shown}{' ...' if len(steps) > 5 else ''}"
+
+
+def _span(apart_ns: int) -> str:
+    seconds = abs(apart_ns) / 1e9
+    for unit, of in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * of:
+            return f"{seconds / of:.0f} {unit} {'later' if apart_ns > 0 else 'earlier'}"
+    return f"{seconds:.0f} s {'later' if apart_ns > 0 else 'earlier'}"

@@ -1,0 +1,49 @@
+"""How tasks are run: the interface, and the plainest way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from typing import Final, Protocol
+
+from shardtoll.profiler.traces.task import Task, TaskResult, Work
+
+OUT_OF_MEMORY: Final = "there was not enough memory to read it"
+DIED: Final = "the process that read it died twice, as when the machine runs out of memory"
+MORE_MEMORY: Final = "report it on a machine with more memory, or with fewer --jobs"
+
+
+class Executor(Protocol):
+    """Runs one task a file, somewhere."""
+
+    def run(self, work: Work, tasks: Sequence[Task]) -> Generator[TaskResult, None, None]:
+        """Yield each task's result as it comes, in any order. No task is lost.
+
+        A task whose worker dies is tried once more, then told as a result with a reason. Closing the
+        iterator ends what still runs.
+        """
+        ...
+
+
+class InProcess:
+    """One task after the other, here."""
+
+    def run(self, work: Work, tasks: Sequence[Task]) -> Generator[TaskResult, None, None]:
+        """Yield each task's result, in order."""
+        for task in tasks:
+            yield run_here(work, task)
+
+
+def run_here(work: Work, task: Task) -> TaskResult:
+    """Run one task in this process."""
+    try:
+        return work(task)
+    except MemoryError:
+        return TaskResult(task.file.address, None, OUT_OF_MEMORY, MORE_MEMORY)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
