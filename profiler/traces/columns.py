@@ -24,7 +24,8 @@ class Table:
     def add(self, **columns: Any) -> None:
         """Add rows: one list or array for each column, all of one length."""
         sizes = {len(column) for column in columns.values()}
-        assert len(sizes) == 1 and columns.keys() == self._types.keys()
+        assert len(sizes) == 1
+        assert columns.keys() == self._types.keys()
         for name, column in columns.items():
             self._parts[name].append(np.asarray(column, dtype=self._types[name]))
         self.rows += sizes.pop()

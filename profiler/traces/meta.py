@@ -18,9 +18,23 @@ _LOOSE_RANK: Final = re.compile(
 )
 _LISTED: Final = 1_000_000
 
+WANTED: Final = frozenset(
+    (
+        "distributedInfo",
+        "deviceProperties",
+        "baseTimeNanoseconds",
+        "with_stack",
+        "trace_id",
+        "host_name",
+        "torch_version",
+        "pytorch_version",
+    )
+)
+"""Top-level values that say something of the job."""
+
 
 def rank_from_name(address: str) -> int | None:
-    """Return the rank that a file's name (or else its folder's) gives: `rank3`, `worker3_`, `rank-3`, `x_3.json`."""
+    """Return the rank in a file's name (or else its folder's): `rank3`, `worker3_`, `rank-3`, `x_3.json`."""
     parts = [part for part in re.split(r"[/\\]", address) if part][-2:]
     for part in reversed(parts):
         match = _NAMED_RANK.search(part)
@@ -92,13 +106,12 @@ def _groups(config: Any) -> tuple[GroupInfo, ...]:
         name = _text(entry.get("pg_name"))
         if name is None:
             continue
-        ranks = entry.get("ranks")
-        listed = isinstance(ranks, list) and all(_count(rank) is not None for rank in ranks)
+        listed = _ranks(entry.get("ranks"))
         groups.append(
             GroupInfo(
                 name=name,
-                ranks=tuple(ranks) if listed and len(set(ranks)) == len(ranks) else (),
-                size=_count(entry.get("pg_size")) or (len(ranks) if listed and ranks else None),
+                ranks=listed,
+                size=_count(entry.get("pg_size")) or (len(listed) or None),
                 description=_text(entry.get("pg_desc")),
                 backend=_text(entry.get("backend_config") or entry.get("backend")),
             )
@@ -106,12 +119,17 @@ def _groups(config: Any) -> tuple[GroupInfo, ...]:
     return tuple(groups)
 
 
+def _ranks(found: Any) -> tuple[int, ...]:
+    """Return a list of different ranks; empty where it is none."""
+    if not isinstance(found, list) or any(_count(rank) is None for rank in found):
+        return ()
+    return tuple(found) if len(set(found)) == len(found) else ()
+
+
 def _text(value: Any) -> str | None:
-    return (
-        str(value)[:256]
-        if isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-        else None
-    )
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        return None
+    return str(value)[:256]
 
 
 def _count(value: Any) -> int | None:

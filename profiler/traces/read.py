@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces.collect import Collector, device_work, host_work
 from shardtoll.profiler.traces.columns import ROW_LIMIT
-from shardtoll.profiler.traces.meta import has_device, read_meta
+from shardtoll.profiler.traces.meta import WANTED, has_device, read_meta
 from shardtoll.profiler.traces.scan import Scan
 from shardtoll.profiler.traces.sources import TraceFile, opened
 from shardtoll.profiler.traces.stream import Flow, pieces
@@ -28,7 +28,7 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     where = file.address
     flow = Flow()
     with _calm(), opened(file) as source:
-        scan = Scan(pieces(source, flow, where), where)
+        scan = Scan(pieces(source, flow, where), where, WANTED)
         collector: Collector | None = None
         for chunk in scan.chunks():
             if collector is None:
@@ -54,7 +54,8 @@ def _trace(scan: Scan, collector: Collector, where: str) -> Trace:
         host_work(table, base_ns)
         for table in (collector.calls, collector.ops, collector.annotations, collector.frames)
     ]
-    filled = [work for work in (device, *hosts) if len(work.start_ns)]
+    starts = [column for column in (device.start_ns, *(host.start_ns for host in hosts)) if len(column)]
+    ends = [column for column in (device.end_ns, *(host.end_ns for host in hosts)) if len(column)]
     return Trace(
         meta=meta,
         names=list(collector.names),
@@ -65,8 +66,8 @@ def _trace(scan: Scan, collector: Collector, where: str) -> Trace:
         annotations=hosts[2],
         frames=hosts[3],
         comm_args=list(collector.comm_args),
-        start_ns=min((int(work.start_ns.min()) for work in filled), default=0),
-        end_ns=max((int(work.end_ns.max()) for work in filled), default=0),
+        start_ns=min((int(column.min()) for column in starts), default=0),
+        end_ns=max((int(column.max()) for column in ends), default=0),
         events=collector.events,
         notices=notices,
     )

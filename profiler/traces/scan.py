@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN_TEXT: Final = re.compile(r"[ \t\r\n,]*")
 _END: Final = re.compile(rb"\}\s*\](?=\s*(?:,\s*\"|\}|\Z))")
+EVENTS: Final = "traceEvents"
+_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _NEXT: Final = re.compile(r"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
 _MENDED: Final = ("utf-8", "surrogateescape")
 
@@ -56,9 +58,9 @@ class Chunk:
 class Scan:
     """One pass over one trace. `metadata`, `bad` and `cut` are complete once `chunks` has ended."""
 
-    def __init__(self, pieces: Iterator[bytes], where: str) -> None:
+    def __init__(self, pieces: Iterator[bytes], where: str, wanted: Container[str] = ()) -> None:
         self.metadata: dict[str, Any] = {}
-        """Top-level values other than the events."""
+        """Top-level values of the names in `wanted`."""
         self.bad = 0
         """Events that could not be read."""
         self.found = False
@@ -67,6 +69,7 @@ class Scan:
         """Where the file breaks off; None where it ends as it should."""
         self._pieces = pieces
         self._where = where
+        self._wanted = wanted
         self._data = b""
         self._at = 0
         self._ended = False
@@ -84,14 +87,33 @@ class Scan:
                 return
             key = self._value() if token == b'"' else None
             if not isinstance(key, str) or self._token(_SPACE) != b":":
-                self.cut = self.cut or "breaks off outside the events"
-                return
-            self._at += 1
-            if self._token(_SPACE) == b"[" and key == "traceEvents":
+                if not self._sought():
+                    return
+                key = EVENTS
+            else:
+                self._at += 1
+            if self._token(_SPACE) == b"[" and key == EVENTS:
                 self._at += 1
                 yield from self._array()
-            else:
-                self.metadata[key] = self._value()
+                continue
+            value = self._value()
+            if key in self._wanted:
+                self.metadata[key] = value
+
+    def _sought(self) -> bool:
+        """After damage outside the events, go to their list; False, with `cut` set, where none is ahead."""
+        self.cut = self.cut or "breaks off outside the events"
+        while not self.found:
+            match = _EVENTS.search(self._data, self._at)
+            if match:
+                self._at = match.end()
+                self.cut = None
+                self.bad += 1
+                return True
+            self._at = max(self._at, len(self._data) - 64)
+            if not self._more():
+                break
+        return False
 
     def _first(self) -> bytes:
         """Return `{` or `[`, whichever begins the file."""
@@ -112,19 +134,24 @@ class Scan:
     def _refused(self, what: str) -> TraceError:
         return TraceError(f"{self._where} {what}", "name a trace that torch.profiler exported")
 
-    def _more(self) -> bool:
-        """Add a piece to the window; False at the end of the file."""
+    def _more(self, least: int = 1) -> bool:
+        """Add at least that many bytes to the window, as far as there are any; False where there are none."""
         if len(self._data) - self._at > WINDOW_LIMIT:
             raise self._refused(
                 f"is no usable trace: one event or value is larger than {WINDOW_LIMIT >> 20} MiB"
             )
-        piece = next(self._pieces, None)
-        if piece is None:
-            self._ended = True
-            return False
-        self._data = self._data[self._at :] + piece
-        self._at = 0
-        return True
+        parts = [self._data[self._at :]]
+        while least > 0:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._ended = True
+                break
+            parts.append(piece)
+            least -= len(piece)
+        if len(parts) > 1:
+            self._data = b"".join(parts)
+            self._at = 0
+        return len(parts) > 1
 
     def _token(self, skipped: re.Pattern[bytes]) -> bytes:
         """Skip what may be skipped and return the next byte, without taking it; empty at the end."""
@@ -136,25 +163,25 @@ class Scan:
                 return b""
 
     def _value(self) -> Any:
-        """Take one JSON value; None, with `cut` set, where it does not end or is none."""
+        """Take one JSON value; None, with nothing taken, where it does not end or is none."""
         size = _FIRST_TEXT
         while True:
-            whole = self._at + size >= len(self._data)
+            everything = self._at + size >= len(self._data)
             text = self._data[self._at : self._at + size].decode(*_MENDED)
             try:
                 value, end = slow_decoder.raw_decode(text)
-            except json.JSONDecodeError:
-                end = len(text)
             except RecursionError:
                 raise self._refused("is no usable trace: a value is nested too deeply") from None
-            if end < len(text) or (whole and self._ended and end == len(text) > 0 and "value" in locals()):
-                self._at += len(text[:end].encode(*_MENDED))
-                return value
+            except json.JSONDecodeError as error:
+                if not _unfinished(error, text) or (everything and self._ended):
+                    return None
+            else:
+                if end < len(text) or (everything and self._ended):
+                    self._at += len(text[:end].encode(*_MENDED))
+                    return value
             size *= 4
-            if whole and not self._more():
-                self.cut = "breaks off outside the events"
-                self._at = len(self._data)
-                return None
+            if everything:
+                self._more(len(self._data) - self._at)
 
     def _array(self) -> Iterator[Chunk]:
         """Yield the events of the list whose bracket was just taken."""
@@ -169,18 +196,14 @@ class Scan:
                 return
             chunk, closed = self._fast()
             if chunk is None:
-                if not self._ended and self._starved():
-                    self._more()
+                if not self._ended and self._boundary(len(self._data)) is None:
+                    self._more(len(self._data) - self._at)
                     continue
                 chunk, closed = self._slow()
             if chunk.events:
                 yield chunk
             if closed or self.cut:
                 return
-
-    def _starved(self) -> bool:
-        """Whether the window holds no boundary, so that more bytes must come first."""
-        return self._boundary(len(self._data)) is None and len(self._data) - self._at <= WINDOW_LIMIT
 
     def _boundary(self, before: int) -> tuple[int, int] | None:
         """Return (end of an event, start of the next) for the last `} , {` ahead of `before`."""
@@ -260,7 +283,7 @@ class Scan:
                     self.bad += 1
                 else:
                     events.append(_mend(event))
-        if place == 0 and not closed and not self._more():
+        if place == 0 and not closed and not self._more(len(self._data) - self._at):
             self.cut = "breaks off in an event"
         else:
             self._at += len(text[:place].encode(*_MENDED))

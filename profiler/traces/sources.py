@@ -31,7 +31,7 @@ class TraceFile:
 
 
 def is_trace_input(path: str) -> bool:
-    """Whether a path given to the command line means traces: an address, a glob, a file, or a folder with traces."""
+    """Whether a path means traces: an address, a glob, a file, or a folder with traces in it."""
     if _ADDRESS.match(path) or _GLOB.search(path):
         return True
     local = Path(path)

@@ -44,7 +44,7 @@ def nanoseconds(values: list[Any], limit: int) -> tuple[I64, bool] | None:
 
 
 def exact_nanoseconds(value: Any, limit: int) -> int | None:
-    """Return one time in microseconds as nanoseconds, rounded half to even; None where it is no usable number."""
+    """Return microseconds as nanoseconds, rounded half to even; None where they are no usable number."""
     if isinstance(value, Decimal):
         if not value.is_finite() or abs(value) >= limit:
             return None
