@@ -21,7 +21,9 @@ else:
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
-HINT: Final = "write [[kernel]] entries with pattern, library and op, as in `--kernels` of docs or our kernels.toml"
+HINT: Final = (
+    "write [[kernel]] entries with pattern, library and op, as in `--kernels` of docs or our kernels.toml"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""What the parts of a rank's analysis share: layers, owners and rows, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardtoll.profiler.traces.kernels import KernelTable
+from shardtoll.profiler.traces.link import Linked, Linker, layers_of, spans
+from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE, Busy, Split, split
+from shardtoll.profiler.traces.stacks import merged
+from shardtoll.profiler.traces.steps import Steps, find_steps, launches, owners, recorded
+from shardtoll.profiler.traces.trace import I64, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One trace, worked out."""
+
+    trace: Trace
+    steps: Steps
+    layer: I64
+    """Layer of each piece of device work."""
+    launch: I64
+    """Row of the call that launched it; -1 where not recorded."""
+    owner: I64
+    """Place of the step that launched it."""
+    rows: list[Linked]
+    """Collectives in order of start."""
+    split: Split
+    has_device: bool
+
+
+def work_out(trace: Trace, table: KernelTable) -> Facts:
+    """Return the layers, steps and collectives of a trace and the split of its time."""
+    device = trace.device
+    steps = find_steps(trace)
+    launch = launches(device, trace.calls)
+    owner = owners(device, trace.calls, launch, steps)
+    layer = layers_of(trace, table)
+    has_device = len(layer) > 0
+    if has_device:
+        works = np.flatnonzero(layer == COMM)
+        works = works[np.argsort(device.start_ns[works], kind="stable")]
+        rows = Linker(trace, table).link(works.tolist(), launch[works].tolist(), owner[works].tolist())
+    else:
+        rows = spans(trace, steps)
+    rows.sort(key=lambda row: (row.start_ns, row.end_ns))
+
+    def busy(number: int) -> Busy:
+        here = layer == number
+        return Busy(device.start_ns[here], device.end_ns[here], owner[here])
+
+    compute = busy(COMPUTE) if has_device else host_compute(trace, steps)
+    layers = (compute, row_times(rows), busy(LOOKALIKE), busy(MOVE))
+    return Facts(trace, steps, layer, launch, owner, rows, split(layers, steps, *recorded(trace)), has_device)
+
+
+def row_times(rows: list[Linked]) -> Busy:
+    """Return the times of collectives in columns."""
+    columns = ([row.start_ns for row in rows], [row.end_ns for row in rows], [row.owner for row in rows])
+    return Busy(*(np.array(column, np.int64) for column in columns))
+
+
+_WRAPPERS = ("c10d::", "record_param_comms", "autograd::engine", "gloo:", "nccl:", "_c10d_functional::wait")
+"""Operators of a host-only trace that merely enclose others, hand work on or wait for it."""
+
+
+def host_compute(trace: Trace, steps: Steps) -> Busy:
+    """Return when operators ran on the training threads of a trace without a device.
+
+    Training threads are those that run steps or autograd. Work belongs to the step it started in.
+    """
+    ops, names = trace.ops, trace.names
+    autograd = np.array([name.startswith("autograd::engine") for name in names], np.bool_)
+    plain = np.array([not name.startswith(_WRAPPERS) for name in names], np.bool_)
+    marks = np.array([name.startswith("ProfilerStep") for name in names], np.bool_)
+    if not len(ops.name):
+        nothing = np.zeros(0, np.int64)
+        return Busy(nothing, nothing, nothing)
+    training = {*ops.thread[autograd[ops.name]].tolist()}
+    if len(trace.annotations.name):
+        training |= {*trace.annotations.thread[marks[trace.annotations.name]].tolist()}
+    rows = plain[ops.name]
+    if training:
+        rows = rows & np.isin(ops.thread, list(training))
+    owner = steps.at(ops.start_ns[rows])
+    starts, ends, owners_ = [], [], []
+    for place in np.unique(owner).tolist():
+        here = owner == place
+        start, end = merged(ops.start_ns[rows][here], ops.end_ns[rows][here])
+        starts.append(start)
+        ends.append(end)
+        owners_.append(np.full(len(start), place, np.int64))
+    if not starts:
+        nothing = np.zeros(0, np.int64)
+        return Busy(nothing, nothing, nothing)
+    return Busy(np.concatenate(starts), np.concatenate(ends), np.concatenate(owners_))

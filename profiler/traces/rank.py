@@ -1,0 +1,184 @@
+"""The ledger of one rank from its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from shardtoll.ledger.errors import TraceError
+from shardtoll.ledger.ledger import Ledger, empty_tables
+from shardtoll.ledger.record import MOST_RANKS, Notice, Run, Step
+from shardtoll.ledger.tables import SCHEMAS, to_table
+from shardtoll.ledger.volume import wire_bytes
+from shardtoll.profiler.traces.comms import UNKNOWN, dtype_in, message_bytes, peer_of
+from shardtoll.profiler.traces.facts import Facts, work_out
+from shardtoll.profiler.traces.groups import Groups, Placed
+from shardtoll.profiler.traces.kernels import KernelTable
+from shardtoll.profiler.traces.phases import Cause, Phases
+from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
+from shardtoll.profiler.traces.trace import KERNEL, Trace
+
+_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+
+
+def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
+    """Return the ledger of the trace's rank; TraceError where nothing tells which rank it is.
+
+    `run.epoch_ns` is the trace's first instant; every time in the tables counts from it.
+    """
+    meta = trace.meta
+    rank = meta.rank
+    if rank is None:
+        raise TraceError(
+            f"{meta.address} does not say which rank it is from",
+            "put the rank into the file's name, as rank3.json",
+        )
+    world = meta.world_size or rank + 1
+    if not 0 <= rank < world <= MOST_RANKS:
+        raise TraceError(
+            f"{meta.address} says it is rank {rank} of {world}",
+            "leave the file out, or name its rank in its name",
+        )
+    facts = work_out(trace, table)
+    epoch_ns = int(facts.split.edges_ns[0])
+    told = any(args.group is not None for args in trace.comm_args)
+    groups = Groups(meta, world, told=told)
+    placed = [groups.place(row.args) for row in facts.rows]
+    phases = Phases(facts)
+    causes = phases.causes(facts.rows)
+    tables = empty_tables()
+    tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
+    tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
+    tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))
+    run = Run(
+        world_size=world,
+        backend=meta.backend,
+        device=meta.device or (None if facts.has_device else "cpu"),
+        torch=meta.torch,
+        hosts=(meta.host,) if meta.host else (),
+        mesh={place.mesh_dim: place.size for place in placed if place.mesh_dim and place.size},
+        source="trace",
+        ranks_seen=(rank,),
+        epoch_ns=epoch_ns,
+        rank_hosts=(meta.host,) if meta.host else (),
+    )
+    return Ledger(run, groups.records(), tables)
+
+
+def _steps(facts: Facts, rank: int, epoch_ns: int) -> list[Step]:
+    split = facts.split
+    made = []
+    for place, number in enumerate(facts.steps.numbers):
+        part = [int(value) for value in split.parts_ns[place]]
+        total = sum(part)
+        window = np.flatnonzero(facts.steps.place == place)[0]
+        first_ns = int(split.first_ns[place]) if total else int(facts.steps.start_ns[window])
+        made.append(
+            Step(
+                step=number,
+                rank=rank,
+                start_ns=first_ns - epoch_ns,
+                duration_ns=total,
+                compute_ns=part[COMPUTE],
+                exposed_comm_ns=part[COMM],
+                exposed_copy_ns=part[MOVE],
+                idle_ns=part[IDLE],
+                unattributed_ns=part[LOOKALIKE],
+            )
+        )
+    return made
+
+
+def step_number(facts: Facts, place: int) -> int | None:
+    """Return the step of that place; None for what lies outside every step."""
+    return None if place == facts.steps.none else facts.steps.numbers[place]
+
+
+def collectives(
+    facts: Facts, rank: int, epoch_ns: int, placed: Sequence[Placed], causes: Sequence[Cause]
+) -> pa.Table:
+    """Return the table of collectives, one row for each of `facts.rows`."""
+    exposed = facts.split.exposed_ns.tolist()
+    rows: list[tuple[Any, ...]] = []
+    for row, place, cause, exposed_ns in zip(facts.rows, placed, causes, exposed, strict=True):
+        op = row.op or UNKNOWN
+        size = None if row.shared and op != "barrier" else message_bytes(op, row.args, place.size)
+        peer = peer_of(op, row.args, rank, row.label)
+        wire = None if place.size is None else wire_bytes(op, size, place.size, is_root=peer == rank)
+        wire = None if peer is None and op in _ROOTED and op != "broadcast" else wire
+        rows.append(
+            (
+                step_number(facts, row.owner),
+                rank,
+                place.name,
+                place.size or 1,
+                place.mesh_dim,
+                row.args.seq,
+                op,
+                dtype_in(row.args)[0],
+                size,
+                wire,
+                None if row.issue_ns is None else row.issue_ns - epoch_ns,
+                row.start_ns - epoch_ns,
+                row.end_ns - row.start_ns,
+                exposed_ns,
+                cause.phase,
+                cause.op,
+                cause.module,
+                cause.source,
+                peer,
+                row.stream,
+                facts.trace.names[row.kernel],
+            )
+        )
+    columns = dict(zip(_FILLED, zip(*rows, strict=True), strict=True)) if rows else {}
+    schema = SCHEMAS["collectives"]
+    arrays = [
+        pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(rows), item.type)
+        for item in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+_FILLED: Final = (
+    *("step", "rank", "group", "group_size", "mesh_dim", "seq", "op", "dtype", "message_bytes", "wire_bytes"),
+    *("issue_ns", "start_ns", "duration_ns", "exposed_ns", "phase", "caused_by_op", "module", "source"),
+    *("root", "stream", "kernel"),
+)
+
+
+def _notices(facts: Facts, rank: int, placed: Sequence[Placed], table: pa.Table) -> list[Notice]:
+    texts = list(facts.trace.notices)
+    rows = facts.rows
+    if not facts.steps.marked:
+        texts.append(("no-steps", "the trace marks no steps: all that was recorded is taken as step 0"))
+    if not facts.has_device:
+        texts.append(("no-kernels", "the trace holds no device work: operators on the host count as compute"))
+    assumed = sum(place.assumed for place in placed)
+    if assumed:
+        texts.append(
+            (
+                "groups-unknown",
+                f"{assumed} of {len(rows)} collectives name no group: assumed the default group",
+            )
+        )
+    unknown = sum(place.name == UNKNOWN for place in placed)
+    if unknown:
+        texts.append(("groups-unknown", f"the group of {unknown} of {len(rows)} collectives is unknown"))
+    sizes = table.column("message_bytes").null_count
+    if sizes:
+        texts.append(("sizes-unknown", f"the size of {sizes} of {len(rows)} collectives is unknown"))
+    unseen = int((facts.launch < 0).sum())
+    if unseen:
+        kernels = int(((facts.launch < 0) & (facts.trace.device.kind == KERNEL)).sum())
+        texts.append(
+            (
+                "launches-unseen",
+                f"{unseen} of {len(facts.launch)} pieces of device work ({kernels} kernels) were launched outside "
+                "the recorded window",
+            )
+        )
+    return [Notice(rank, kind, text) for kind, text in texts]

@@ -1,0 +1,113 @@
+"""The steps of a trace, and which step launched each piece of device work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from shardtoll.profiler.traces.trace import I64, DeviceWork, HostWork, Trace
+
+_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps in order of their first instant. A step is known by its place; `none` stands for no step."""
+
+    numbers: tuple[int, ...]
+    """The N of `ProfilerStep#N`."""
+    start_ns: I64
+    end_ns: I64
+    """Host windows, in order and without overlap."""
+    place: I64
+    """Place in `numbers` of each window."""
+    marked: bool
+    """Whether the trace marks its steps; if not, all that was recorded is one step 0."""
+
+    @property
+    def none(self) -> int:
+        """The place that stands for work outside every step: after all others."""
+        return len(self.numbers)
+
+    def at(self, times_ns: I64) -> I64:
+        """Return the place of the step whose host window holds each instant."""
+        if not len(self.start_ns):
+            return np.full(len(times_ns), self.none, np.int64)
+        window = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        inside = (window >= 0) & (self.end_ns[window] > times_ns)
+        return np.where(inside, self.place[window], self.none)
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Return the steps that `ProfilerStep#N` annotations mark, else one step of all that was recorded."""
+    marks = {at: int(m[1]) for at, name in enumerate(trace.names) if (m := _STEP.match(name))}
+    notes = trace.annotations
+    rows = [
+        (start, end, marks[name])
+        for start, end, name in zip(*_columns(notes, marks), strict=True)
+        if end > start
+    ]
+    if not rows:
+        start_ns, end_ns = recorded(trace)
+        alone = (np.array([at], np.int64) for at in (start_ns, end_ns, 0))
+        return Steps((0,), *alone, marked=False)
+    rows.sort()
+    starts = np.array([row[0] for row in rows], np.int64)
+    ends = np.array([row[1] for row in rows], np.int64)
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    numbers = tuple(dict.fromkeys(row[2] for row in rows))
+    places = {number: at for at, number in enumerate(numbers)}
+    return Steps(numbers, starts, ends, np.array([places[row[2]] for row in rows], np.int64), marked=True)
+
+
+def _columns(notes: HostWork, marks: dict[int, int]) -> tuple[list[int], list[int], list[int]]:
+    rows = np.isin(notes.name, list(marks))
+    return notes.start_ns[rows].tolist(), notes.end_ns[rows].tolist(), notes.name[rows].tolist()
+
+
+def recorded(trace: Trace) -> tuple[int, int]:
+    """Return first and last instant of anything in the trace."""
+    works = (trace.device, trace.calls, trace.ops, trace.annotations)
+    starts = [int(work.start_ns.min()) for work in works if len(work.start_ns)]
+    ends = [int(work.end_ns.max()) for work in works if len(work.end_ns)]
+    return min([trace.start_ns, *starts]), max([trace.end_ns, *ends])
+
+
+def launches(device: DeviceWork, calls: HostWork) -> I64:
+    """Return the row of the call that launched each piece of device work; -1 where it was not recorded."""
+    known = np.flatnonzero(calls.correlation > 0)
+    if not len(known):
+        return np.full(len(device.start_ns), -1, np.int64)
+    known = known[np.argsort(calls.correlation[known], kind="stable")]
+    numbers = calls.correlation[known]
+    place = np.minimum(np.searchsorted(numbers, device.correlation), len(numbers) - 1)
+    hit = (numbers[place] == device.correlation) & (device.correlation > 0)
+    return np.where(hit, known[place], -1)
+
+
+def owners(device: DeviceWork, calls: HostWork, launch: I64, steps: Steps) -> I64:
+    """Return the place of the step that launched each piece of device work.
+
+    Where the launch is not on record, the work takes the step of the work before it on its stream, for
+    streams run in order; before the first known one it belongs to no step.
+    """
+    if not steps.marked:
+        return np.zeros(len(launch), np.int64)
+    owner = np.full(len(launch), steps.none, np.int64)
+    seen = launch >= 0
+    owner[seen] = steps.at(calls.start_ns[launch[seen]])
+    if seen.all():
+        return owner
+    order = np.lexsort((device.start_ns, device.stream, device.device))
+    stream, unit = device.stream[order], device.device[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (stream[1:] != stream[:-1]) | (unit[1:] != unit[:-1])
+    places = np.arange(len(order))
+    head = np.maximum.accumulate(np.where(first, places, 0))
+    last_seen = np.maximum.accumulate(np.where(seen[order], places, -1))
+    takes = np.flatnonzero(~seen[order] & (last_seen >= head))
+    owner[order[takes]] = owner[order[last_seen[takes]]]
+    return owner
