@@ -86,19 +86,19 @@ class Chooser:
                 spans += [event for event in found if event.ph == "b" or event.ph == "e"]
             if not chosen:
                 continue
-            times = None if exact else _together(chosen)
+            times = None if exact else common_times(chosen)
             if times is None:
-                if not exact and any(_inexact(event) for event in chosen):
+                if not exact and any(is_inexact(event) for event in chosen):
                     return None
-                usable = _one_by_one(chosen, category)
-                bad += len(chosen) - len(usable.events)
-                kept.append(usable)
+                places, start_ns, end_ns = usable_times(chosen)
+                bad += len(chosen) - len(places)
+                kept.append(Rows(category, [chosen[place] for place in places], start_ns, end_ns))
             elif times[2]:
                 kept.append(Rows(category, chosen, times[0], times[1]))
             else:
                 return None
         if spans:
-            if not exact and any(_inexact(event) for event in spans):
+            if not exact and any(is_inexact(event) for event in spans):
                 return None
             kept.append(self._paired(spans))
         self.bad += bad
@@ -137,7 +137,7 @@ class Chooser:
         return Rows("user_annotation", begun, np.array(start, np.int64), np.array(end, np.int64))
 
 
-def _inexact(event: Any) -> bool:
+def is_inexact(event: Any) -> bool:
     """Whether a time lost digits when it became a float."""
     return any(
         isinstance(value, float) and EXACT_BELOW_US <= abs(value) < START_LIMIT_US
@@ -145,7 +145,7 @@ def _inexact(event: Any) -> bool:
     )
 
 
-def _together(events: list[Any]) -> tuple[I64, I64, bool] | None:
+def common_times(events: list[Any]) -> tuple[I64, I64, bool] | None:
     """Return starts, ends and whether they are exact; None where one event is bad."""
     start = nanoseconds([event.ts for event in events], START_LIMIT_US)
     duration = nanoseconds([event.dur for event in events], DURATION_LIMIT_US)
@@ -154,17 +154,15 @@ def _together(events: list[Any]) -> tuple[I64, I64, bool] | None:
     return start[0], start[0] + duration[0], start[1] and duration[1]
 
 
-def _one_by_one(events: list[Any], category: str) -> Rows:
-    """Return the rows whose times are usable, in the exact and slow way."""
-    usable: list[Any] = []
+def usable_times(events: list[Any]) -> tuple[list[int], I64, I64]:
+    """Return positions, starts and ends of the events with usable times, in the exact and slow way."""
+    places: list[int] = []
     start, end = [], []
-    for event in events:
-        begun, lasted = (
-            exact_nanoseconds(event.ts, START_LIMIT_US),
-            exact_nanoseconds(event.dur, DURATION_LIMIT_US),
-        )
+    for place, event in enumerate(events):
+        begun = exact_nanoseconds(event.ts, START_LIMIT_US)
+        lasted = exact_nanoseconds(event.dur, DURATION_LIMIT_US)
         if begun is not None and lasted is not None and lasted >= 0:
-            usable.append(event)
+            places.append(place)
             start.append(begun)
             end.append(begun + lasted)
-    return Rows(category, usable, np.array(start, np.int64), np.array(end, np.int64))
+    return places, np.array(start, np.int64), np.array(end, np.int64)

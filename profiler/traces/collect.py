@@ -36,13 +36,12 @@ class Collector:
         self._row_limit = row_limit
         self._exact = False
         self._filtered = has_device
-        numbers = ("correlation", "external", "bytes")
         self.device = Table(
             **{name: _TIMES[name] for name in ("start_ns", "end_ns", "name")},
             kind=np.int8,
             device=np.int32,
             stream=np.int32,
-            **dict.fromkeys(numbers, np.int64),
+            **dict.fromkeys(("correlation", "external", "bytes"), np.int64),
             comm=np.int32,
         )
         self.calls = Table(**_TIMES, correlation=np.int64, external=np.int64)
@@ -82,9 +81,9 @@ class Collector:
             self.frames.add(**common)
             return
         args = [event.args or _NO_ARGS for event in rows.events]
-        common["external"] = _externals(args)
+        common["external"] = externals(args)
         if rows.category in CALLS:
-            self.calls.add(**common, correlation=_numbers([arg.correlation for arg in args]))
+            self.calls.add(**common, correlation=numbers([arg.correlation for arg in args]))
             return
         table = self.ops if rows.category in OPS else self.annotations
         comm = [
@@ -107,11 +106,11 @@ class Collector:
         self.device.add(
             **common,
             kind=np.full(len(events), kind, np.int8),
-            device=_numbers(device, _I32_LIMIT),
-            stream=_numbers(stream, _I32_LIMIT),
-            correlation=_numbers([arg.correlation for arg in args]),
-            external=_externals(args),
-            bytes=_numbers([arg.bytes for arg in args]),
+            device=numbers(device, _I32_LIMIT),
+            stream=numbers(stream, _I32_LIMIT),
+            correlation=numbers([arg.correlation for arg in args]),
+            external=externals(args),
+            bytes=numbers([arg.bytes for arg in args]),
             comm=[-1 if arg.collective is None else self._comm(arg) for arg in args],
         )
 
@@ -126,20 +125,21 @@ class Collector:
         return self.comm_args.setdefault(found, len(self.comm_args))
 
 
-def _numbers(values: list[Any], limit: int = 2**62) -> I64:
+def numbers(values: list[Any], limit: int = 2**62) -> I64:
     """Return ids as numbers, -1 where there is none or it does not fit."""
     try:
         found = np.array(values)
     except (OverflowError, ValueError):
         found = np.array(values, dtype=object)
     if found.dtype.kind != "i" or (found.size and (found.max() >= limit or found.min() <= -limit)):
-        numbers = [whole(value) for value in values]
-        found = np.array([number if -limit < number < limit else -1 for number in numbers], np.int64)
+        ids = [whole(value) for value in values]
+        found = np.array([number if -limit < number < limit else -1 for number in ids], np.int64)
     return found.astype(np.int64, copy=False)
 
 
-def _externals(args: list[Args]) -> I64:
-    return _numbers([arg.external if arg.external is not None else arg.old_external for arg in args])
+def externals(args: list[Args]) -> I64:
+    """Return the external ids of events, -1 where there is none."""
+    return numbers([arg.external if arg.external is not None else arg.old_external for arg in args])
 
 
 def device_work(table: Table, base_ns: int) -> DeviceWork:

@@ -37,6 +37,11 @@ class Table:
             self._parts[name] = [part[mask] for part, mask in zip(parts, masks, strict=True)]
         self.rows = sum(int(mask.sum()) for mask in masks)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, in order."""
+        return tuple(self._types)
+
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
         return name in self._parts

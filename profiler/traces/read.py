@@ -27,7 +27,7 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     """
     where = file.address
     flow = Flow()
-    with _calm(), opened(file) as source:
+    with calm(), opened(file) as source:
         scan = Scan(pieces(source, flow, where), where, WANTED)
         collector: Collector | None = None
         for chunk in scan.chunks():
@@ -83,7 +83,7 @@ def _nothing(scan: Scan, cut: str | None) -> str:
 
 
 @contextmanager
-def _calm() -> Iterator[None]:
+def calm() -> Iterator[None]:
     """Keep the garbage collector out while millions of plain objects come and go."""
     was_on = gc.isenabled()
     gc.disable()

@@ -24,7 +24,7 @@ RATIO_FROM_BYTES: Final = 256 << 20
 """Below this size the ratio does not matter."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-_GZIP_ERROR: Final[type[Exception]] = isal_zlib.error
+_GZIP_ERROR: Final[Any] = isal_zlib.error
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 ZSTD_WINDOW_BYTES: Final = 128 << 20
 """The most memory a zstd frame may ask for."""
