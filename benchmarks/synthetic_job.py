@@ -1,0 +1,224 @@
+"""Writes the Kineto traces of a made-up job of any size, and what is true of it in truth.json.
+
+Every rank is simulated: a host thread that launches ahead of a device with several streams. A collective
+starts on a rank when it was launched and its stream is free, and ends on all ranks together: when the last
+one has arrived and the bytes are through. So exposed time, waits, late ranks, clocks and idle time are
+known without any analysis. The same arguments write the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+from synthetic_programs import train
+from synthetic_rank import Arrival, Program, Rank
+from synthetic_spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, Spec
+from synthetic_truth import Key, Meeting, account, clocks, collective, plain
+from synthetic_words import Call, distributed_info
+from synthetic_write import Sink
+
+HELD_BYTES = 128 << 20
+"""Text that waits to be written, all ranks together."""
+
+
+def simulate(spec: Spec, ranks: list[Rank]) -> dict[Key, Meeting]:
+    """Run all ranks to their end and return their collectives in order of completion."""
+    meetings: dict[Key, Meeting] = {}
+    programs: list[Program] = [train(rank) for rank in ranks]
+    waiting: dict[Key, list[int]] = {}
+    ready: list[tuple[int, int | None]] = [(rank, None) for rank in range(len(ranks))]
+    while ready:
+        rank, end = ready.pop()
+        try:
+            arrival = next(programs[rank]) if end is None else programs[rank].send(end)
+        except StopIteration:
+            continue
+        there = waiting.setdefault(arrival.key, [])
+        there.append(rank)
+        meeting = _meet(meetings, arrival, rank)
+        if len(there) == len(arrival.ranks):
+            meeting.end_ns = max(meeting.start_ns.values()) + meeting.transfer_ns
+            ready += [(other, meeting.end_ns) for other in waiting.pop(arrival.key)]
+    if waiting:
+        raise RuntimeError(f"the programs of the ranks do not fit: {next(iter(waiting))} was never complete")
+    return meetings
+
+
+def _meet(meetings: dict[Key, Meeting], arrival: Arrival, rank: int) -> Meeting:
+    call = arrival.call
+    meeting = meetings.get(arrival.key)
+    if meeting is None:
+        dtype = {"Float": "float32", "BFloat16": "bfloat16"}[call.dtype]
+        op = "send" if call.peer is not None else call.op
+        meeting = Meeting(op, dtype, call.message_bytes, arrival.ranks, arrival.step, arrival.transfer_ns)
+        meetings[arrival.key] = meeting
+    meeting.start_ns[rank] = arrival.start_ns
+    return meeting
+
+
+def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
+    """Write a job's files and `truth.json` into a folder, which is made, and return the truth."""
+    folder.mkdir(parents=True, exist_ok=True)
+    windows = _windows(spec) if spec.trim else {}
+    flush = max(64 << 10, min(4 << 20, HELD_BYTES // spec.ranks))
+    ranks = []
+    for rank in range(spec.ranks):
+        path = None if rank in spec.missing else folder / f"{spec.prefix}{rank}.{spec.format}"
+        sink = Sink(spec, rank, path, flush)
+        sink.window = windows.get(rank)
+        ranks.append(Rank(spec, rank, sink))
+        if path is not None:
+            _open(spec, rank, sink)
+    meetings = simulate(spec, ranks)
+    steps = []
+    for rank in ranks:
+        steps += account(rank.work, rank.rank, meetings)
+        if rank.sink.path is not None:
+            rank.sink.instant("Record Window End", rank.drained_ns)
+            rank.sink.end()
+    for rank, kind in spec.damage:
+        _damage(folder / f"{spec.prefix}{rank}.{spec.format}", kind)
+    truth = {
+        "spec": plain(spec),
+        "epoch_ns": spec.epoch_ns,
+        "clocks": clocks(spec),
+        "windows": {str(rank): window for rank, window in windows.items()},
+        "steps": steps,
+        "collectives": [collective(key, meeting) for key, meeting in meetings.items()],
+    }
+    (folder / f"{'' if spec.prefix == 'rank' else spec.prefix}truth.json").write_text(json.dumps(truth))
+    return json.loads(json.dumps(truth))
+
+
+def _open(spec: Spec, rank: int, sink: Sink) -> None:
+    """Begin a rank's file: what the profiler says before the first event."""
+    known = {"0": Call("all_reduce", "0", tuple(range(spec.ranks)), 0)}
+    for number, description in (
+        (1, {"tp": "mesh_tp", "pipeline": "mesh_pp"}.get(spec.strategy, "extra_1")),
+        (2, "extra_2"),
+    ):
+        if description.startswith("mesh") or spec.serialized:
+            name = str(number + 10 * spec.port)
+            known[name] = Call("all_reduce", name, tuple(range(spec.ranks)), 0, description=description)
+    if spec.port:
+        known[str(10 * spec.port)] = replace(known.pop("0"), group=str(10 * spec.port))
+    device = {
+        "id": rank % 8,
+        "name": "Tesla V100-SXM2-32GB" if spec.schema == "old" else "NVIDIA H100 80GB HBM3",
+    }
+    metadata: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [device],
+        "distributedInfo": distributed_info(spec, rank, known),
+        "record_shapes": 1,
+        "with_stack": int(spec.stacks),
+        "trace_id": f"{spec.seed:08X}{rank:024X}",
+    }
+    if (rank, "no-rank") in spec.damage:
+        del metadata["distributedInfo"]
+    if spec.schema == "seq":
+        metadata["host_name"] = f"node{spec.host_of(rank)}"
+    if spec.layout in ("compact", "torch213", "metadata-first") and spec.schema != "old":
+        metadata |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": 1_767_189_312_000_000_000}
+    sink.begin(metadata)
+    sink.meta("process_name", sink.pid, {"name": "python3"})
+    sink.meta("process_labels", rank % 8, {"labels": f"GPU {rank % 8}"})
+    sink.instant("Iteration Start: PyTorch Profiler", spec.epoch_ns)
+
+
+def _windows(spec: Spec) -> dict[int, tuple[int, int]]:
+    """Return for each rank the part of the job its file shows; at least half of all collectives are in all."""
+    ranks = [Rank(spec, rank, Sink(spec, rank, None)) for rank in range(spec.ranks)]
+    ends = sorted(meeting.end_ns for meeting in simulate(spec, ranks).values())
+    most = max(len(ends) // 4, 1)
+    return {
+        rank: (ends[(rank * 5 + 1) % most] + 1, ends[len(ends) - 1 - (rank * 3) % most])
+        for rank in range(spec.ranks)
+    }
+
+
+def _damage(path: Path, kind: str) -> None:
+    """Spoil a file that was written; `no-rank` was left out on the way."""
+    data = path.read_bytes()
+    if kind == "cut":
+        path.write_bytes(data[: len(data) * 2 // 3])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_bytes(b"this is no trace\n")
+    elif kind in ("nan", "negative"):
+        _respell(path, '"dur": NaN' if kind == "nan" else '"dur": -5.000')
+
+
+def _respell(path: Path, duration: str) -> None:
+    """Give every two-hundredth event of a gzip or plain file another duration."""
+    import gzip
+    import re
+
+    packed = path.suffix == ".gz"
+    text = gzip.decompress(path.read_bytes()).decode() if packed else path.read_text()
+    count = iter(range(1, 1 << 60))
+    text = re.sub(r'"dur": ?[\d.]+', lambda found: found.group() if next(count) % 200 else duration, text)
+    path.write_bytes(gzip.compress(text.encode(), 1) if packed else text.encode())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the traces and truth.json")
+    choices = {
+        "strategy": STRATEGIES,
+        "schema": SCHEMAS,
+        "layout": LAYOUTS,
+        "format": FORMATS,
+        "cause": CAUSES,
+    }
+    for knob in fields(Spec):
+        option = f"--{knob.name.replace('_', '-')}"
+        default = None if knob.default is MISSING else knob.default
+        if knob.name == "missing":
+            parser.add_argument(option, default="", metavar="R,R", help="ranks that leave no file")
+        elif knob.name == "damage":
+            parser.add_argument(
+                option,
+                default="",
+                metavar="R:KIND,..",
+                help="files to spoil: cut, empty, text, nan, negative, no-rank",
+            )
+        elif isinstance(default, bool):
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+        elif knob.name in choices:
+            parser.add_argument(
+                option, choices=choices[knob.name], default=default, help=f"default {default}"
+            )
+        else:
+            kind = {str: str, float: float}.get(type(default), int)
+            parser.add_argument(option, type=kind, default=default, metavar="N", help=f"default {default}")
+    parser.set_defaults(straggler=3)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the job that the command line describes."""
+    given = vars(_parser().parse_args(argv))
+    out: Path = given.pop("out")
+    given["missing"] = tuple(int(rank) for rank in given["missing"].split(",") if rank)
+    pairs = [pair.partition(":") for pair in given["damage"].split(",") if pair]
+    given["damage"] = tuple((int(rank), kind) for rank, _, kind in pairs)
+    if given["straggler"] is not None and not 0 <= given["straggler"] < given["ranks"]:
+        given["straggler"] = None
+    spec = Spec(**given)
+    truth = write_job(out, spec)
+    size = sum(path.stat().st_size for path in out.glob(f"{spec.prefix}*.{spec.format}"))
+    print(
+        f"{out}: {spec.ranks - len(spec.missing)} traces, {size / 1e6:.1f} MB, {len(truth['collectives'])} collectives"
+    )
+
+
+if __name__ == "__main__":
+    main()
