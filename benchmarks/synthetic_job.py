@@ -12,7 +12,7 @@ import argparse
 import json
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 from synthetic_programs import train
 from synthetic_rank import Arrival, Program, Rank
@@ -21,11 +21,11 @@ from synthetic_truth import Key, Meeting, account, clocks, collective, plain
 from synthetic_words import Call, distributed_info
 from synthetic_write import Sink
 
-HELD_BYTES = 128 << 20
+HELD_BYTES: Final = 128 << 20
 """Text that waits to be written, all ranks together."""
 
 
-def simulate(spec: Spec, ranks: list[Rank]) -> dict[Key, Meeting]:
+def simulate(ranks: list[Rank]) -> dict[Key, Meeting]:
     """Run all ranks to their end and return their collectives in order of completion."""
     meetings: dict[Key, Meeting] = {}
     programs: list[Program] = [train(rank) for rank in ranks]
@@ -73,13 +73,13 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
         ranks.append(Rank(spec, rank, sink))
         if path is not None:
             _open(spec, rank, sink)
-    meetings = simulate(spec, ranks)
+    meetings = simulate(ranks)
     steps = []
-    for rank in ranks:
-        steps += account(rank.work, rank.rank, meetings)
-        if rank.sink.path is not None:
-            rank.sink.instant("Record Window End", rank.drained_ns)
-            rank.sink.end()
+    for simulated in ranks:
+        steps += account(simulated.work, simulated.rank, meetings)
+        if simulated.sink.path is not None:
+            simulated.sink.instant("Record Window End", simulated.drained_ns)
+            simulated.sink.end()
     for rank, kind in spec.damage:
         _damage(folder / f"{spec.prefix}{rank}.{spec.format}", kind)
     truth = {
@@ -91,16 +91,14 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
         "collectives": [collective(key, meeting) for key, meeting in meetings.items()],
     }
     (folder / f"{'' if spec.prefix == 'rank' else spec.prefix}truth.json").write_text(json.dumps(truth))
-    return json.loads(json.dumps(truth))
+    return cast(dict[str, Any], json.loads(json.dumps(truth)))
 
 
 def _open(spec: Spec, rank: int, sink: Sink) -> None:
     """Begin a rank's file: what the profiler says before the first event."""
     known = {"0": Call("all_reduce", "0", tuple(range(spec.ranks)), 0)}
-    for number, description in (
-        (1, {"tp": "mesh_tp", "pipeline": "mesh_pp"}.get(spec.strategy, "extra_1")),
-        (2, "extra_2"),
-    ):
+    first = {"tp": "mesh_tp", "pipeline": "mesh_pp"}.get(spec.strategy, "extra_1")
+    for number, description in ((1, first), (2, "extra_2")):
         if description.startswith("mesh") or spec.serialized:
             name = str(number + 10 * spec.port)
             known[name] = Call("all_reduce", name, tuple(range(spec.ranks)), 0, description=description)
@@ -131,9 +129,9 @@ def _open(spec: Spec, rank: int, sink: Sink) -> None:
 
 
 def _windows(spec: Spec) -> dict[int, tuple[int, int]]:
-    """Return for each rank the part of the job its file shows; at least half of all collectives are in all."""
+    """Return for each rank the part of the job its file shows; most collectives are in all."""
     ranks = [Rank(spec, rank, Sink(spec, rank, None)) for rank in range(spec.ranks)]
-    ends = sorted(meeting.end_ns for meeting in simulate(spec, ranks).values())
+    ends = sorted(meeting.end_ns for meeting in simulate(ranks).values())
     most = max(len(ends) // 4, 1)
     return {
         rank: (ends[(rank * 5 + 1) % most] + 1, ends[len(ends) - 1 - (rank * 3) % most])
@@ -167,9 +165,8 @@ def _respell(path: Path, duration: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the traces and truth.json")
     choices = {
         "strategy": STRATEGIES,
@@ -215,9 +212,8 @@ def main(argv: list[str] | None = None) -> None:
     spec = Spec(**given)
     truth = write_job(out, spec)
     size = sum(path.stat().st_size for path in out.glob(f"{spec.prefix}*.{spec.format}"))
-    print(
-        f"{out}: {spec.ranks - len(spec.missing)} traces, {size / 1e6:.1f} MB, {len(truth['collectives'])} collectives"
-    )
+    count = len(truth["collectives"])
+    print(f"{out}: {spec.ranks - len(spec.missing)} traces, {size / 1e6:.1f} MB, {count} collectives")
 
 
 if __name__ == "__main__":

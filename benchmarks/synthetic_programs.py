@@ -10,10 +10,16 @@ from synthetic_rank import COMM_STREAM, COPY_STREAM, LOOKALIKE, Arrival, Program
 from synthetic_spec import US
 from synthetic_words import Call
 
-_GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"
-_MUL: Final = "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
+_GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_kernel_cublas"
+_MUL: Final = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)"
+    "::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
+)
 _LOOKALIKE: Final = "void my_lib::fast_allreduce_push_kernel<__nv_bfloat16>(__nv_bfloat16*, int)"
-_ADAM: Final = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4> >(FusedAdamMathFunctor<float, 4>)"
+_ADAM: Final = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4> >"
+    "(FusedAdamMathFunctor<float, 4>)"
+)
 
 
 def world(rank: Rank) -> tuple[int, ...]:
@@ -129,10 +135,9 @@ def _backward(rank: Rank, layer: int, share: float = 1.0) -> None:
             with rank.frame("torch/utils/checkpoint.py(290): backward"), _layer(rank, layer):
                 before = len(rank.work.start_ns)
                 _compute(rank, layer, False, share)
-                again = sum(
-                    rank.work.end_ns[row] - rank.work.start_ns[row]
-                    for row in range(before, len(rank.work.start_ns))
-                )
+                work = rank.work
+                rows = range(before, len(work.start_ns))
+                again = sum(work.end_ns[row] - work.start_ns[row] for row in rows)
                 rank.work.recompute_ns[rank.step] = rank.work.recompute_ns.get(rank.step, 0) + again
             with rank.op("autograd::engine::evaluate_function: AddmmBackward0"):
                 _compute(rank, layer, True, share)

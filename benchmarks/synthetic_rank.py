@@ -6,6 +6,7 @@ All times are true ns; the file's clock is the writer's business.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Rank:
         self._ops: list[int] = []
         self._frames: list[int] = []
         self._seq: dict[str, int] = {}
+        self._queued: deque[int] = deque(maxlen=spec.ahead)
 
     @property
     def drained_ns(self) -> int:
@@ -166,7 +168,7 @@ class Rank:
         """Launch a collective behind what the compute stream holds now; return when it ends."""
         counter = f"{call.group} p2p" if call.peer is not None else call.group
         seq = self._seq[counter] = self._seq.get(counter, 0) + 1
-        key = (call.group, str(seq))
+        key: tuple[str, ...] = (call.group, str(seq))
         ranks = call.ranks
         if call.peer is not None:
             source, target = (self.rank, call.peer) if call.op == "send" else (call.peer, self.rank)
@@ -194,8 +196,11 @@ class Rank:
         self, cat: str, name: str, ns: int, stream: int, layer: int, call: str, cbid: int, more: Any = None
     ) -> int:
         start = max(self.now + LAUNCH_NS, self.ready(stream))
-        correlation = self.runtime(call, 4 * US, cbid)
+        queued = self._queued
+        blocked = queued[-self.spec.ahead] - self.now if len(queued) >= self.spec.ahead else 0
+        correlation = self.runtime(call, max(4 * US, blocked), cbid)
         self._streams[stream] = start + ns
+        queued.append(start + ns)
         self._record(start, start + ns, layer)
         external = self._ops[-1] if self._ops else None
         self.sink.device(cat, name, stream, start, start + ns, correlation, external, more or {})

@@ -36,6 +36,8 @@ class Spec:
     kernels: int = 3
     """Compute kernels a layer in one direction."""
     kernel_ns: int = 150 * US
+    ahead: int = 40
+    """Launches that may wait for the device; a launch more blocks the host until one of them is done."""
     jitter: float = 0.01
     """Spread of compute kernels, as a share of their time."""
     comm_bytes: int = 32 << 20
@@ -96,8 +98,16 @@ class Spec:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} {getattr(self, name)!r} is none of {', '.join(known)}")
-        if self.ranks < 1 or self.steps < 1 or self.layers < 1 or not 1 <= self.hosts <= self.ranks:
-            raise ValueError("a job has at least one rank, step, layer and host, and no host without a rank")
+        if (
+            self.ahead < 1
+            or self.ranks < 1
+            or self.steps < 1
+            or self.layers < 1
+            or not 1 <= self.hosts <= self.ranks
+        ):
+            raise ValueError(
+                "a job has at least one rank, step, layer, host and launch ahead, and no host without a rank"
+            )
         if self.straggler is not None and not 0 <= self.straggler < self.ranks:
             raise ValueError(f"straggler {self.straggler} is no rank of {self.ranks}")
         if unknown := [kind for _, kind in self.damage if kind not in DAMAGES]:

@@ -10,10 +10,12 @@ from synthetic_spec import Spec
 
 BASE_NS: Final = 1_767_189_312_000_000_000
 _EVENT: Final = {
-    "kineto": '  {{\n    "ph": "X", "cat": "{}", "name": {}, "pid": {}, "tid": {},\n    "ts": {}, "dur": {}{}\n  }}',
+    "kineto": '  {{\n    "ph": "X", "cat": "{}", "name": {}, "pid": {}, "tid": {},\n'
+    '    "ts": {}, "dur": {}{}\n  }}',
     "compact": '{{"ph":"X","cat":"{}","name":{},"pid":{},"tid":{},"ts":{},"dur":{}{}}}',
     "lines": '{{"ph": "X", "cat": "{}", "name": {}, "pid": {}, "tid": {}, "ts": {}, "dur": {}{}}}',
-    "torch213": '  {{\n    "ph": "X",\n    "cat": "{}",\n    "name": {},\n    "pid": {},\n    "tid": {},\n    "ts": {},\n    "dur": {}\n    {}\n  }}',
+    "torch213": '  {{\n    "ph": "X",\n    "cat": "{}",\n    "name": {},\n    "pid": {},\n    "tid": {},\n'
+    '    "ts": {},\n    "dur": {}\n    {}\n  }}',
 }
 _EVENT["metadata-first"] = _EVENT["kineto"]
 _EVENT["indent"] = _EVENT["compact"]
