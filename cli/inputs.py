@@ -1,49 +1,122 @@
-"""What the command line reads: run folders and saved reports, told apart by looking at them."""
+"""What the command line reads: run folders, saved reports and traces, told apart by looking at them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from shardtoll.cli.traces import TraceOptions
+from shardtoll.cli.traces import read as read_jobs
 from shardtoll.ledger import Report, UsageError, analyze, read_run
+from shardtoll.ledger.store import is_run_folder
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline import Fabric
+    from shardtoll.profiler.traces import Job
+
+Kind: TypeAlias = Literal["run", "report", "trace file", "traces"]
+Extra: TypeAlias = "Callable[[Report, Job], Report]"
+"""A step more on a report of traces: takes the report and the job, returns the report to show."""
 
 _PEEK_BYTES: Final = 65_536
-_GZIP: Final = b"\x1f\x8b"
-_HINT: Final = "name a run folder, as given as out= to audit(), or a report written with -o report.json"
+_PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How files packed with gzip and zstandard begin."""
+_TRACE_MARKS: Final = (b'"traceEvents"', b'"distributedInfo"', b'"deviceProperties"', b'"ph"')
+_TRACE_NAMES: Final = (".trace", ".trace.json")
+_GLOB: Final = frozenset("*?[")
+_HINT: Final = (
+    "name traces, a run folder, as given as out= to audit(), or a report written with -o report.json"
+)
 
 
-def load_reports(paths: Sequence[Path], fabric: str | None) -> Iterator[tuple[Path, Report]]:
-    """Yield each path's report; runs are analysed, saved reports are taken as they are.
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one report is made of."""
 
-    `fabric` is a known name or a TOML file. Raises UsageError where a path is neither or a fabric is
-    given for a saved report, FabricError for the fabric, RunFolderError and SchemaError for what
-    cannot be read.
+    kind: Kind
+    paths: list[str]
+    """One path; several only where trace files were named one by one."""
+
+
+def sort_inputs(paths: Sequence[str]) -> list[Input]:
+    """Return the inputs that paths name, in order; trace files named one by one are one input.
+
+    Raises UsageError where a path is nothing we read.
+    """
+    inputs: list[Input] = []
+    files = Input("trace file", [])
+    for path in paths:
+        kind = _kind(path)
+        if kind != "trace file":
+            inputs.append(Input(kind, [path]))
+            continue
+        if not files.paths:
+            inputs.append(files)
+        files.paths.append(path)
+    return inputs
+
+
+def load_reports(
+    inputs: Sequence[Input], fabric: str | None, options: TraceOptions, extras: Sequence[Extra] = ()
+) -> Iterator[tuple[str, Report]]:
+    """Yield (name, report) of each input; runs and traces are analysed, saved reports taken as they are.
+
+    `fabric` is a known name or a TOML file; `extras` are applied to reports of traces, in order. Raises
+    UsageError where a fabric is given for a saved report, FabricError for the fabric, RunFolderError,
+    TraceError and SchemaError for what cannot be read.
     """
     chosen = None if fabric is None else _fabric(fabric)
-    for path in paths:
-        yield path, load_report(path, chosen)
+    for item in inputs:
+        path = item.paths[0]
+        if item.kind == "run":
+            yield path, analyze(read_run(Path(path)), chosen)
+        elif item.kind == "report":
+            yield path, _saved(Path(path), chosen)
+        else:
+            for job in read_jobs(item.paths, options):
+                report = analyze(job.ledger, chosen)
+                for extra in extras:
+                    report = extra(report, job)
+                yield job.name, report
 
 
-def load_report(path: Path, fabric: Fabric | None = None) -> Report:
-    """Return the report of one path; raises as `load_reports` does."""
-    if path.is_dir():
-        return analyze(read_run(path), fabric)
-    if not path.exists():
-        raise UsageError(f"there is no file or folder {path}", _HINT)
-    if _is_trace(path):
-        raise UsageError(
-            f"{path} is a trace file, not a run folder or report.json",
-            "this version reads no traces; name a run folder or a report.json",
-        )
+def _kind(path: str) -> Kind:
+    """Return what a path is; UsageError where it is nothing we read."""
+    from shardtoll.profiler.traces import sources
+
+    local = Path(path)
+    try:
+        mode = local.stat().st_mode
+    except (OSError, ValueError) as error:
+        if "://" in path or "::" in path or _GLOB.intersection(path):
+            return "traces"
+        if isinstance(error, (FileNotFoundError, ValueError)):
+            raise UsageError(f"there is no file or folder {path}", _HINT) from error
+        raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+    if stat.S_ISDIR(mode):
+        try:
+            if is_run_folder(local):
+                return "run"
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+        if not sources.is_trace_input(path):
+            raise UsageError(f"{path} holds neither a shardtoll run nor traces", _HINT)
+        return "traces"
+    if not stat.S_ISREG(mode):
+        # A pipe would be waited for without end.
+        raise UsageError(f"{path} is neither a file nor a folder", _HINT)
+    return "trace file" if _is_trace(local) else "report"
+
+
+def _saved(path: Path, fabric: Fabric | None) -> Report:
     report = Report.load(path)
     if fabric is not None:
         raise UsageError(
             f"--fabric does not apply to {path}, a saved report that has its floors already",
-            "name the run folder instead",
+            "name the run folder or the traces instead",
         )
     return report
 
@@ -55,10 +128,14 @@ def _fabric(name: str) -> Fabric:
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether the file starts as a trace does: packed, or events without our schema version."""
+    """Whether the file starts as a trace does: packed, or with a trace's words and without our version."""
     try:
         with path.open("rb") as file:
             head = file.read(_PEEK_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
-    return head.startswith(_GZIP) or (b'"traceEvents"' in head and b'"schema_version"' not in head)
+    if head.startswith(_PACKED):
+        return True
+    if b'"schema_version"' in head:
+        return False
+    return path.name.endswith(_TRACE_NAMES) or any(mark in head for mark in _TRACE_MARKS)

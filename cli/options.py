@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -9,4 +10,34 @@ import typer
 Width: TypeAlias = Annotated[
     int | None,
     typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),
+]
+Jobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option("-j", "--jobs", min=1, metavar="N", help="Traces read at once; without it, one a core."),
+]
+Dask: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Read traces on a Dask cluster, as tcp://10.0.0.1:8786. Its workers need shardtoll, and the "
+        "same file system as this machine: they open the traces by the same paths and write results to "
+        "the cache folder (see SHARDTOLL_CACHE). Needs pip install 'shardtoll[dask]'.",
+    ),
+]
+NoCache: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Read all traces anew and keep nothing. Otherwise what was read is kept in SHARDTOLL_CACHE, by "
+        "default ~/.cache/shardtoll/traces, 2 GB at most.",
+    ),
+]
+Kernels: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--kernels",
+        metavar="FILE.toml",
+        help="Names of communication kernels of your own, beside those shardtoll knows.",
+    ),
 ]

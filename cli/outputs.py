@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -23,14 +25,36 @@ WRITERS: Final = {
 def choose_writers(targets: Sequence[Path], *, sources: int) -> list[tuple[Writer, Path]]:
     """Return the writer of each target, before anything is read.
 
-    Raises UsageError for an ending that none writes, for a target given twice, and for targets of
-    several sources, which would overwrite each other.
+    Raises UsageError for an ending that none writes, for a target given twice, for one that cannot be
+    written, and for targets of several sources, which would overwrite each other.
     """
     if targets and sources > 1:
         raise UsageError(f"-o is given with {sources} paths", "report them one by one, each to its own file")
     if len(set(targets)) < len(targets):
         raise UsageError(f"-o names {_twice(targets)} twice", "name each file once")
-    return [(_writer(target), target) for target in targets]
+    chosen = [(_writer(target), target) for target in targets]
+    for target in targets:
+        _check(target)
+    return chosen
+
+
+def _check(target: Path) -> None:
+    """Raise UsageError where the file can plainly not be written; told before the work, not after it."""
+    folder = target.parent
+    try:
+        if target.is_dir():
+            why = os.strerror(errno.EISDIR)
+        elif not folder.exists():
+            why = os.strerror(errno.ENOENT)
+        elif not folder.is_dir():
+            why = os.strerror(errno.ENOTDIR)
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            why = os.strerror(errno.EACCES)
+        else:
+            return
+    except (OSError, ValueError) as error:
+        why = str(getattr(error, "strerror", None) or error)
+    raise UsageError(f"cannot write {target} ({why})", "name a file in a folder that exists")
 
 
 def _twice(targets: Sequence[Path]) -> Path:

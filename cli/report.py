@@ -1,4 +1,4 @@
-"""`shardtoll report`: the ranked bill of runs and saved reports."""
+"""`shardtoll report`: the ranked bill of traces, runs and saved reports."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Width
+from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width
+
+_MOST_SHOWN = 4
 
 
 def command(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH", help="A run folder, or a report.json.", show_default=False),
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help="Traces (files, a folder, a quoted glob, an address as s3://bucket/traces), a run folder, "
+            "or a report.json.",
+            show_default=False,
+        ),
     ],
     fabric: Annotated[
         str | None,
@@ -36,33 +43,51 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of the bill, one line a PATH.")
     ] = False,
+    jobs: Jobs = None,
+    dask: Dask = None,
+    no_cache: NoCache = False,
+    kernels: Kernels = None,
     width: Width = None,
 ) -> None:
-    """Print the ranked bill of runs and saved reports.
+    """Print the ranked bill of traces, runs and saved reports.
 
     Each line of the bill says what a finding costs a step, where it is and what to change.
-    PATH is a run folder, as written by audit(out=...), or a report that -o or --json has written.
+    PATH is traces that torch.profiler exported, a run folder, as written by audit(out=...), or a report
+    that -o or --json has written. Traces in one folder or glob, or named one by one, are one job, a file
+    a rank; name folders or quoted globs for several jobs.
 
     \b
     Examples:
+      shardtoll report traces
+      shardtoll report 'traces/*.json.gz' --jobs 2 -o traces.html
+      shardtoll report traces/rank0.json.gz --no-cache
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv
       shardtoll report bill.json --width 80
     """
-    from shardtoll.cli.inputs import load_reports
+    from shardtoll.cli.inputs import Extra, load_reports, sort_inputs
     from shardtoll.cli.outputs import choose_writers
+    from shardtoll.cli.traces import TraceOptions
 
-    writers = choose_writers(output or [], sources=len(paths))
-    for at, (path, report) in enumerate(load_reports(paths, fabric)):
+    inputs = sort_inputs(paths)
+    writers = choose_writers(output or [], sources=len(inputs))
+    options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
+    extras: list[Extra] = []
+    reports = load_reports(inputs, fabric, options, extras)
+    for at, (name, report) in enumerate(reports):
         if as_json:
             typer.echo(report.to_json())
         else:
-            if len(paths) > 1:
-                typer.echo(f"{'' if at == 0 else chr(10)}== {path}")
+            if len(inputs) > 1:
+                typer.echo(f"{'' if at == 0 else chr(10)}== {name}")
             report.show(width)
         for write, target in writers:
             for written in write(report, target):
                 # With --json, what stands on stdout is JSON alone.
                 typer.echo(f"wrote {written}", err=as_json)
     if not as_json and not writers:
-        typer.echo(f"\nas a page: shardtoll report {paths[0]} -o report.html")
+        from shlex import join
+
+        # Of a thousand files named one by one not all.
+        shown = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
+        typer.echo(f"\nas a page: shardtoll report {join(shown)} -o report.html")

@@ -85,16 +85,14 @@ def _keep(choice: Choice, fits: Callable[[Candidate], bool], why: Callable[[Cand
 def _by_world_size(choice: Choice) -> None:
     classes: dict[Hashable, list[Candidate]] = defaultdict(list)
     for one in choice.kept:
-        size = one.entry.facts.world_size
-        if size is not None:
-            classes[size].append(one)
+        classes[one.entry.ledger.run.world_size].append(one)
     if len(classes) < 2:
         return
     usual = _largest(classes)
     _keep(
         choice,
-        lambda one: one.entry.facts.world_size in (None, usual),
-        lambda one: f"it is of a job of {one.entry.facts.world_size} ranks, the others of {usual}",
+        lambda one: one.entry.ledger.run.world_size == usual,
+        lambda one: f"it is of a job of {one.entry.ledger.run.world_size} ranks, the others of {usual}",
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,13 +83,40 @@ def iter_traces(
     work: Work = run_task,
 ) -> Iterator[Job]:
     """Yield the jobs of `read_traces` one after the other, so that one need not wait for all."""
-    options = Options(cache.digest(kernels), None if kernels is None else str(kernels.absolute()))
+    digest = cache.digest(kernels)
     for name, parts in _places(paths):
         files = sources.find(parts)
+        alone = len(files) == 1
+        options = Options(
+            digest=f"{digest} alone" if alone else digest,
+            kernels=None if kernels is None else str(kernels.absolute()),
+            alone=alone,
+        )
         executor = _executor(jobs, dask, files)
         with cache.open_place(keep=keep, shared=dask is not None) as place:
-            found, unreadable = _read(files, place, options, executor, work, progress)
+            reading = partial(_read, place=place, executor=executor, work=work, progress=progress)
+            found, unreadable = reading(files, options)
+            world_size = _world_size(found)
+            unsure = {
+                one.entry.facts.address
+                for one in found
+                if one.entry.facts.world_size is None and one.entry.ledger.run.world_size != world_size
+            }
+            if unsure:
+                # Their groups were guessed from their rank alone; now the job's size is known.
+                again = replace(options, digest=f"{digest} of {world_size}", world_size=world_size)
+                more, failed = reading([file for file in files if file.address in unsure], again)
+                found = [one for one in found if one.entry.facts.address not in unsure] + more
+                unreadable += failed
         yield _job(name, files, found, unreadable)
+
+
+def _world_size(found: Sequence[Candidate]) -> int | None:
+    """Return the size of the job: as most traces say, else the least it can be; None without traces."""
+    said = Counter(size for one in found if (size := one.entry.facts.world_size) is not None)
+    if said:
+        return max(said, key=lambda size: (said[size], size))
+    return max((one.entry.rank + 1 for one in found), default=None)
 
 
 def _places(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -120,8 +149,9 @@ def _executor(jobs: int | None, dask: str | None, files: Sequence[TraceFile]) ->
 
 def _read(
     files: Sequence[TraceFile],
-    place: cache.Place,
     options: Options,
+    *,
+    place: cache.Place,
     executor: Executor,
     work: Work,
     progress: Callable[[Progress], None] | None,
@@ -208,23 +238,14 @@ def _named(address: str, reason: str) -> str:
 
 
 def _merged(choice: Choice) -> Ledger:
-    """Return the ledger of all that is kept. Where no trace says how large the job is, the least is assumed."""
+    """Return the ledger of all that is kept, with a notice where the job's size is a guess."""
     kept = choice.kept
-    said = {one.entry.facts.world_size for one in kept} - {None}
-    highest = max(one.entry.rank for one in kept)
-    world_size = said.pop() if said else None
-    if world_size is None or world_size <= highest:
-        world_size = highest + 1
+    if all(one.entry.facts.world_size is None for one in kept):
+        world_size = max(one.entry.ledger.run.world_size for one in kept)
         text = f"no trace says how many ranks the job has: {world_size} assumed, from the highest rank seen"
         choice.notices.append(("world-size-unknown", text))
-    parts = []
-    for one in kept:
-        ledger = one.entry.ledger
-        if ledger.run.world_size != world_size:
-            ledger = replace(ledger, run=replace(ledger.run, world_size=world_size))
-        parts.append(ledger)
     try:
-        return merge(parts)
+        return merge([one.entry.ledger for one in kept])
     except ValueError as error:  # every cause of it was set aside before
         raise AssertionError(f"ranks that were chosen to fit do not: {error}") from error
 

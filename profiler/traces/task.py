@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,6 +27,10 @@ class Options:
     """Of all that a result depends on beside the file: `cache.digest`."""
     kernels: str | None = None
     """A table of kernel names of the user's own; workers on other hosts must see the same file."""
+    alone: bool = False
+    """The job's only file: where it does not say which rank it is of, rank 0 is a safe guess."""
+    world_size: int | None = None
+    """Ranks in the job, for traces that do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,17 @@ def rank_task(
     """
     try:
         trace = (read or _reader())(file)
+        if options.alone and trace.meta.rank is None:
+            _assume_rank(trace)
+        told = trace.meta.world_size
+        if told is None:
+            trace.meta = replace(trace.meta, world_size=options.world_size)
         ledger = (analyse or _analysis(options))(trace)
     except ShardtollError as error:
         return TaskResult(file.address, None, one_line(error.message), one_line(error.hint))
     facts = entry.Facts(
         address=file.address,
-        world_size=trace.meta.world_size,
+        world_size=told,
         start_ns=trace.start_ns,
         end_ns=trace.end_ns,
         events=trace.events,
@@ -99,6 +108,13 @@ def rank_task(
 def one_line(text: str) -> str:
     """Return the text without line breaks."""
     return " ".join(text.split())
+
+
+def _assume_rank(trace: Trace) -> None:
+    trace.meta = replace(trace.meta, rank=0)
+    trace.notices.append(
+        ("rank-from-name", f"{trace.meta.address} does not say which rank it is of: rank 0 assumed")
+    )
 
 
 def _reader() -> Read:

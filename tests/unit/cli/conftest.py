@@ -24,6 +24,14 @@ class Ran:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No test reads or fills the user's cache of traces."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("SHARDTOLL_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def shardtoll(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain_terminal: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests import sample_reports
 
-LOOK = "name a run folder, as given as out= to audit(), or a report written with -o report.json"
+LOOK = "name traces, a run folder, as given as out= to audit(), or a report written with -o report.json"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_bad_path(told, tmp_path: Path):
 
 
 def test_empty_folder(told, tmp_path: Path):
-    assert told(tmp_path) == f"{tmp_path} holds no shardtoll run: name the folder given as out= to audit()"
+    assert told(tmp_path) == f"{tmp_path} holds neither a shardtoll run nor traces: {LOOK}"
 
 
 def test_newer_run_folder(told, run_folder: Path):
@@ -105,16 +106,41 @@ def test_damaged_report(told, tmp_path: Path, change: dict[str, object]):
     assert re.fullmatch(rf"{path} is damaged \(.+\): write it again with `-o report.json`", told(path))
 
 
-def test_trace_files_are_named_as_what_they_are_not(told, tmp_path: Path):
-    trace = tmp_path / "rank0.json"
-    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}))
+def test_traces_without_a_trace(told, tmp_path: Path):
+    empty = tmp_path / "rank0.json"
+    empty.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}))
     packed = tmp_path / "rank0.json.gz"
-    packed.write_bytes(gzip.compress(trace.read_bytes()))
-    for path in (trace, packed):
-        assert told(path) == (
-            f"{path} is a trace file, not a run folder or report.json: "
-            "this version reads no traces; name a run folder or a report.json"
-        )
+    packed.write_bytes(gzip.compress(empty.read_bytes()))
+    for path in (empty, packed):
+        assert told(path, "--no-cache").startswith(f"{path} ")
+    line = told(tmp_path, "--no-cache")
+    assert line.startswith(f"none of the 2 traces in {tmp_path} can be read: {empty} ")
+    assert f"; {packed} " in line
+
+
+def test_many_unreadable_traces_are_counted(told, tmp_path: Path):
+    for rank in range(8):
+        (tmp_path / f"rank{rank}.json").write_text("{")
+    line = told(tmp_path, "--no-cache", "-j", 1)
+    assert line.count(f"{tmp_path}/rank") == 5
+    assert "; and 3 more: " in line
+
+
+def test_a_pipe_is_not_waited_for(told, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert told(tmp_path / "pipe.json") == f"{tmp_path}/pipe.json is neither a file nor a folder: {LOOK}"
+
+
+def test_a_glob_that_matches_nothing(told, tmp_path: Path):
+    assert told(f"{tmp_path}/*.json").startswith(f"{tmp_path}/*.json matches no trace file: ")
+
+
+def test_kernel_names_that_cannot_be_read(told, tmp_path: Path):
+    (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
+    assert told(tmp_path / "rank0.json", "--kernels", tmp_path / "no.toml") == (
+        f"{tmp_path}/no.toml cannot be read (No such file or directory): "
+        "name a TOML file of kernel names with --kernels"
+    )
 
 
 def test_a_report_that_mentions_trace_events_is_a_report(shardtoll, tmp_path: Path):
@@ -153,12 +179,12 @@ def test_fabric_for_a_saved_report(told, tmp_path: Path):
     path.write_text(sample_reports.report().to_json())
     assert told(path, "--fabric", "a100x8") == (
         f"--fabric does not apply to {path}, a saved report that has its floors already: "
-        "name the run folder instead"
+        "name the run folder or the traces instead"
     )
 
 
 def test_control_characters_in_a_path_do_not_reach_the_terminal(told, tmp_path: Path):
-    assert told(tmp_path / "a\x1b[31m\nb") == f"there is no file or folder {tmp_path}/a\\x1b[31m b: {LOOK}"
+    assert told(tmp_path / "a\x1b]31m\nb") == f"there is no file or folder {tmp_path}/a\\x1b]31m b: {LOOK}"
 
 
 def test_what_is_no_mistake_of_the_user_keeps_its_traceback(shardtoll, run_folder: Path, monkeypatch):
@@ -172,13 +198,16 @@ def test_what_is_no_mistake_of_the_user_keeps_its_traceback(shardtoll, run_folde
         shardtoll("report", run_folder)
 
 
-def test_output_that_cannot_be_written(shardtoll, run_folder: Path, tmp_path: Path):
-    ran = shardtoll("report", run_folder, "-o", tmp_path / "no" / "x.json")
-    assert ran.code == 2
-    assert ran.err == (
-        f"shardtoll: cannot write {tmp_path}/no/x.json (No such file or directory): "
-        "name a file in a folder that exists\n"
-    )
+def test_output_that_cannot_be_written_is_told_before_the_bill(told, run_folder: Path, tmp_path: Path):
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").touch()
+    for name, why in (
+        ("no/x.json", "No such file or directory"),
+        ("folder.json", "Is a directory"),
+        ("file/x.json", "Not a directory"),
+    ):
+        line = told(run_folder, "-o", tmp_path / name)
+        assert line == f"cannot write {tmp_path}/{name} ({why}): name a file in a folder that exists"
 
 
 def test_a_failed_check_has_its_own_exit_code(shardtoll, run_folder: Path, monkeypatch):

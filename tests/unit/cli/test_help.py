@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.cli import COMMANDS
+from tests import small_traces
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
 HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
@@ -52,6 +53,7 @@ def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(run_folder.parent.parent)
+    small_traces.write_job(Path("traces"))
     found = examples(command)
     assert found, f"shardtoll {command} --help has no example"
     for example in found:
