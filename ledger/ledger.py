@@ -54,7 +54,8 @@ def empty_tables() -> dict[str, pa.Table]:
     return {name: schema.empty_table() for name, schema in SCHEMAS.items()}
 
 
-def _shifted(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table]:
+def shifted_by(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table]:
+    """Return the tables with every time later by `by_ns`, as if the run's epoch were earlier by that."""
     shifted = dict(tables)
     if by_ns == 0:
         return shifted
@@ -84,7 +85,7 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
     if len(sizes) > 1:
         raise ValueError(f"jobs of different world sizes {sorted(sizes)}")
     epoch_ns = min(part.run.epoch_ns for part in ordered)
-    moved = [_shifted(part.tables, part.run.epoch_ns - epoch_ns) for part in ordered]
+    moved = [shifted_by(part.tables, part.run.epoch_ns - epoch_ns) for part in ordered]
     tables = {name: pa.concat_tables([tables[name] for tables in moved]) for name in SCHEMAS}
     first = ordered[0].run
     run = replace(

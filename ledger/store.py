@@ -35,7 +35,9 @@ from shardtoll.ledger.record import Group, Notice, Run, StepRows
 from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, completed, to_table
 
 STORE_VERSION: Final = 1
-_OURS = re.compile(rf"^(run|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|arrows|parquet)(\.part)?$")
+_OURS = re.compile(
+    rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
+)
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "leadups", "stalls", "steps")
 """`steps` last: a step whose row is there has all its other rows."""
@@ -154,6 +156,22 @@ def _write_parquet(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     _write_whole(path, sink.getvalue().to_pybytes())
+
+
+def trace_path(folder: Path, rank: int) -> Path:
+    """Return where a rank's Kineto trace lies in a run folder, whether it is there or not."""
+    return folder / _name("trace", rank, "json.gz")
+
+
+def rewrite_tables(folder: Path, before: Ledger, after: Ledger) -> None:
+    """Write those tables of a closed rank that differ; each file is the old one or the new one, never a part.
+
+    Raises OSError where a file cannot be written.
+    """
+    (rank,) = after.run.ranks_seen
+    for table, data in after.tables.items():
+        if data is not before.tables[table]:
+            _write_parquet(folder / _name(table, rank, "parquet"), data)
 
 
 def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:

@@ -20,6 +20,7 @@ from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
+from shardtoll.profiler.live.tracing import Tracer
 
 _SHORT_DTYPES = {
     torch.float32: "f32",
@@ -58,6 +59,8 @@ class Recorder:
         self.region: Region | None = None
         self._fingerprints = Fingerprints()
         self.spans = SpanRecorder()
+        self.tracer: Tracer | None = None
+        """Traces the first steps, where that was asked for."""
         self._threads: dict[int, str] = {}
         self._results: dict[int, int] = {}
         self._drained_task = -1
@@ -72,7 +75,8 @@ class Recorder:
         self.attribution.new_step()
         self._results.clear()
         # Between steps the user's own profiler may start: there the transport's times stay unknown.
-        if self.host_times and step is not None:
+        traced = step is not None and self.tracer is not None and self.tracer.begin(step)
+        if self.host_times and step is not None and not traced:
             self.spans.start()
         self.region = Region(step, 0, self.groups.sequence_numbers(), light=step is None)
         self.region.start_ns = self.now_ns()
@@ -83,7 +87,7 @@ class Recorder:
         region, self.region = self.region, None
         if region is None:
             return None
-        raw = self.spans.stop()
+        raw = self._stop_spans(region)
         prints = self._fingerprints.read()
         notices = self._notices(region, raw)
         rows = make_rows(
@@ -104,7 +108,16 @@ class Recorder:
     def drop(self) -> None:
         """Give up the region without rows; used when capture stops."""
         self.region = None
-        self.spans.stop()
+        if self.tracer is not None and self.tracer.recording:
+            self.tracer.drop()
+        else:
+            self.spans.stop()
+
+    def _stop_spans(self, region: Region) -> list[RawSpan] | None:
+        if self.tracer is not None and self.tracer.recording:
+            # The gradient check's own work is no part of the step, but the trace cannot know that.
+            return self.tracer.end(region.step, whole=not region.excluded)
+        return self.spans.stop()
 
     def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
         if not self.host_times:

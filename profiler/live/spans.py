@@ -94,6 +94,8 @@ class SpanRecorder:
 
     def __init__(self) -> None:
         self._running = False
+        self._everything = False
+        self._recording: Any = None
         self.forbidden = False
         """Set for good once the user's own profiler wants to run: there can be only one."""
 
@@ -101,9 +103,14 @@ class SpanRecorder:
         """Stop for good, because the user's own profiler is about to start."""
         self.forbidden = True
         self.stop()
+        self._recording = None
 
-    def start(self) -> bool:
-        """Start; False where this torch cannot, or where a profiler runs already."""
+    def start(self, *, everything: bool = False, device: bool = False) -> bool:
+        """Start; False where this torch cannot, or where a profiler runs already.
+
+        `everything`: operators and shapes are recorded too, with `device` what the device does, and the
+        recording is kept for `take_recording`.
+        """
         profiler: Any = torch._C._profiler
         autograd: Any = torch._C._autograd
         needed = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
@@ -112,10 +119,13 @@ class SpanRecorder:
         if autograd._profiler_enabled():
             return False
         activities = {torch.profiler.ProfilerActivity.CPU}
+        if device:
+            activities |= torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
+        scopes = set() if everything else {profiler.RecordScope.USER_SCOPE}
         try:
             config = profiler.ProfilerConfig(
                 profiler.ProfilerState.KINETO,
-                False,
+                everything,
                 False,
                 False,
                 False,
@@ -124,10 +134,11 @@ class SpanRecorder:
                 "",
             )
             autograd._prepare_profiler(config, activities)
-            autograd._enable_profiler(config, activities, {profiler.RecordScope.USER_SCOPE})
+            autograd._enable_profiler(config, activities, scopes)
         except (TypeError, AttributeError, RuntimeError):
             return False
         self._running = True
+        self._everything = everything
         return True
 
     def stop(self) -> list[RawSpan] | None:
@@ -138,7 +149,9 @@ class SpanRecorder:
         if not torch._C._autograd._profiler_enabled():
             return None
         stopped_ns = time.time_ns()
-        events = torch._C._autograd._disable_profiler().events()
+        result = torch._C._autograd._disable_profiler()
+        self._recording = result if self._everything else None
+        events = result.events()
         spans = [_raw(event) for event in events if event.name().startswith((_GLOO, *_COMPILED))]
         # A collective still in flight comes with an end that wraps around, or with the end of the profile.
         cut_ns = stopped_ns - _STOP_SLACK_NS
@@ -147,6 +160,16 @@ class SpanRecorder:
         ]
         spans.sort(key=lambda span: span.start_ns)
         return spans
+
+    @property
+    def running(self) -> bool:
+        """Whether the recording begun by `start` still goes on."""
+        return self._running and bool(torch._C._autograd._profiler_enabled())
+
+    def take_recording(self) -> Any:
+        """Return torch's result of the last recording of everything, once; None where there is none."""
+        recording, self._recording = self._recording, None
+        return recording
 
 
 def _raw(event: Any) -> RawSpan:
