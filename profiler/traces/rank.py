@@ -17,7 +17,8 @@ from shardtoll.profiler.traces.comms import UNKNOWN, dtype_in, message_bytes, pe
 from shardtoll.profiler.traces.facts import Facts, work_out
 from shardtoll.profiler.traces.groups import Groups, Placed
 from shardtoll.profiler.traces.kernels import KernelTable
-from shardtoll.profiler.traces.phases import Cause, Phases
+from shardtoll.profiler.traces.causes import Cause, Stacks, causes as causes_of
+from shardtoll.profiler.traces.phases import Phases
 from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.trace import KERNEL, Trace
 
@@ -48,7 +49,8 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     groups = Groups(meta, world, told=told)
     placed = [groups.place(row.args) for row in facts.rows]
     phases = Phases(facts)
-    causes = phases.causes(facts.rows)
+    stacks = Stacks(trace)
+    causes = causes_of(facts.rows, phases, stacks)
     tables = empty_tables()
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)

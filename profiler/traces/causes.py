@@ -1,0 +1,143 @@
+"""Why a collective was issued: wrapper, autograd node or operator around it, module and user's line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from shardtoll.ledger.record import PHASES
+from shardtoll.profiler.traces.link import Linked
+from shardtoll.profiler.traces.phases import ENGINE, Phases, matching
+from shardtoll.profiler.traces.stacks import nests, paths
+from shardtoll.profiler.traces.trace import HostWork, Trace
+
+_FSDP: Final = re.compile(r"^FSDP::(\w+)(?: \(([^)]*)\)| for ([\w.]+))?")
+_FSDP1: Final = re.compile(r"^FullyShardedDataParallel\.(\w+)(?: \(([^)]*)\))?")
+_DDP: Final = "DistributedDataParallel"
+_ACCUMULATE: Final = f"{ENGINE}: torch::autograd::AccumulateGrad"
+_TELLING: Final = re.compile(
+    rf"^FSDP::|^FullyShardedDataParallel\.|^{_DDP}\.|^Optimizer\.|^{ENGINE}|^c10d::|^_c10d_functional::"
+)
+_FRAME: Final = re.compile(r"^(?P<file>[^<>()][^()]*)\((?P<line>\d+)\): (?P<function>.+)$")
+_MODULE: Final = re.compile(r"^nn\.Module: (\w+)$")
+_LIBRARIES: Final = frozenset(
+    "torch torchvision torchaudio numpy transformers accelerate lightning pytorch_lightning deepspeed apex "
+    "triton timm fairscale diffusers peft datasets shardtoll".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a collective was issued; None where the trace does not show it."""
+
+    phase: str
+    op: str | None = None
+    module: str | None = None
+    source: str | None = None
+
+
+def source_of(frame: str) -> str | None:
+    """Return `train.py:12 (fn)` for the frame `train.py(12): fn`; None unless the code is the user's.
+
+    The profiler cuts paths at the entries of `sys.path`, so a library shows by its own folder. The line
+    is the one the profiler wrote down, as a rule that of the function's head.
+    """
+    found = _FRAME.match(frame)
+    if found is None:
+        return None
+    path = found["file"].replace("\\", "/")
+    first = path.split("/", 1)[0].removesuffix(".py")
+    if first in _LIBRARIES or first in sys.stdlib_module_names:
+        return None
+    if re.search(r"/(site|dist)-packages/|/lib/python\d|^<", path) or found["function"] == "<module>":
+        return None
+    return f"{path}:{found['line']} ({found['function']})"
+
+
+class Stacks:
+    """Looks up what was open on a thread at an instant."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._names = trace.names
+        telling = matching(trace, _TELLING)
+        self._sources = {at: text for at, name in enumerate(trace.names) if (text := source_of(name)) is not None}
+        self._modules = {at: m[1] for at, name in enumerate(trace.names) if (m := _MODULE.match(name))}
+        of_interest = np.zeros(len(trace.names), np.bool_)
+        of_interest[[*self._sources, *self._modules]] = True
+        self._parts: list[tuple[HostWork, np.ndarray[tuple[int], np.dtype[np.bool_]]]] = [
+            (trace.annotations, telling),
+            (trace.ops, telling),
+        ]
+        self._frames = (trace.frames, of_interest)
+
+    def around(self, threads: Sequence[int], at_ns: Sequence[int]) -> list[list[str]]:
+        """Return annotations and operators that tell a cause, innermost first."""
+        names: list[list[tuple[int, int]]] = [[] for _ in at_ns]
+        for work, wanted in self._parts:
+            for place, rows in enumerate(self._paths(work, wanted, threads, at_ns)):
+                names[place] += [(int(work.start_ns[row]), int(work.name[row])) for row in rows]
+        return [[self._names[name] for _, name in sorted(found, reverse=True)] for found in names]
+
+    def called_from(self, threads: Sequence[int], at_ns: Sequence[int]) -> list[tuple[str | None, str | None]]:
+        """Return (module, user's line) from the Python frames; None where they were not recorded."""
+        work, wanted = self._frames
+        found = []
+        for rows in self._paths(work, wanted, threads, at_ns):
+            names = [int(work.name[row]) for row in reversed(rows)]
+            module = next((self._modules[name] for name in names if name in self._modules), None)
+            source = next((self._sources[name] for name in names if name in self._sources), None)
+            found.append((module, source))
+        return found
+
+    @staticmethod
+    def _paths(
+        work: HostWork,
+        wanted: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        threads: Sequence[int],
+        at_ns: Sequence[int],
+    ) -> list[list[int]]:
+        if not len(work.name) or not len(at_ns):
+            return [[] for _ in at_ns]
+        asked = np.asarray(threads, np.int64)
+        chosen = wanted[work.name] & np.isin(work.thread, np.unique(asked))
+        return paths(nests(work, chosen), asked, np.asarray(at_ns, np.int64))
+
+
+def causes(rows: Sequence[Linked], phases: Phases, stacks: Stacks) -> list[Cause]:
+    """Return the cause of each collective, in the same order."""
+    threads = [row.thread if row.issue_ns is not None else -1 for row in rows]
+    at_ns = [row.issue_ns or 0 for row in rows]
+    phase = phases.at(np.array(threads, np.int64), np.array(at_ns, np.int64)).tolist()
+    around = stacks.around(threads, at_ns)
+    called = stacks.called_from(threads, at_ns)
+    made = []
+    for place, row in enumerate(rows):
+        op, fqn = _cause(around[place], row.op)
+        module, source = called[place]
+        made.append(Cause(PHASES[phase[place]], op, module if fqn is None else fqn, source))
+    return made
+
+
+def _cause(names: Sequence[str], op: str | None) -> tuple[str | None, str | None]:
+    """Return (what asked, module FQN) from what was open, innermost first."""
+    operator = None
+    for name in names:
+        if found := _FSDP.match(name) or _FSDP1.match(name):
+            fqn = next((text for text in found.groups()[1:] if text is not None), None)
+            return f"FSDP.{found[1]}", fqn
+        if name == _ACCUMULATE and op == "all_reduce":
+            return _DDP, None
+        if name.startswith(ENGINE):
+            return name.removeprefix(f"{ENGINE}: ").removeprefix("torch::autograd::"), None
+        if name.startswith(_DDP) and op == "broadcast":
+            return name.split("#")[0], None
+        if name.startswith("Optimizer."):
+            return name, None
+        if operator is None and name.startswith(("c10d::", "_c10d_functional::")):
+            operator = name
+    return operator, None
