@@ -26,8 +26,7 @@ _TELLING: Final = re.compile(
 _FRAME: Final = re.compile(r"^(?P<file>[^<>()][^()]*)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE: Final = re.compile(r"^nn\.Module: (\w+)$")
 _LIBRARIES: Final = frozenset(
-    "torch torchvision torchaudio numpy transformers accelerate lightning pytorch_lightning deepspeed apex "
-    "triton timm fairscale diffusers peft datasets shardtoll".split()
+    ["torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed", "apex", "triton", "timm", "fairscale", "diffusers", "peft", "datasets", "shardtoll"]
 )
 
 
@@ -65,7 +64,9 @@ class Stacks:
     def __init__(self, trace: Trace) -> None:
         self._names = trace.names
         telling = matching(trace, _TELLING)
-        self._sources = {at: text for at, name in enumerate(trace.names) if (text := source_of(name)) is not None}
+        self._sources = {
+            at: text for at, name in enumerate(trace.names) if (text := source_of(name)) is not None
+        }
         self._modules = {at: m[1] for at, name in enumerate(trace.names) if (m := _MODULE.match(name))}
         of_interest = np.zeros(len(trace.names), np.bool_)
         of_interest[[*self._sources, *self._modules]] = True
@@ -83,7 +84,9 @@ class Stacks:
                 names[place] += [(int(work.start_ns[row]), int(work.name[row])) for row in rows]
         return [[self._names[name] for _, name in sorted(found, reverse=True)] for found in names]
 
-    def called_from(self, threads: Sequence[int], at_ns: Sequence[int]) -> list[tuple[str | None, str | None]]:
+    def called_from(
+        self, threads: Sequence[int], at_ns: Sequence[int]
+    ) -> list[tuple[str | None, str | None]]:
         """Return (module, user's line) from the Python frames; None where they were not recorded."""
         work, wanted = self._frames
         found = []

@@ -21,7 +21,7 @@ else:
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
-HINT: Final = (
+HINT: Final = "write [[kernel]] entries with pattern, library and op, as in profiler/traces/kernels.toml"
     "write [[kernel]] entries with pattern, library and op, as in `--kernels` of docs or our kernels.toml"
 )
 

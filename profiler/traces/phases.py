@@ -29,7 +29,10 @@ _MARKERS: Final = (
     (FETCH, OTHER),
     (re.compile(r"^Optimizer\.(step|zero_grad)#|^#+ ?optimi[sz]er"), OPTIMIZER),
     (re.compile(r"^Backward \d|^Weight \d|^PP:\d+([BIW]\d|(SEND|RECV)_B|REDUCE)"), BACKWARD),
-    (re.compile(r"^FSDP::(root_)?(pre|post)_backward|FullyShardedDataParallel\._p\w+_backward_hook"), BACKWARD),
+    (
+        re.compile(r"^FSDP::(root_)?(pre|post)_backward|FullyShardedDataParallel\._p\w+_backward_hook"),
+        BACKWARD,
+    ),
     (re.compile(r"^#+ ?backward"), BACKWARD),
     (re.compile(r"^(Distributed|FullySharded)DataParallel\.(_pre_)?forward|^#+ ?forward"), FORWARD),
     (re.compile(r"^Forward \d|^PP:\d+(F\d|(SEND|RECV)_F)"), FORWARD),

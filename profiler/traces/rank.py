@@ -13,14 +13,18 @@ from shardtoll.ledger.ledger import Ledger, empty_tables
 from shardtoll.ledger.record import MOST_RANKS, Notice, Run, Step
 from shardtoll.ledger.tables import SCHEMAS, to_table
 from shardtoll.ledger.volume import wire_bytes
+from shardtoll.profiler.traces.causes import Cause, Stacks
+from shardtoll.profiler.traces.causes import causes as causes_of
 from shardtoll.profiler.traces.comms import UNKNOWN, dtype_in, message_bytes, peer_of
 from shardtoll.profiler.traces.facts import Facts, work_out
 from shardtoll.profiler.traces.groups import Groups, Placed
+from shardtoll.profiler.traces.idle import pieces, reasons
 from shardtoll.profiler.traces.kernels import KernelTable
-from shardtoll.profiler.traces.causes import Cause, Stacks, causes as causes_of
-from shardtoll.profiler.traces.phases import Phases
+from shardtoll.profiler.traces.leadups import leadups
+from shardtoll.profiler.traces.phases import OTHER, Phases
 from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
-from shardtoll.profiler.traces.trace import KERNEL, Trace
+from shardtoll.profiler.traces.stalls import stalls
+from shardtoll.profiler.traces.trace import I8, KERNEL, Trace
 
 _ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 
@@ -51,7 +55,15 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     phases = Phases(facts)
     stacks = Stacks(trace)
     causes = causes_of(facts.rows, phases, stacks)
+    work_phase = _work_phases(facts, phases)
+    why = reasons(facts, phases.main)
+    parts = pieces(facts, why)
+    leads = leadups(
+        facts, parts, [p.name for p in placed], [c.phase for c in causes], work_phase, rank, epoch_ns
+    )
     tables = empty_tables()
+    tables["leadups"] = to_table("leadups", leads)
+    tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work_phase, rank))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
     tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))
@@ -68,6 +80,16 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
         rank_hosts=(meta.host,) if meta.host else (),
     )
     return Ledger(run, groups.records(), tables)
+
+
+def _work_phases(facts: Facts, phases: Phases) -> I8:
+    """Return the phase in which each piece of device work was launched; `other` where that is unknown."""
+    calls = facts.trace.calls
+    found = np.full(len(facts.launch), OTHER, np.int8)
+    seen = facts.launch >= 0
+    rows = facts.launch[seen]
+    found[seen] = phases.at(calls.thread[rows], calls.start_ns[rows])
+    return found
 
 
 def _steps(facts: Facts, rank: int, epoch_ns: int) -> list[Step]:
@@ -179,8 +201,8 @@ def _notices(facts: Facts, rank: int, placed: Sequence[Placed], table: pa.Table)
         texts.append(
             (
                 "launches-unseen",
-                f"{unseen} of {len(facts.launch)} pieces of device work ({kernels} kernels) were launched outside "
-                "the recorded window",
+                f"{unseen} of {len(facts.launch)} pieces of device work ({kernels} kernels) were launched "
+                "outside the recorded window",
             )
         )
     return [Notice(rank, kind, text) for kind, text in texts]

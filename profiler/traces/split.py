@@ -51,15 +51,13 @@ class Split:
 
 
 def split(layers: tuple[Busy, Busy, Busy, Busy], steps: Steps, start_ns: int, end_ns: int) -> Split:
-    """Cut [start_ns, end_ns) into layers and steps. The rows of `layers[COMM]` stand in the order of the ledger.
+    """Cut [start_ns, end_ns) into layers and steps.
 
-    Work that reaches beyond the ends stretches them.
+    The rows of `layers[COMM]` stand in the order of the ledger. Work that reaches beyond the ends stretches them.
     """
+    ends: list[I64] = [np.array([start_ns, end_ns], np.int64), steps.start_ns, steps.end_ns]
     edges = np.unique(
-        np.concatenate(
-            [[start_ns, end_ns], steps.start_ns, steps.end_ns]
-            + [times for busy in layers for times in (busy.start_ns, busy.end_ns)]
-        ).astype(np.int64)
+        np.concatenate([*ends, *(at for busy in layers for at in (busy.start_ns, busy.end_ns))])
     )
     lengths = np.diff(edges)
     layer = np.full(len(lengths), IDLE, np.int8)

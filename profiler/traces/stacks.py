@@ -53,6 +53,13 @@ class Nest:
             best = np.where(rows >= 0, rows, best)
         return best
 
+    def outermost(self, at_ns: I64) -> I64:
+        """Return the row of the outermost interval at each instant; -1 where none."""
+        best = np.full(len(at_ns), -1, np.int64)
+        for rows in self.path(at_ns):
+            best = np.where(best >= 0, best, rows)
+        return best
+
 
 def nests(work: HostWork, chosen: npt.NDArray[np.bool_]) -> dict[int, Nest]:
     """Return one Nest a thread over the chosen rows."""

@@ -52,8 +52,8 @@ def find_steps(trace: Trace) -> Steps:
     ]
     if not rows:
         start_ns, end_ns = recorded(trace)
-        alone = (np.array([at], np.int64) for at in (start_ns, end_ns, 0))
-        return Steps((0,), *alone, marked=False)
+        start, end, place = (np.array([at], np.int64) for at in (start_ns, end_ns, 0))
+        return Steps((0,), start, end, place, marked=False)
     rows.sort()
     starts = np.array([row[0] for row in rows], np.int64)
     ends = np.array([row[1] for row in rows], np.int64)
