@@ -82,7 +82,7 @@ _DTYPES: Final = {
 
 
 def op_of(name: str | None) -> str | None:
-    """Return the ledger's op for `allreduce`, `nccl:_all_gather_base`, ...; None where it is no collective we know.
+    """Return the ledger's op for `allreduce`, `nccl:_all_gather_base`, ...; None for what we do not know.
 
     `wait` and `coalesced` name no collective.
     """
@@ -143,7 +143,7 @@ def _elements(op: str, args: CommArgs, group_size: int | None) -> int | None:
 
 
 def peer_of(op: str | None, args: CommArgs, rank: int, name: str | None = None) -> int | None:
-    """Return the other side of a send or recv, or the root of a rooted op; a global rank; None where unknown."""
+    """Return the other side of a send or recv, or the root of a rooted op: a global rank, None if unknown."""
     if op == "send" and args.target_rank is not None and args.target_rank >= 0:
         return args.target_rank
     if op == "recv" and args.source_rank is not None and args.source_rank >= 0:

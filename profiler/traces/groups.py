@@ -81,6 +81,6 @@ class Groups:
 
 
 def mesh_dim(description: str | None) -> str | None:
-    """Return the mesh dimension in a group's description (`mesh_tp`, as DeviceMesh writes it); None without."""
+    """Return the mesh dimension in a group's description (`mesh_tp`, as DeviceMesh writes it), or None."""
     found = _MESH.match(description or "")
     return found[1] if found else None

@@ -22,8 +22,6 @@ else:
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
 HINT: Final = "write [[kernel]] entries with pattern, library and op, as in profiler/traces/kernels.toml"
-    "write [[kernel]] entries with pattern, library and op, as in `--kernels` of docs or our kernels.toml"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class KernelTable:
 
 
 def load_table(extra: Path | None = None) -> KernelTable:
-    """Return our table, with the entries of the user's TOML file in front; UsageError where it is malformed."""
+    """Return our table with the user's TOML file in front; UsageError where that is malformed."""
     texts = [files("shardtoll.profiler.traces").joinpath("kernels.toml").read_text(encoding="utf-8")]
     entries = _entries(texts[0], "kernels.toml")
     if extra is not None:

@@ -56,7 +56,7 @@ def leadups(
 
 
 def _since(facts: Facts, start: I64, groups: Sequence[str]) -> I64:
-    """Return the end of the group's collective before each, else the start of its step; never after `start`."""
+    """Return the end of the group's collective before each, else its step's start; never after `start`."""
     first = np.minimum(facts.split.first_ns, facts.split.edges_ns[-1])
     first[facts.steps.none] = facts.split.edges_ns[0]
     last: dict[str, int] = {}
@@ -87,7 +87,7 @@ def _compute(
     row_phases: Sequence[str],
     work_phase: npt.NDArray[np.int8],
 ) -> tuple[list[str], list[str | None], list[int | None]]:
-    """Return the phase with most kernel time of each lead-up, its longest kernel by name, and that one's time."""
+    """Return, for each lead-up, the phase with most kernel time, the kernel with most time, and that time."""
     device = facts.trace.device
     rows = np.flatnonzero(facts.layer == COMPUTE)
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]

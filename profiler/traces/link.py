@@ -43,7 +43,7 @@ class Linked:
     thread: int
     """Thread that asked for it; -1 where unknown."""
     how: str
-    """`args`, `external`, `launch`, `coalesced`, `span` or `name`: the first source that named the collective."""
+    """The first source that named it: `args`, `external`, `launch`, `coalesced`, `span` or `name`."""
     shared: bool = False
     """Whether other kernels carried the same collective, so that its size is not this kernel's."""
     label: str | None = None
@@ -177,9 +177,9 @@ class Linker:
             return made
         waiting: defaultdict[int, list[int]] = defaultdict(list)
         for number, (name, comm) in enumerate(zip(self.said.name, self.said.comm, strict=True)):
-            if self.trace.names[name] == "record_param_comms" and comm >= 0 and number not in used:
-                if self._source(number)[0] is not None:
-                    waiting[int(self.said.thread[number])].append(number)
+            is_op = comm >= 0 and self.trace.names[name] == "record_param_comms"
+            if is_op and number not in used and self._source(number)[0] is not None:
+                waiting[int(self.said.thread[number])].append(number)
         last: defaultdict[int, int] = defaultdict(lambda: -(2**62))
         result: dict[int, list[Linked]] = {}
         for place in sorted(range(len(made)), key=lambda place: call_ns[place]):

@@ -55,7 +55,7 @@ def rows_of(work: HostWork, names: npt.NDArray[np.bool_]) -> I64:
 
 
 def main_thread(trace: Trace) -> int:
-    """Return the training thread: where steps are marked, else where most was called or run; -1 where none."""
+    """Return the training thread: where steps are marked, else where most was called or run; -1 for none."""
     steps = rows_of(trace.annotations, matching(trace, re.compile(r"^ProfilerStep")))
     for threads in (trace.annotations.thread[steps], trace.calls.thread, trace.ops.thread):
         if len(threads):
@@ -131,7 +131,7 @@ class Phases:
         return nests, phases
 
     def _backward_passes(self, trace: Trace) -> tuple[I64, I64]:
-        """Return when backward ran: autograd's nodes, and the gaps in which the training thread did nothing."""
+        """Return when backward ran: autograd's nodes, and gaps in which the training thread did nothing."""
         rows = self._engine
         start, end = merged(trace.ops.start_ns[rows], trace.ops.end_ns[rows])
         if len(start) < 2:

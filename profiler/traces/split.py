@@ -53,7 +53,8 @@ class Split:
 def split(layers: tuple[Busy, Busy, Busy, Busy], steps: Steps, start_ns: int, end_ns: int) -> Split:
     """Cut [start_ns, end_ns) into layers and steps.
 
-    The rows of `layers[COMM]` stand in the order of the ledger. Work that reaches beyond the ends stretches them.
+    The rows of `layers[COMM]` stand in the order of the ledger. Work that reaches beyond the ends
+    stretches them.
     """
     ends: list[I64] = [np.array([start_ns, end_ns], np.int64), steps.start_ns, steps.end_ns]
     edges = np.unique(

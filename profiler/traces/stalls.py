@@ -30,7 +30,7 @@ def stalls(
     work_phase: npt.NDArray[np.int8],
     rank: int,
 ) -> list[Stall]:
-    """Return where the rank lost time, by step, kind, name and place; `work_phase` is that of the device work.
+    """Return where the rank lost time, by step, kind, name and place; `work_phase` is of the device work.
 
     The idle kinds of a step add up to its idle time; copies and lookalikes to its exposed copies and
     unattributed time.
@@ -77,10 +77,18 @@ def _idle(
         text = facts.trace.names[name] if name >= 0 else "pipeline schedule"
         made.append(
             Stall(
-                _number(facts, step), rank, IDLE_KINDS[number - IDLE], text, PHASES[at], count, total_ns, lost_ns,
-                module, source,
+                step=_number(facts, step),
+                rank=rank,
+                kind=IDLE_KINDS[number - IDLE],
+                name=text,
+                phase=PHASES[at],
+                count=count,
+                total_ns=total_ns,
+                lost_ns=lost_ns,
+                module=module,
+                source=source,
             )
-        )  # fmt: skip
+        )
     return made
 
 
