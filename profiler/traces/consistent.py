@@ -140,12 +140,10 @@ def _by_time(choice: Choice) -> None:
             continue
         kept |= {id(one) for one in others}
         ranks |= {one.entry.rank for one in others}
-        choice.notices.append(
-            (
-                "clock-unknown",
-                f"{len(others)} traces were recorded at another time than the others by their clocks",
-            )
-        )
+        one_only = len(others) == 1
+        who, their = ("1 trace was", "its") if one_only else (f"{len(others)} traces were", "their")
+        text = f"{who} recorded at another time than the others by {their} clock"
+        choice.notices.append(("clock-unknown", text))
     start_ns = min(one.entry.facts.start_ns for one in best)
     _keep(
         choice,

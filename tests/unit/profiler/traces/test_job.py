@@ -1,0 +1,196 @@
+"""Which traces make one job, and what is told of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtoll.ledger import TraceError, UsageError
+from shardtoll.profiler.traces import Job, read_traces
+from shardtoll.profiler.traces.job import Progress
+from tests.small_traces import trace, write, write_job
+
+
+def read(*paths: Path | str, **options: Any) -> Job:
+    (job,) = read_traces([str(path) for path in paths], jobs=1, cache=False, **options)
+    return job
+
+
+def notices(job: Job, kind: str) -> list[str]:
+    rows = job.ledger.tables["notices"].to_pylist()
+    return [row["text"] for row in rows if row["kind"] == kind]
+
+
+def test_a_folder_is_one_job(tmp_path: Path):
+    job = read(write_job(tmp_path / "a", 3))
+    run = job.ledger.run
+    assert (run.ranks_seen, run.world_size, run.backend, run.device) == ((0, 1, 2), 3, "nccl", "Test GPU")
+    assert job.set_aside == ()
+    assert [Path(file.address).name for file in job.files] == [f"rank{rank}.json.gz" for rank in range(3)]
+    steps = job.ledger.tables["steps"]
+    assert steps.column("rank").to_pylist() == [0, 0, 1, 1, 2, 2]
+    assert steps.column("step").to_pylist() == [3, 4] * 3
+    collectives = job.ledger.tables["collectives"]
+    assert collectives.column("message_bytes").unique().to_pylist() == [4096 * 4]
+    assert collectives.num_rows == 6
+
+
+def test_each_folder_is_a_job_and_single_files_are_one(tmp_path: Path):
+    first = write_job(tmp_path / "a")
+    second = write_job(tmp_path / "b", 3)
+    files = [str(first / "rank0.json.gz"), str(first / "rank1.json.gz")]
+    jobs = read_traces([str(second), *files, str(first)], jobs=1, cache=False)
+    assert [job.ledger.run.world_size for job in jobs] == [3, 2, 2]
+    assert jobs[1].ledger == jobs[2].ledger or jobs[1].ledger.run == jobs[2].ledger.run
+    assert jobs[1].name == f"2 files, {files[0]} first"
+
+
+def test_one_broken_file_does_not_lose_the_others(tmp_path: Path):
+    write_job(tmp_path, 2)
+    (tmp_path / "rank1.json.gz").write_bytes(b"not gzip")
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0,)
+    assert job.ledger.run.ranks_missing == (1,)
+    ((address, reason),) = job.set_aside
+    assert address == f"{tmp_path}/rank1.json.gz"
+    (told,) = notices(job, "file-unreadable")
+    assert told.startswith(address)
+    assert reason in told
+    assert "\n" not in told
+
+
+def test_nothing_readable_is_one_error(tmp_path: Path):
+    (tmp_path / "rank0.json").write_text("no json")
+    with pytest.raises(TraceError) as caught:
+        read(tmp_path)
+    assert caught.value.message.startswith(f"{tmp_path}/rank0.json ")
+    assert caught.value.hint
+
+
+def test_two_jobs_in_one_folder_by_world_size(tmp_path: Path):
+    write_job(tmp_path, 3)
+    write(tmp_path / "other.json", trace(0, 8))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1, 2)
+    assert job.set_aside == ((f"{tmp_path}/other.json", "it is of a job of 8 ranks, the others of 3"),)
+    assert notices(job, "file-left-out") == [
+        f"{tmp_path}/other.json: it is of a job of 8 ranks, the others of 3"
+    ]
+
+
+def test_two_jobs_in_one_folder_by_group(tmp_path: Path):
+    for rank in range(3):
+        write(tmp_path / f"rank{rank}.json", trace(rank, 4, group=(0, 1, 2)))
+    write(tmp_path / "rank3.json", trace(3, 4, group=(2, 3)))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1, 2)
+    assert job.set_aside == (
+        (f"{tmp_path}/rank3.json", "its group 0 has 2 ranks unlike the 3 that the others say"),
+    )
+
+
+def test_groups_of_one_name_on_other_ranks_are_no_clash(tmp_path: Path):
+    for rank in range(4):
+        write(tmp_path / f"rank{rank}.json", trace(rank, 4, group=(0, 1) if rank < 2 else (2, 3)))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1, 2, 3)
+    assert len(job.ledger.groups) == 2
+
+
+def test_another_day_is_another_recording(tmp_path: Path):
+    write_job(tmp_path / "old", 2)
+    write_job(tmp_path / "new", 2, at_us=86_400_000_000 * 3)
+    job = read(tmp_path)
+    assert {Path(file.address).parent.name for file in job.files} == {"new"}
+    assert [reason for _, reason in job.set_aside] == ["it was recorded 3 days earlier than the others"] * 2
+
+
+def test_clocks_hours_apart_lose_no_rank(tmp_path: Path):
+    write(tmp_path / "rank0.json", trace(0))
+    write(tmp_path / "rank1.json", trace(1, at_us=7_200_000_000))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1)
+    assert notices(job, "clock-unknown") == [
+        "1 trace was recorded at another time than the others by its clock"
+    ]
+
+
+def test_other_steps_are_set_aside(tmp_path: Path):
+    write_job(tmp_path, 3)
+    write(tmp_path / "rank2.json.gz", trace(2, 3, steps=(8, 9)))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1)
+    assert job.set_aside == ((f"{tmp_path}/rank2.json.gz", "it has steps 8 to 9, the others steps 3 to 4"),)
+
+
+def test_steps_in_common_are_enough(tmp_path: Path):
+    write_job(tmp_path, 3)
+    write(tmp_path / "rank2.json.gz", trace(2, 3, steps=(4, 5)))
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1, 2)
+    assert notices(job, "steps-differ") == ["1 trace has steps 4 to 5, most steps 3 to 4"]
+
+
+def test_of_a_rank_twice_the_fuller_one_is_kept(tmp_path: Path):
+    write_job(tmp_path, 2)
+    made = trace(0, 2)
+    made["traceEvents"] = made["traceEvents"][:-2]
+    write(tmp_path / "again.json", made)
+    job = read(tmp_path)
+    assert job.set_aside == ((f"{tmp_path}/again.json", f"it is of rank 0 as is {tmp_path}/rank0.json.gz"),)
+
+
+def test_the_profilers_next_recording_is_set_aside(tmp_path: Path):
+    write_job(tmp_path / "first", 3)
+    write_job(tmp_path / "second", 2, steps=(10, 11), at_us=20_000)
+    for rank in range(2):
+        write(tmp_path / "second" / f"rank{rank}.json.gz", trace(rank, 3, steps=(10, 11), at_us=20_000))
+    job = read(tmp_path)
+    assert {Path(file.address).parent.name for file in job.files} == {"first"}
+    assert len(job.set_aside) == 2
+
+
+def test_unknown_world_size_is_the_least_it_can_be(tmp_path: Path):
+    for rank in range(3):
+        made = trace(rank, None)
+        for event in made["traceEvents"]:
+            # Old traces say nothing of the group.
+            for name in [name for name in event["args"] if name.startswith(("Process Group", "Group"))]:
+                del event["args"][name]
+        write(tmp_path / f"rank{rank}.json", made)
+    job = read(tmp_path)
+    assert (job.ledger.run.world_size, job.ledger.run.ranks_seen) == (3, (0, 1, 2))
+    assert notices(job, "world-size-unknown") == [
+        "no trace says how many ranks the job has: 3 assumed, from the highest rank seen"
+    ]
+    # The group that was assumed for want of a better one is that of the whole job, on every rank.
+    assert job.ledger.tables["collectives"].column("group_size").unique().to_pylist() == [3]
+    assert [group.ranks for group in job.ledger.groups] == [(0, 1, 2)]
+
+
+def test_a_file_alone_need_not_say_its_rank(tmp_path: Path):
+    made = trace(0, None, told_rank=False)
+    job = read(write(tmp_path / "trace.json", made))
+    assert job.ledger.run.ranks_seen == (0,)
+    assert notices(job, "rank-from-name") == [
+        f"{tmp_path}/trace.json does not say which rank it is of: rank 0 assumed"
+    ]
+    write(tmp_path / "other.json", made)
+    with pytest.raises(TraceError, match="does not say which rank"):
+        read(tmp_path)
+
+
+def test_progress_counts_every_file(tmp_path: Path):
+    write_job(tmp_path, 2)
+    (tmp_path / "rank1.json.gz").write_bytes(b"not gzip")
+    seen: list[Progress] = []
+    read(tmp_path, progress=seen.append)
+    assert [one.files for one in seen] == [0, 1, 2]
+    assert seen[-1].bytes == seen[-1].of_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_no_jobs_is_a_mistake(tmp_path: Path):
+    with pytest.raises(UsageError, match="0 jobs"):
+        read_traces([str(write_job(tmp_path))], jobs=0)
