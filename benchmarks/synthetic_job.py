@@ -1,4 +1,4 @@
-"""Writes the Kineto traces of a made-up job of any size, and what is true of it in truth.json.
+"""Writes the Kineto traces of a made-up job of any size into OUT, and what is true of it into OUT.truth.json.
 
 Every rank is simulated: a host thread that launches ahead of a device with several streams. A collective
 starts on a rank when it was launched and its stream is free, and ends on all ranks together: when the last
@@ -61,7 +61,11 @@ def _meet(meetings: dict[Key, Meeting], arrival: Arrival, rank: int) -> Meeting:
 
 
 def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
-    """Write a job's files and `truth.json` into a folder, which is made, and return the truth."""
+    """Write a job's traces into a folder, which is made, and the truth beside it; return the truth.
+
+    The truth lies in `<folder>.truth.json` (`<folder>.<prefix>.truth.json` of a second job), times in
+    true ns, so that the folder holds nothing but what a job would leave.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     windows = _windows(spec) if spec.trim else {}
     flush = max(64 << 10, min(4 << 20, HELD_BYTES // spec.ranks))
@@ -90,8 +94,14 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
         "steps": steps,
         "collectives": [collective(key, meeting) for key, meeting in meetings.items()],
     }
-    (folder / f"{'' if spec.prefix == 'rank' else spec.prefix}truth.json").write_text(json.dumps(truth))
+    truth_path(folder, spec).write_text(json.dumps(truth), encoding="utf-8")
     return cast(dict[str, Any], json.loads(json.dumps(truth)))
+
+
+def truth_path(folder: Path, spec: Spec) -> Path:
+    """Return where the truth of a job in this folder lies."""
+    second = "" if spec.prefix == "rank" else f".{spec.prefix}"
+    return folder.with_name(f"{folder.name}{second}.truth.json")
 
 
 def _open(spec: Spec, rank: int, sink: Sink) -> None:
@@ -167,7 +177,9 @@ def _respell(path: Path, duration: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the traces and truth.json")
+    parser.add_argument(
+        "out", type=Path, metavar="OUT", help="folder for the traces; the truth goes to OUT.truth.json"
+    )
     choices = {
         "strategy": STRATEGIES,
         "schema": SCHEMAS,
@@ -214,6 +226,7 @@ def main(argv: list[str] | None = None) -> None:
     size = sum(path.stat().st_size for path in out.glob(f"{spec.prefix}*.{spec.format}"))
     count = len(truth["collectives"])
     print(f"{out}: {spec.ranks - len(spec.missing)} traces, {size / 1e6:.1f} MB, {count} collectives")
+    print(f"what is true of them: {truth_path(out, spec)}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from synthetic_rank import COMM_STREAM, COPY_STREAM, LOOKALIKE, Arrival, Program
 from synthetic_spec import US
 from synthetic_words import Call
 
-_GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_kernel_cublas"
+_GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 _MUL: Final = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)"
     "::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
