@@ -70,6 +70,8 @@ class Dask:
 
     def _client(self) -> Any:
         try:
+            if not self._address:  # Dask would start a cluster of its own
+                raise ValueError("the address is empty")
             client = self._distributed.Client(
                 self._address, timeout=self._answer_s, set_as_default=False, name="shardtoll"
             )
@@ -82,7 +84,7 @@ class Dask:
 
     def _done(self, client: Any, futures: list[Any]) -> list[Any]:
         """Return the futures that are done, after a moment at most."""
-        with contextlib.suppress(asyncio.TimeoutError):
+        with client.as_current(), contextlib.suppress(asyncio.TimeoutError):
             self._distributed.wait(futures, timeout=_POLL_S, return_when="FIRST_COMPLETED")
         if client.status not in ("running", "connecting"):
             raise self._lost()
