@@ -54,6 +54,7 @@ def hta_figures(ranks: Iterable[tuple[int, pa.Table]]) -> HtaFigures:
     launches: list[LaunchStats] = []
     queues: list[QueueLength] = []
     notices: list[str] = []
+    unsynchronised: list[int] = []
     for rank, events in ranks:
         with quiet():
             asked = _Asked(rank, notices)
@@ -74,9 +75,10 @@ def hta_figures(ranks: Iterable[tuple[int, pa.Table]]) -> HtaFigures:
                 path = asked(name, _path, whole, rank, at, step)
                 paths += path or []
             if "cuda_sync" not in whole.symbol_table.sym_index and any(p.rank == rank for p in paths):
-                notices.append(
-                    f"rank {rank}: no synchronisation events in the trace, its critical path may miss waits"
-                )
+                unsynchronised.append(rank)
+    if unsynchronised:
+        who = f"rank {unsynchronised[0]}" if len(unsynchronised) == 1 else f"{len(unsynchronised)} ranks"
+        notices.append(f"{who}: no synchronisation events in the trace, a critical path may miss waits")
     return HtaFigures(
         version("HolisticTraceAnalysis"),
         tuple(paths),

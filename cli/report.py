@@ -47,6 +47,14 @@ def command(
     dask: Dask = None,
     no_cache: NoCache = False,
     kernels: Kernels = None,
+    hta: Annotated[
+        bool,
+        typer.Option(
+            "--hta",
+            help="Ask Holistic Trace Analysis too, for critical path, kinds of idle time, launches and queue "
+            "length. Traces only; takes a few seconds a rank.",
+        ),
+    ] = False,
     width: Width = None,
 ) -> None:
     """Print the ranked bill of traces, runs and saved reports.
@@ -61,6 +69,7 @@ def command(
       shardtoll report traces
       shardtoll report 'traces/*.json.gz' --jobs 2 -o traces.html
       shardtoll report traces/rank0.json.gz --no-cache
+      shardtoll report traces --hta
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv
       shardtoll report bill.json --width 80
@@ -73,6 +82,11 @@ def command(
     writers = choose_writers(output or [], sources=len(inputs))
     options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
     extras: list[Extra] = []
+    if hta:
+        from shardtoll.cli.hta import check_inputs, with_hta
+
+        check_inputs(inputs)
+        extras.append(with_hta)
     reports = load_reports(inputs, fabric, options, extras)
     for at, (name, report) in enumerate(reports):
         if as_json:

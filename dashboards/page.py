@@ -15,12 +15,13 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from shardtoll.dashboards import page_anatomy, page_roofline, page_tables, page_timeline, summary
+from shardtoll.dashboards import page_anatomy, page_hta, page_roofline, page_tables, page_timeline, summary
 from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.page_bill import bill, safe
 from shardtoll.dashboards.page_script import SCRIPT
 from shardtoll.dashboards.page_style import STYLE
 from shardtoll.dashboards.sites import sites
+from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
 
 _TIMELINE: Final = (
@@ -91,7 +92,7 @@ def render(report: Report) -> str:
 <body>
 <header>
 <h1>shardtoll <span>what each collective of a training step costs</span></h1>
-<p class="headline{fine}" id="headline">{safe(summary.headline(report))}</p>
+<p class="headline{fine}" id="headline">{safe(summary.headline(report))}</p>{_fault(report)}
 <dl class="facts">{page_tables.facts(report)}</dl>
 <nav aria-label="sections"><a href="#bill">The bill</a>{links}</nav>
 </header>
@@ -103,7 +104,7 @@ largest.</p>
 {bill(report)}
 </section>
 {"".join(_section(part) for part in sections)}
-{page_tables.notices(report)}
+{page_hta.section(report.hta)}{page_tables.notices(report)}
 </main>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(figures)}</script>
@@ -112,6 +113,11 @@ largest.</p>
 </body>
 </html>
 """
+
+
+def _fault(report: Report) -> str:
+    """Return the analyses' own sentence as a paragraph; nothing where there is none."""
+    return f'\n<p class="fault" id="fault">{safe(clip(report.headline, 600))}</p>' if report.headline else ""
 
 
 def embedded(value: object) -> str:

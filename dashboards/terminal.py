@@ -10,6 +10,7 @@ from rich.text import Text
 
 from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.terminal_bill import bill
+from shardtoll.dashboards.terminal_hta import hta
 from shardtoll.dashboards.terminal_steps import steps
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
@@ -39,6 +40,7 @@ class _Fitted:
             steps(self.report, width),
             Text(),
             bill(self.report, width),
+            *([] if self.report.hta is None else hta(self.report.hta, width)),
             *_notices(self.report),
         )
 
@@ -65,6 +67,8 @@ def _header(report: Report) -> Text:
         text.append(f"{summary.ranks_words(run.ranks_missing)} left no records")
     text.append("\n")
     text.append(summary.headline(report), style="bold")
+    if report.headline:
+        text.append(f"\n{clip(report.headline, 600)}")
     return text
 
 

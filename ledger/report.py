@@ -20,6 +20,7 @@ from shardtoll.ledger.codec import (
 )
 from shardtoll.ledger.errors import SchemaError
 from shardtoll.ledger.finding import Finding
+from shardtoll.ledger.hta_figures import HtaFigures, hta_from_json, hta_to_json
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
 from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, to_frame, to_records
@@ -51,6 +52,10 @@ class Report:
     tables: Mapping[str, pa.Table]
     """The ledger's tables; `collectives` with wait, transfer, busbw and floor filled in."""
     findings: tuple[Finding, ...] = field(default=())
+    headline: str | None = None
+    """Whether the network or a rank is at fault, in one sentence; None where nothing can be said."""
+    hta: HtaFigures | None = None
+    """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
 
     def __post_init__(self) -> None:
         for name in SCHEMAS:
@@ -92,14 +97,17 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON, schema version 1. Unknown is null."""
-        document = {
+        document: dict[str, object] = {
             "schema_version": SCHEMA_VERSION,
             "run": run_to_json(self.run),
             "fabric": asdict(self.fabric),
+            "headline": self.headline,
             "groups": [group_to_json(group) for group in self.groups],
             **{name: self.tables[name].to_pylist() for name in SCHEMAS},
             "findings": [finding_to_json(finding) for finding in self.findings],
         }
+        if self.hta is not None:
+            document["hta"] = hta_to_json(self.hta)
         return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
     @classmethod
@@ -122,6 +130,8 @@ class Report:
             )
         try:
             return cls(
+                headline=_text_or_none(document.get("headline")),
+                hta=None if document.get("hta") is None else hta_from_json(document["hta"]),
                 run=run_from_json(document["run"]),
                 fabric=typed(FabricInfo(**document["fabric"])),
                 groups=tuple(group_from_json(group) for group in document["groups"]),
@@ -151,6 +161,12 @@ class Report:
     def _repr_html_(self) -> str:
         html: str = part("notebook")(self)
         return html
+
+
+def _text_or_none(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"headline is {type(value).__name__}, not text")
+    return value
 
 
 def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
