@@ -10,12 +10,20 @@ import pyarrow as pa
 from shardtoll.analyzers import (
     below_roofline,
     clock_skew,
+    data_stall,
     duplicated_compute,
     exposed_communication,
+    headline,
+    host_sync,
     implicit_redistribute,
     incomplete_input,
     latency_bound,
+    pipeline_bubble,
+    recompute,
     redundant_collective,
+    serialized_collectives,
+    straggler,
+    transfer_stall,
     unattributed_time,
     unmatched_collectives,
 )
@@ -32,7 +40,14 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
     latency_bound.find,
     exposed_communication.find,
     below_roofline.find,
+    straggler.find,
+    serialized_collectives.find,
     duplicated_compute.find,
+    recompute.find,
+    data_stall.find,
+    host_sync.find,
+    transfer_stall.find,
+    pipeline_bubble.find,
     unmatched_collectives.find,
     unattributed_time.find,
     incomplete_input.find,
@@ -60,6 +75,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         groups=ledger.groups,
         tables={**ledger.tables, "collectives": _filled(ledger, context)},
         findings=ranked(findings),
+        headline=headline.sentence(context),
     )
 
 

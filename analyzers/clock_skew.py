@@ -1,18 +1,76 @@
-"""Ranks whose clocks plainly disagree, so that waiting cannot be told from moving data."""
+"""Hosts whose clocks disagree: by how much, and whether waiting could still be told from moving data."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from shardtoll.analyzers.clocks import Clock
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.words import duration, ranks, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 
+SHOWN: Final = 16
+"""Hosts listed in the evidence, the farthest off first; all are counted."""
+
+REMEDY: Final = "Synchronise the hosts' clocks (chrony, PTP), or compare ranks of one host only."
+
 
 def find(context: Context) -> list[Finding]:
-    """Return at most one finding: collectives that a rank seems to leave before another arrives.
+    """Return one finding for clocks whose offset is known, and one for collectives that make no sense still.
 
-    Nobody can leave an all_reduce, say, before the last rank is there. Where the record says so by
-    more than `fill.CLOCK_SLACK_NS`, wait and transfer of the collective stay unknown.
+    An offset is claimed above 100 us and above the residual of its estimate (`clocks`); starts are then
+    corrected by it before waiting is told from moving. Where the clocks are not known and a rank seems to
+    leave a collective before another arrives, by more than `fill.CLOCK_SLACK_NS`, wait and transfer stay
+    unknown. Neither is ever said of ranks of one host.
     """
+    return [*_estimated(context), *_unknown(context)]
+
+
+def _estimated(context: Context) -> list[Finding]:
+    off = [clock for clock in context.clocks.clocks if clock.claimed]
+    if not off:
+        return []
+    off.sort(key=lambda clock: -(clock.largest_ns or 0))
+    worst = off[0]
+    seen = tuple(sorted(rank for clock in off for rank in clock.ranks))
+    return [
+        Finding(
+            kind="clock-skew",
+            severity="info",
+            title=f"the clock of {worst.host} is {_ahead(worst)} that of {worst.reference}"
+            + (f", and {times(len(off) - 1, 'other clock')} differ too" if len(off) > 1 else "")
+            + ": waiting is computed on corrected times",
+            toll_ns=None,
+            floor_ns=None,
+            saving_ns=None,
+            bytes=None,
+            count=len(off),
+            ranks=seen,
+            evidence=tuple(item for clock in off[:SHOWN] for item in _evidence(clock)),
+            remedy=Remedy(REMEDY),
+            confidence="likely",
+        )
+    ]
+
+
+def _ahead(clock: Clock) -> str:
+    assert clock.offset_ns is not None, "only known offsets are claimed"
+    return f"{duration(abs(clock.offset_ns))} {'ahead of' if clock.offset_ns > 0 else 'behind'}"
+
+
+def _evidence(clock: Clock) -> tuple[Evidence, ...]:
+    return (
+        Evidence(f"offset of {clock.host} ({ranks(clock.ranks)})", clock.offset_ns, "ns"),
+        Evidence(
+            f"drift of {clock.host}",
+            "below the residual" if clock.drift_ppm is None else clock.drift_ppm,
+            None if clock.drift_ppm is None else "ppm",
+        ),
+        Evidence(f"residual of {clock.host}, {times(clock.collectives, 'end')}", clock.residual_ns, "ns"),
+    )
+
+
+def _unknown(context: Context) -> list[Finding]:
     frame = context.collectives[context.collectives["skew_ns"].notna()]
     if frame.empty:
         return []
@@ -35,6 +93,6 @@ def find(context: Context) -> list[Finding]:
                 Evidence("largest", worst, "ns"),
                 Evidence("hosts", ", ".join(context.ledger.run.hosts) or None),
             ),
-            remedy=Remedy("Synchronise the hosts' clocks (chrony, PTP), or compare ranks of one host only."),
+            remedy=Remedy(REMEDY),
         )
     ]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers.align import align
+from shardtoll.analyzers.clocks import Clocks, estimate
 from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.match import Matches, match
 from shardtoll.analyzers.roofline import Fabric, Placement, place, ranks_per_host
@@ -24,13 +26,17 @@ class Context:
     fabric: Fabric
     collectives: pd.DataFrame
     """The ledger's table with wait, transfer, busbw and floor filled in, and these columns more:
-    group_id, match_id, floor_latency_ns, skew_ns, and `net`: what a reader calls the group, as
-    `mesh dim tp` or, where it has none, `group 3`."""
+    group_id, match_id, floor_latency_ns, arrival_ns, skew_ns, torn, and `net`: what a reader calls the
+    group, as `mesh dim tp` or, where it has none, `group 3`."""
     computes: pd.DataFrame
     step_rows: pd.DataFrame
     counts: pd.DataFrame
     notices: pd.DataFrame
+    stalls: pd.DataFrame
+    leadups: pd.DataFrame
     matches: Matches
+    clocks: Clocks
+    """Which ranks share a clock, and how far the clocks are apart."""
     steps: tuple[int, ...]
     """Numbers of the surveyed steps: those that at least one rank finished."""
     step_ns: float | None
@@ -45,6 +51,11 @@ class Context:
     def computes_in_steps(self) -> pd.DataFrame:
         """The operators inside the surveyed steps."""
         return keep(self.computes, self.computes["step"].isin(self.steps))
+
+    @property
+    def stalls_in_steps(self) -> pd.DataFrame:
+        """Lost time inside the surveyed steps."""
+        return keep(self.stalls, self.stalls["step"].isin(self.steps))
 
     @property
     def on_cpu(self) -> bool:
@@ -74,7 +85,12 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     """Match the ranks' collectives, fill in what follows from that and the fabric."""
     collectives = ledger.frame("collectives")
     matches = match(ledger, collectives)
-    collectives = add_floors(add_busbw(add_waits(collectives, matches)), matches, ledger.run, fabric)
+    clocks = estimate(ledger.run, collectives, matches)
+    aligned = align(ledger.run, collectives, matches, clocks)
+    if aligned is not matches:
+        matches, clocks = aligned, estimate(ledger.run, collectives, aligned)
+    waited = add_waits(collectives, matches, clocks)
+    collectives = add_floors(add_busbw(waited), matches, ledger.run, fabric)
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     step_rows = ledger.frame("steps")
     own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
@@ -87,7 +103,10 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         step_rows=step_rows,
         counts=ledger.frame("counts"),
         notices=ledger.frame("notices"),
+        stalls=ledger.frame("stalls"),
+        leadups=ledger.frame("leadups"),
         matches=matches,
+        clocks=clocks,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
         step_ns=float(durations.max()) if len(durations) else None,
     )

@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks
 from shardtoll.analyzers.match import PEER_OPS, Bools, Ints, Matches
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, place, ranks_per_host
 from shardtoll.analyzers.tally import codes, number
 from shardtoll.ledger import Run
 from shardtoll.ledger.volume import busbw_factor
-
-SYNCHRONISING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""No rank can leave one of these before the last has arrived."""
 
 CLOCK_SLACK_NS: Final = 1_000_000
 """A rank that seems to leave earlier than that before the last arrival has another clock: ranks of
@@ -29,37 +27,49 @@ def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], known: B
     return column_is
 
 
-def add_waits(frame: pd.DataFrame, matches: Matches) -> pd.DataFrame:
-    """Return `frame` with wait_ns, transfer_ns and, new, skew_ns.
+def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> pd.DataFrame:
+    """Return `frame` with wait_ns, transfer_ns and, new, arrival_ns, skew_ns and torn.
+
+    arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
 
     wait: from this rank's start to the last rank's, within this rank's own span. transfer: the
     rest of the span. Both stay unknown where a rank is missing or a time is, and where the clocks
-    plainly disagree: skew_ns is then by how much the last arrival lies after another's end.
+    plainly disagree: skew_ns is then by how much the last arrival lies after another's end. torn: the
+    same where all ranks share a clock, so that the record and not the clock must be wrong; collectives
+    of no bytes, which need not wait for anybody, are neither.
     """
     frame = frame.copy()
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
     whole = matches.rows["whole"].to_numpy(dtype=bool)
-    start: Ints = frame["start_ns"].to_numpy(dtype=np.int64, na_value=0)
+    rank: Ints = frame["rank"].to_numpy(dtype=np.int64)
+    start: Ints = clocks.corrected(rank, frame["start_ns"].to_numpy(dtype=np.int64, na_value=0))
     span: Ints = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)
     match_id = matches.rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     spans = pd.DataFrame({"match": match_id, "start": start, "end": start + span, "has_time": has_time})
+    spans["clock"] = clocks.codes(rank)
     of_match = spans[whole].groupby("match")
     by_match = pd.DataFrame(
         {
             "last": of_match["start"].max(),
             "first_end": of_match["end"].min(),
             "has_time": of_match["has_time"].all(),
+            "clocks": of_match["clock"].max() - of_match["clock"].min(),
         }
     )
     by_row = by_match.reindex(match_id)
     timed = by_row["has_time"].eq(True).to_numpy(dtype=bool)
     last = by_row["last"].fillna(0).to_numpy(dtype=np.int64)
     early = last - by_row["first_end"].fillna(0).to_numpy(dtype=np.int64)
-    skewed = timed & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & (early > CLOCK_SLACK_NS)
+    off = timed & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & (early > CLOCK_SLACK_NS)
+    no_bytes = (frame["message_bytes"] == 0) & (frame["op"] != "barrier")
+    nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
+    several = by_row["clocks"].fillna(0).to_numpy(dtype=np.int64) > 0
     wait = np.clip(last - start, 0, span)
-    frame["wait_ns"] = _filled(frame, "wait_ns", wait, timed & ~skewed)
-    frame["transfer_ns"] = _filled(frame, "transfer_ns", span - wait, timed & ~skewed)
-    frame["skew_ns"] = pd.arrays.IntegerArray(early, ~skewed)
+    frame["wait_ns"] = _filled(frame, "wait_ns", wait, timed & ~off)
+    frame["transfer_ns"] = _filled(frame, "transfer_ns", span - wait, timed & ~off)
+    frame["arrival_ns"] = pd.arrays.IntegerArray(start, ~has_time)
+    frame["skew_ns"] = pd.arrays.IntegerArray(early, ~(off & several & ~nothing))
+    frame["torn"] = off & ~several & ~nothing
     return frame
 
 

@@ -15,8 +15,40 @@ NOTICES: Final = {
     "gather-incomplete": "could not be gathered",
     "capture-stopped": "stopped capturing; what followed is not on record",
     "times-unknown": "recorded collectives without times; their cost is unknown",
+    "no-steps": "name no training steps: the whole recording is billed as one",
+    "no-kernels": "hold no device work: times are those of the host",
+    "groups-unknown": "do not say which groups communicated: the default group is assumed",
+    "sizes-unknown": "do not say how large some messages are: their bandwidth is unknown",
+    "launches-unseen": "ran device work whose launch lies outside the recording",
+    "file-unreadable": "could not be read",
+    "file-cut": "have a file that ends in the middle; what could be read is counted",
+    "file-left-out": "have files that were set aside",
+    "steps-differ": "recorded other steps than the rest",
+    "rank-from-name": "do not say their rank: it is taken from the file's name",
+    "clock-unknown": "do not say what their clock counts from",
 }
 """Notice kinds that make the input incomplete, and what such a rank did."""
+
+MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "sizes-unknown")
+"""Kinds that leave the rest of the bill as good as it was."""
+
+REMEDIES: Final = {
+    "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
+    "no-kernels": "Record with ProfilerActivity.CUDA as well.",
+    "groups-unknown": "Read waiting and floors as likely, not certain; newer versions of torch name groups.",
+    "sizes-unknown": "Record with record_shapes=True, or with a newer torch, which writes sizes by itself.",
+    "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`).",
+    "file-unreadable": "Write these files again; the others are counted.",
+    "file-cut": "Write these files again: what is missing is not in the bill.",
+    "file-left-out": "Give each job a folder of its own.",
+    "steps-differ": "Record the same steps on every rank: only those are compared.",
+    "rank-from-name": "Check that the names are right; newer versions of torch write the rank into the file.",
+    "clock-unknown": "Compare only durations of these ranks with the others'.",
+}
+"""Notice kind -> what to do, where that is not just to be careful."""
+
+SHOWN: Final = 10
+"""Texts of one kind shown as evidence; a thousand ranks may each have their own."""
 
 
 def find(context: Context) -> list[Finding]:
@@ -47,15 +79,61 @@ def find(context: Context) -> list[Finding]:
             _finding(
                 f"{ranks(who)} {did}",
                 who,
-                tuple(Evidence(kind, text) for text in texts),
-                "Read the figures of these ranks as lower bounds.",
+                (
+                    *(Evidence(kind, text) for text in texts[:SHOWN]),
+                    *((Evidence("texts more", len(texts) - SHOWN),) if len(texts) > SHOWN else ()),
+                ),
+                REMEDIES.get(kind, "Read the figures of these ranks as lower bounds."),
+                severity="info" if kind in MINOR else "warning",
             )
         )
     findings += _steps(context)
     findings += _outside(context)
+    findings += _torn(context)
+    findings += _open(context)
     if "times-unknown" not in kinds:
         findings += _untimed(context)
     return findings
+
+
+def _torn(context: Context) -> list[Finding]:
+    """Collectives whose times contradict each other although the ranks share a clock."""
+    rows = context.collectives[context.collectives["torn"]]
+    if rows.empty:
+        return []
+    count = int(rows["match_id"].nunique())
+    return [
+        _finding(
+            f"in {times(count, 'collective')} a rank left before another rank of their host arrived: "
+            "the record of one is wrong, and waiting is unknown",
+            tuple(sorted({int(rank) for rank in rows["rank"]})),
+            (Evidence("ops", ", ".join(sorted(set(rows["op"])))),),
+            "Some times of these collectives were not taken where they ran; compare only their durations.",
+            severity="info",
+        )
+    ]
+
+
+def _open(context: Context) -> list[Finding]:
+    """Collectives of traces that nothing tells the counterparts of."""
+    if len(context.ledger.run.ranks_seen) < 2:
+        return []
+    rows = context.collectives[context.matches.rows["open"].to_numpy(dtype=bool)]
+    if rows.empty:
+        return []
+    return [
+        _finding(
+            f"{len(rows):,} of {times(len(context.collectives), 'collective')} match none of the other "
+            f"ranks' "
+            "for sure, so waiting in them is unknown",
+            tuple(sorted({int(rank) for rank in rows["rank"]})),
+            (Evidence("ops", ", ".join(sorted(set(rows["op"])))),),
+            "Record the same whole steps on every rank; newer versions of torch write sequence numbers, "
+            "which "
+            "need no guess.",
+            severity="info",
+        )
+    ]
 
 
 def _steps(context: Context) -> list[Finding]:

@@ -3,7 +3,10 @@
 Records are the same one only when group, sequence number, op and size agree. A group is its name
 and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
 numbers, or has sends and receives (which take numbers on two ranks only), the order within the
-step stands in for the number, and only where every rank has as many.
+step stands in for the number, and only where every rank has as many. In traces whose windows differ,
+`align` matches by end time what this leaves open.
+
+Where no rank knows the size, group, place and op alone must agree: such a match is likely, not certain.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ PEER_OPS: Final = ("send", "recv")
 UNEVEN_OPS: Final = ("all_to_all",)
 """Ranks may send different amounts in these: a size that differs leaves them unmatched, no more."""
 
+COMPARED: Final = ["op", "bytes", "dtype"]
+
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
@@ -36,7 +41,9 @@ class Matches:
     whole: every rank of the group was seen, so the last arrival is known.
     slot_id: equal on the records that should be one collective, NA where that cannot be told.
     suspect: the records of the slot disagree, or a seen rank of the group has none.
-    by_order: the slot is a place in the step's order, not a sequence number."""
+    by_order: the slot is a place in the step's order, not a sequence number.
+    likely: matched by order, by end time or without a size; not certain.
+    open: of a trace, and to be matched by end time if at all."""
     members: tuple[tuple[int, ...], ...]
     """Global ranks of each group."""
 
@@ -89,15 +96,19 @@ def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
             "bytes": np.where(barrier, 0, work["message_bytes"].fillna(0).to_numpy(dtype=np.int64)),
             "unsized": work["message_bytes"].isna().to_numpy(dtype=bool) & ~barrier,
             "uneven": work["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
+            "dtype": pd.factorize(work["dtype"])[0],
+            "by_order": work["by_order"].to_numpy(dtype=bool),
         }
     )
     slots = facts.groupby("slot_id")
-    low, high = slots[["op", "bytes"]].min(), slots[["op", "bytes"]].max()
+    low, high = slots[COMPARED].min(), slots[COMPARED].max()
     present = slots.size().to_numpy() == expected[slots["group_id"].first().to_numpy()]
     one_op = (low["op"] == high["op"]).to_numpy()
     one_size = (low["bytes"] == high["bytes"]).to_numpy()
     unsized = slots["unsized"].any().to_numpy()
-    agrees = present & one_op & one_size & ~unsized
+    all_unsized = slots["unsized"].all().to_numpy()
+    one_type = (low["dtype"] == high["dtype"]).to_numpy() | ~slots["by_order"].any().to_numpy()
+    agrees = present & one_op & one_size & one_type & (~unsized | all_unsized)
     differs = ~one_op | (~one_size & ~unsized & ~slots["uneven"].all().to_numpy())
     at = facts["slot_id"].to_numpy()
     return agrees[at], (differs | ~present)[at]
@@ -116,9 +127,26 @@ def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
     return lopsided
 
 
+def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int, ...]]) -> Bools:
+    """Return for each row whether its number lies outside what some seen rank of its group recorded."""
+    numbers = work.groupby(["group_id", "rank"])["seq"].agg(["min", "max"]).reset_index()
+    both = numbers.groupby("group_id").agg(first=("min", "max"), last=("max", "min"), ranks=("rank", "size"))
+    both = both.reindex(work["group_id"])
+    wanted = [len(seen.intersection(ranks)) for ranks in members]
+    lacking = (
+        both["ranks"].to_numpy() < np.array(wanted, dtype=np.int64)[work["group_id"].to_numpy(dtype=np.int64)]
+    )
+    seq = work["seq"].to_numpy(dtype=np.int64, na_value=0)
+    first = both["first"].to_numpy(dtype=np.int64, na_value=0)
+    last = both["last"].to_numpy(dtype=np.int64, na_value=0)
+    numbered = work["seq"].notna().to_numpy(dtype=bool)
+    outside: Bools = numbered & ((seq < first) | (seq > last) | lacking)
+    return outside
+
+
 def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     """Return which rows of the collectives' frame are one collective on several ranks."""
-    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes"]
+    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes", "dtype"]
     rows = collectives[columns].reset_index(drop=True)
     rows["group_id"], members = _groups(ledger, rows)
     seen = set(ledger.run.ranks_seen)
@@ -134,11 +162,21 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     found = rows[["group_id"]].copy()
     found["match_id"] = pd.array([pd.NA] * len(rows), dtype="Int64")
     found["slot_id"] = found["match_id"]
-    for flag in ("whole", "suspect", "by_order"):
+    for flag in ("whole", "suspect", "by_order", "likely", "open"):
         found[flag] = False
     found.loc[work.index[agrees], "match_id"] = slot_of[agrees]
     found.loc[work.index, "slot_id"] = slot_of
     found.loc[work.index, "whole"] = agrees & (expected[group_of] == sizes[group_of])
-    found.loc[work.index, "suspect"] = suspect | lopsided
-    found.loc[work.index, "by_order"] = work["by_order"].to_numpy(dtype=bool)
+    by_order = work["by_order"].to_numpy(dtype=bool)
+    suspect |= lopsided
+    if ledger.run.source == "trace":
+        # Windows of traces differ: what one rank lacks there may lie outside its window.
+        suspect &= ~lopsided & ~_outside_window(work, seen, members)
+        peers = rows["op"].isin(PEER_OPS).to_numpy(dtype=bool)
+        found["open"] = (rows["group_id"].notna() & rows["seq"].isna()).to_numpy(dtype=bool) & ~peers
+        found.loc[work.index[agrees], "open"] = False
+    found.loc[work.index, "suspect"] = suspect
+    found.loc[work.index, "by_order"] = by_order
+    unsized = (work["message_bytes"].isna() & (work["op"] != "barrier")).to_numpy(dtype=bool)
+    found.loc[work.index, "likely"] = agrees & (by_order | unsized)
     return Matches(found, tuple(members))

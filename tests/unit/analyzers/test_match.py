@@ -189,10 +189,24 @@ def test_a_small_clock_error_is_clipped():
 def test_clocks_that_plainly_disagree_leave_waiting_unknown_and_are_reported():
     rows = [collective(rank=0, start_ns=0), collective(rank=1, start_ns=9 * MS)]
     assert [row.wait_ns for row in filled(rows)] == [None, None]
-    (finding,) = (f for f in run(ledger(rows)).findings if f.kind == "clock-skew")
+    hosts = run_of(hosts=("a", "b"), ranks_per_host=1)
+    (finding,) = (f for f in run(ledger(rows, run=hosts)).findings if f.kind == "clock-skew")
     assert finding.ranks == (0, 1)
     assert finding.count == 1
     assert "7 ms" in finding.title
+
+
+def test_ranks_of_one_host_have_one_clock():
+    rows = [collective(rank=0, start_ns=0), collective(rank=1, start_ns=9 * MS)]
+    found = {f.kind: f.title for f in run(ledger(rows)).findings}
+    assert "clock-skew" not in found
+    assert "left before another rank of their host arrived" in found["incomplete-input"]
+
+
+def test_collectives_of_nothing_prove_nothing_about_clocks():
+    rows = [collective(rank=rank, start_ns=rank * 9 * MS, message_bytes=0) for rank in (0, 1)]
+    assert "clock-skew" not in kinds(rows, run=run_of(hosts=("a", "b"), ranks_per_host=1))
+    assert "incomplete-input" not in kinds(rows)
 
 
 def test_the_root_of_a_broadcast_may_leave_early():

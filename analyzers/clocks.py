@@ -1,0 +1,270 @@
+"""How far the hosts' clocks are apart, told by collectives that no rank can leave before the others.
+
+All ranks leave an all_reduce, say, together: where a host's records say otherwise time after time, its
+clock is off. Ranks of one host share a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.match import Ints, Matches
+from shardtoll.analyzers.tally import keep
+from shardtoll.ledger import Run
+
+SYNCHRONISING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""No rank can leave one of these before the last has arrived."""
+
+LEAST_NS: Final = 100_000
+"""Ranks leave a collective up to this long after one another: a smaller offset is not claimed."""
+
+LEAST_COLLECTIVES: Final = 3
+"""Of fewer ends no median is worth its name: then the clocks are unknown."""
+
+LEAST_FOR_DRIFT: Final = 5
+MOST_COLLECTIVES: Final = 64
+"""Of more, the largest, spread over the time: pairs for the drift grow with the square."""
+
+LEAST_WEIGHT: Final = 1 / 64
+"""Weight of the smallest message against the largest: the end of a tiny one is mostly noise."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One host's clock against that of `reference`; positive: it is ahead. None: unknown."""
+
+    host: str
+    ranks: tuple[int, ...]
+    reference: str | None = None
+    offset_ns: int | None = None
+    """At `at_ns`, ns since the run's epoch."""
+    drift_ppm: float | None = None
+    """By how much it runs faster; None where too small to be seen against the residual."""
+    residual_ns: int | None = None
+    """By how much ends still differ, one robust standard deviation."""
+    collectives: int = 0
+    """On how many ends the estimate rests."""
+    at_ns: int = 0
+    span_ns: int = 0
+    """Time covered by the collectives looked at."""
+
+    @property
+    def largest_ns(self) -> int | None:
+        """Return the largest offset in the time looked at; None unknown."""
+        if self.offset_ns is None:
+            return None
+        return round(abs(self.offset_ns) + abs(self.drift_ppm or 0.0) * 1e-6 * self.span_ns / 2)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the clock is off by more than ends of collectives differ anyway."""
+        if self.largest_ns is None or self.residual_ns is None:
+            return False
+        return self.largest_ns > max(LEAST_NS, self.residual_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of a run, in order of their first rank."""
+
+    clocks: tuple[Clock, ...]
+
+    def codes(self, ranks: Ints) -> Ints:
+        """Return for each rank the number of its clock."""
+        return _code_table(self.clocks)[ranks]
+
+    def corrected(self, ranks: Ints, times_ns: Ints) -> Ints:
+        """Return times as the reference's clock has them; where no offset is claimed they stay."""
+        if not any(clock.claimed for clock in self.clocks):
+            return times_ns
+        known = [clock if clock.claimed else None for clock in self.clocks]
+        offset = np.array([0 if c is None else c.offset_ns for c in known], dtype=np.int64)
+        drift = np.array([0.0 if c is None else (c.drift_ppm or 0.0) * 1e-6 for c in known])
+        at = np.array([c.at_ns for c in self.clocks], dtype=np.int64)
+        code = self.codes(ranks)
+        late = np.rint(drift[code] * (times_ns - at[code])).astype(np.int64)
+        corrected: Ints = times_ns - offset[code] - late
+        return corrected
+
+
+def _code_table(clocks: tuple[Clock, ...]) -> Ints:
+    most = max((max(clock.ranks) for clock in clocks), default=0)
+    table = np.zeros(most + 1, dtype=np.int64)
+    for code, clock in enumerate(clocks):
+        table[list(clock.ranks)] = code
+    return table
+
+
+def shared(run: Run) -> Clocks:
+    """Return which ranks share a clock, nothing known of their offsets.
+
+    By the hosts of the ranks, else by the number of ranks a host, else each rank has its own.
+    """
+    per_host = run.ranks_per_host
+    if per_host is None and run.source == "live" and len(run.hosts) == 1:
+        per_host = run.world_size
+    by_host: dict[str, list[int]] = {}
+    for at, rank in enumerate(run.ranks_seen):
+        host = run.rank_hosts[at] if run.rank_hosts else None
+        if host is None and not run.rank_hosts and per_host:
+            number = rank // per_host
+            host = run.hosts[number] if number < len(run.hosts) else f"host {number}"
+        by_host.setdefault(f"rank {rank}" if host is None else host, []).append(rank)
+    return Clocks(tuple(Clock(host, tuple(ranks)) for host, ranks in by_host.items()))
+
+
+def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
+    """Return the clocks with their offsets, as far as matched collectives tell.
+
+    Clocks are compared group by group, the widest first; a group whose hosts are all known already
+    adds nothing, one that shares a host with those known is tied to them by it.
+    """
+    clocks = shared(run)
+    found = list(clocks.clocks)
+    if len(found) < 2:
+        return clocks
+    ends, first = _ends(frame, matches, clocks)
+    wide = ends.groupby("group")["code"].nunique().sort_values(ascending=False, kind="stable")
+    by_group = ends.groupby("group").indices
+    for group, hosts in wide.items():
+        if hosts < 2:
+            break
+        rows = ends.iloc[by_group[group]]
+        codes = np.unique(rows["code"].to_numpy())
+        if all(found[code].offset_ns is not None for code in codes) or len(rows) < hosts * LEAST_COLLECTIVES:
+            continue
+        for code, clock in zip(codes, _compared(rows, first, [found[code] for code in codes]), strict=True):
+            found[code] = clock
+    return Clocks(tuple(found))
+
+
+def _ends(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> tuple[pd.DataFrame, int]:
+    """Return one row a matched symmetric collective and host: its size and its median end there.
+
+    Ends count from the instant that comes second, as medians are floats and hold small numbers only.
+    """
+    marks = matches.rows
+    fit = (
+        marks["match_id"].notna().to_numpy(dtype=bool)
+        & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool)
+        & (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
+        # A collective of nothing need not wait for anybody.
+        & ~((frame["message_bytes"] == 0) & (frame["op"] != "barrier")).to_numpy(dtype=bool, na_value=False)
+    )
+    rows = keep(frame, fit)
+    data = pd.DataFrame(
+        {
+            "group": marks["group_id"].to_numpy(dtype=np.int64, na_value=-1)[fit],
+            "match": marks["match_id"].to_numpy(dtype=np.int64, na_value=-1)[fit],
+            "code": clocks.codes(rows["rank"].to_numpy(dtype=np.int64)),
+            "end": (rows["start_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64),
+            "bytes": rows["message_bytes"].to_numpy(dtype=np.int64, na_value=0),
+        }
+    )
+    first = int(data["end"].min()) if len(data) else 0
+    data["end"] -= first
+    by_host = data.groupby(["group", "match", "code"])
+    merged = by_host.agg(end=("end", "median"), bytes=("bytes", "max")).reset_index()
+    # A collective of which a host has no time says nothing of the others' either.
+    hosts = merged.groupby("match")["code"].transform("size")
+    return keep(merged, hosts == merged.groupby("group")["code"].transform("nunique")), first
+
+
+def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Clock]:
+    """Return the clocks of one group's hosts, tied to those of them that were known before."""
+    rows = rows.sort_values(["match", "code"], kind="stable")
+    ends = rows["end"].to_numpy(dtype=np.float64).reshape(-1, len(before))
+    size = rows["bytes"].to_numpy(dtype=np.float64).reshape(-1, len(before)).max(axis=1)
+    weight = np.maximum(size / max(1.0, size.max()), LEAST_WEIGHT)
+    chosen = _chosen(weight)
+    ends, weight = ends[chosen], weight[chosen]
+    if len(ends) < LEAST_COLLECTIVES:
+        return before
+    middle = np.median(ends, axis=1)
+    apart = ends - middle[:, None]
+    centre = float((middle.min() + middle.max()) / 2)
+    time, span = middle - centre, float(np.ptp(middle))
+    offset, drift, residual = _fit(apart, time, weight, span)
+    at = round(centre) + first_ns
+    known = [i for i, clock in enumerate(before) if clock.offset_ns is not None]
+    reference = before[known[0]].reference if known else before[0].host
+    if known:
+        # What the known ones are off here, seen from this group's own middle.
+        there = [_offset_at(before[i], at) for i in known]
+        offset = offset + float(np.median([o - offset[i] for o, i in zip(there, known, strict=True)]))
+        rates = [(before[i].drift_ppm or 0.0) * 1e-6 - drift[i] for i in known]
+        drift = drift + float(np.median(rates))
+    else:
+        offset, drift = offset - offset[0], drift - drift[0]
+    return [
+        clock
+        if clock.offset_ns is not None
+        else Clock(
+            host=clock.host,
+            ranks=clock.ranks,
+            reference=reference,
+            offset_ns=round(offset[i]),
+            drift_ppm=round(float(drift[i]) * 1e6, 3) if drift[i] else None,
+            residual_ns=round(residual[i]),
+            collectives=len(ends),
+            at_ns=at,
+            span_ns=round(span),
+        )
+        for i, clock in enumerate(before)
+    ]
+
+
+def _offset_at(clock: Clock, at_ns: int) -> float:
+    return float(clock.offset_ns or 0) + (clock.drift_ppm or 0.0) * 1e-6 * (at_ns - clock.at_ns)
+
+
+def _chosen(weight: Floats) -> Ints:
+    """Return which collectives to look at: all, or the heaviest, spread evenly over their order."""
+    if len(weight) <= MOST_COLLECTIVES:
+        return np.arange(len(weight))
+    least = np.sort(weight)[-MOST_COLLECTIVES]
+    heavy = np.flatnonzero(weight >= least)
+    return heavy[np.unique(np.linspace(0, len(heavy) - 1, MOST_COLLECTIVES).astype(np.int64))]
+
+
+def _fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats, Floats]:
+    """Return for each column offset, drift (0 where it cannot be seen) and residual.
+
+    Weighted medians, and for the drift the weighted median of the slopes between pairs (Theil-Sen).
+    """
+    offset = _middle(apart, weight)
+    residual = 1.4826 * _middle(np.abs(apart - offset), weight)
+    drift = np.zeros(apart.shape[1])
+    first, second = np.triu_indices(len(time), 1)
+    step = time[second] - time[first]
+    far = np.abs(step) > span / 10
+    if len(time) < LEAST_FOR_DRIFT or not far.any():
+        return offset, drift, residual
+    first, second, step = first[far], second[far], step[far]
+    slopes = (apart[second] - apart[first]) / step[:, None]
+    slope = _middle(slopes, weight[first] * weight[second] * np.abs(step))
+    level = apart - slope * time[:, None]
+    flat = _middle(level, weight)
+    rest = 1.4826 * _middle(np.abs(level - flat), weight)
+    seen = np.abs(slope) * span > np.maximum(3 * rest, 10_000)
+    return np.where(seen, flat, offset), np.where(seen, slope, drift), np.where(seen, rest, residual)
+
+
+def _middle(values: Floats, weight: Floats) -> Floats:
+    """Return the weighted median of each column; between two values of equal weight their mean."""
+    order = np.argsort(values, axis=0, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=0)
+    total = np.cumsum(weight[order], axis=0)
+    half = total[-1] / 2
+    low = (total < half * (1 - 1e-12)).sum(axis=0)
+    high = np.minimum((total <= half * (1 + 1e-12)).sum(axis=0), len(values) - 1)
+    columns = np.arange(values.shape[1])
+    middle: Floats = (ranked[low, columns] + ranked[high, columns]) / 2
+    return middle

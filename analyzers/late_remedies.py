@@ -1,0 +1,68 @@
+"""What to change when a rank is late, by what it did meanwhile."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.ledger import Evidence
+
+WORDS: Final = {
+    "compute_ns": "computing",
+    "comm_ns": "in other collectives",
+    "copy_ns": "in memory copies",
+    "data_ns": "idle while its batch is fetched",
+    "sync_ns": "idle after its host waited for the device",
+    "host_ns": "idle because its host had launched nothing",
+}
+"""Part of a lead-up -> what the rank was doing, as it stands in a sentence."""
+
+
+def remedy(known: bool, parts: tuple[Evidence, ...], phase: str | None, rank: int) -> tuple[str, str | None]:
+    """Return text and code for the first of `parts`, the largest; general advice if it is not known."""
+    if not known or not parts:
+        return (
+            f"What rank {rank} does meanwhile is not on record: trace it beside another rank and compare "
+            "them between two collectives.",
+            None,
+        )
+    label = parts[0].label
+    what = next(name for name, words in WORDS.items() if words in label)
+    if what == "compute_ns":
+        return (
+            f"If rank {rank} has more work{f' in {phase}' if phase else ''} (longer sequences, more experts' "
+            "tokens, more layers), balance it. If it has the same work, its device is slower: compare "
+            "clocks, "
+            "temperature and power limits with another rank's.",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER",
+        )
+    if what == "data_ns":
+        return (
+            f"Give rank {rank} its batch earlier: more workers, prefetching, data as near as the other "
+            f"ranks'.",
+            "DataLoader(dataset, num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)",
+        )
+    if what == "copy_ns":
+        return (
+            f"Take the copies on rank {rank} off the critical path: pinned memory and non_blocking "
+            f"copies, or "
+            "no copy at all.",
+            "batch = batch.to(device, non_blocking=True)  # from pinned memory",
+        )
+    if what == "sync_ns":
+        return (
+            f"Rank {rank} reads back from the device where others do not (logging, checks, checkpoints): "
+            f"do it "
+            "less often, or after the collective.",
+            None,
+        )
+    if what == "comm_ns":
+        return (
+            f"Rank {rank} is held up by another group's collective: look at who is late to that one.",
+            None,
+        )
+    return (
+        f"The host of rank {rank} launches late: look for other processes on its cores, garbage "
+        f"collection and "
+        "work that only this rank does in Python.",
+        "gc.disable()  # and gc.collect() every few hundred steps",
+    )
