@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,6 @@ NVIDIA = (
     "param_dlrm_v100_8ranks/worker0_step_12.1694128201545.pt.trace.json.gz",
 )
 AMD = "tracelens_mi300_resnet_rank0of8.json.gz"
-
-
-@pytest.fixture(scope="session")
-def real_traces() -> Path:
-    here = Path(__file__).resolve().parents[3]
-    folder = Path(os.environ.get("SHARDTOLL_SHARED", here.parent / "shared")) / "traces"
-    if not folder.is_dir():
-        pytest.skip(f"real traces are not at {folder}")
-    return folder
 
 
 def host(name: str, ts: float, dur: float, *, cat: str = "cpu_op", **args: Any) -> dict[str, Any]:
