@@ -15,6 +15,7 @@ from shardtoll.profiler.traces.sources import TraceFile, opened
 from shardtoll.profiler.traces.stream import Flow, pieces
 from shardtoll.profiler.traces.trace import Trace
 
+_THIS_CENTURY_NS = 10**18
 _HINT = "name a trace that torch.profiler exported"
 
 
@@ -40,6 +41,9 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     trace = _trace(scan, collector, where)
     if cut is not None:
         trace.notices.append(("file-cut", f"{where} {cut}: {trace.events} events were read before that"))
+        if "baseTimeNanoseconds" not in scan.metadata and trace.end_ns < _THIS_CENTURY_NS:
+            text = f"{where} breaks off before it says from when its times count"
+            trace.notices.append(("clock-unknown", text))
     bad = scan.bad + collector.chooser.bad
     if bad:
         trace.notices.append(("file-damaged", f"{where}: {bad} events could not be read and were left out"))

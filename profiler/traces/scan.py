@@ -41,7 +41,7 @@ _BETWEEN_TEXT: Final = re.compile(r"[ \t\r\n,]*")
 _END: Final = re.compile(rb"\}\s*\](?=\s*(?:,\s*\"|\}|\Z))")
 EVENTS: Final = "traceEvents"
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
-_NEXT: Final = re.compile(r"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
+_NEXT: Final = re.compile(r"(?:\}\s*)?,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
 _MENDED: Final = ("utf-8", "surrogateescape")
 
 
@@ -120,12 +120,17 @@ class Scan:
         self._more()
         if self._data.startswith(b"\xef\xbb\xbf"):
             self._at = 3
+        spaces = 0
         while True:
-            self._at = _SPACE.match(self._data, self._at).end()  # type: ignore[union-attr]
+            start = self._at
+            self._at = _SPACE.match(self._data, start).end()  # type: ignore[union-attr]
+            spaces += self._at - start
+            if spaces > SPACE_LIMIT:
+                raise self._refused(f"begins with more than {SPACE_LIMIT >> 20} MiB of white space, no JSON")
             if self._at < len(self._data):
                 break
-            if self._at > SPACE_LIMIT or not self._more():
-                raise self._refused("is empty" if not self._data else "holds nothing but white space")
+            if not self._more():
+                raise self._refused("is empty" if not spaces else "holds nothing but white space")
         first = self._data[self._at : self._at + 1]
         if first not in b"{[":
             raise self._refused(_what(self._data[self._at : self._at + 64]))

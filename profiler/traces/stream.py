@@ -86,7 +86,7 @@ def _gzip(source: BinaryIO, data: bytes, flow: Flow) -> Iterator[tuple[int, byte
                 read += len(data)
                 if not data:
                     if not member.eof:
-                        flow.cut = "the gzip stream ends too early"
+                        flow.cut = "ends in the middle of its gzip stream"
                     break
             part = member.decompress(data, PIECE_BYTES - size)
             parts.append(part)
@@ -101,7 +101,7 @@ def _gzip(source: BinaryIO, data: bytes, flow: Flow) -> Iterator[tuple[int, byte
                     break  # Zeros or a signature after the last member are no content.
                 member = isal_zlib.decompressobj(wbits=31)
     except _GZIP_ERROR:
-        flow.cut = "the gzip stream is damaged"
+        flow.cut = "has a damaged gzip stream"
     if parts:
         yield read, b"".join(parts)
 
@@ -114,7 +114,7 @@ def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, byte
             try:
                 piece = reader.read(PIECE_BYTES)
             except zstandard.ZstdError:
-                flow.cut = "the zstd stream is damaged"
+                flow.cut = "has a damaged zstd stream"
                 return
             if not piece:
                 return
