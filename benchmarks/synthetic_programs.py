@@ -12,8 +12,8 @@ from synthetic_words import Call
 
 _GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 _MUL: Final = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)"
-    "::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl"
+    "(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
 )
 _LOOKALIKE: Final = "void my_lib::fast_allreduce_push_kernel<__nv_bfloat16>(__nv_bfloat16*, int)"
 _ADAM: Final = (
@@ -166,26 +166,23 @@ def _ddp(rank: Rank) -> Program:
             _backward(rank, layer)
             for _ in range(cuts.get(number, 0)):
                 ended = yield from rank.collective(call)
-        yield from _pairs(rank)
+        yield from _pairs(rank, ended)
     rank.wait(7, ended)
 
 
-def _pairs(rank: Rank) -> Program:
+def _pairs(rank: Rank, before_ns: int = 0) -> Program:
     """Run pairs of independent collectives of two groups, one after the other on one stream."""
     spec = rank.spec
+    if spec.serialized:
+        rank.wait(7, before_ns)
     for _ in range(spec.serialized):
         ended = 0
-        for number in (1, 2):
-            call = Call(
-                "all_reduce",
-                group_name(rank, number),
-                world(rank),
-                spec.comm_bytes,
-                "Float",
-                f"extra_{number}",
-            )
+        for number, size in ((1, spec.comm_bytes), (2, spec.comm_bytes * 5 // 8)):
+            name = group_name(rank, number)
+            call = Call("all_reduce", name, world(rank), size, "Float", f"extra_{number}")
             ended = yield from rank.collective(call, COMM_STREAM + 8)
         rank.wait(7, ended)
+        rank.kernel("aten::mm", _GEMM, spec.kernel_ns)
 
 
 def _fsdp(rank: Rank) -> Program:
@@ -218,7 +215,7 @@ def _fsdp(rank: Rank) -> Program:
             _backward(rank, layer)
             with rank.annotation(f"FSDP::post_backward_reduce (layers.{layer})"):
                 scattered = yield from rank.collective(scatter, COMM_STREAM + 4)
-        yield from _pairs(rank)
+        yield from _pairs(rank, scattered)
     rank.wait(7, scattered)
 
 

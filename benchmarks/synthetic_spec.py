@@ -42,7 +42,7 @@ class Spec:
     """Spread of compute kernels, as a share of their time."""
     comm_bytes: int = 32 << 20
     """Message of one collective."""
-    bandwidth_gbps: float = 100.0
+    bandwidth_gbps: float = 320.0
     """Bus bandwidth, GB/s (1e9); a transfer takes bytes x factor / bandwidth + latency."""
     latency_ns: int = 15 * US
     straggler: int | None = None

@@ -25,6 +25,7 @@ class Meeting:
     start_ns: dict[int, int] = field(default_factory=dict)
     end_ns: int = 0
     exposed_ns: dict[int, int] = field(default_factory=dict)
+    exposed_wait_ns: dict[int, int] = field(default_factory=dict)
 
 
 def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[str, Any]]:
@@ -34,8 +35,12 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
     edges = [(work.start_ns[row], 1, row) for row in rows] + [(work.end_ns[row], 0, row) for row in rows]
     edges += [(at, 2, -1) for span in work.steps for at in span[1:]]
     edges += [(at, 2, -1) for span in work.pauses for at in span[:2]]
-    edges.sort()
     exposed: dict[Key, float] = defaultdict(float)
+    waited: dict[Key, float] = defaultdict(float)
+    arrivals = {key: max(meetings[key].start_ns.values()) for key in set(work.key.values())}
+    edges += [(at, 2, -1) for at in arrivals.values()]
+    edges.sort()
+    comms: dict[int, float] = defaultdict(float)
     running: list[set[int]] = [set(), set(), set(), set()]
     span_at = pause_at = 0
     before = edges[0][0] if edges else 0
@@ -55,9 +60,10 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
                     parts[f"idle_{work.pauses[pause_at][2] if paused else 'host'}_ns"] += length
             elif layer == COMM:
                 for comm in running[COMM]:
-                    exposed[work.key[comm]] += length / len(running[COMM])
-                    steps[work.step[comm]]["exposed_comm_ns"] += 0
-                    steps[work.step[comm]]["_comm"] += length / len(running[COMM])  # type: ignore[assignment]
+                    share = length / len(running[COMM])
+                    exposed[work.key[comm]] += share
+                    waited[work.key[comm]] += share if at <= arrivals[work.key[comm]] else 0
+                    comms[work.step[comm]] += share
             else:
                 name = {COMPUTE: "compute_ns", LOOKALIKE: "unattributed_ns", COPY: "exposed_copy_ns"}[layer]
                 steps[min(work.step[other] for other in running[layer])][name] += length
@@ -68,11 +74,13 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
             running[work.layer[row]].discard(row)
     for key, ns in exposed.items():
         meetings[key].exposed_ns[rank] = round(ns)
+        meetings[key].exposed_wait_ns[rank] = round(waited[key])
+    for step, share in comms.items():
+        steps[step]["exposed_comm_ns"] = round(share)
     return [_step(step, rank, parts, work) for step, parts in sorted(steps.items())]
 
 
 def _step(step: int, rank: int, parts: dict[str, int], work: Work) -> dict[str, Any]:
-    parts["exposed_comm_ns"] = round(parts.pop("_comm", 0))
     names = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "unattributed_ns", "idle_ns")
     row: dict[str, Any] = {"step": step, "rank": rank, "duration_ns": sum(parts[name] for name in names)}
     row |= {name: parts[name] for name in names}
@@ -97,6 +105,7 @@ def collective(key: Key, meeting: Meeting) -> dict[str, Any]:
         "wait_ns": {rank: last - start for rank, start in meeting.start_ns.items()},
         "late_rank": max(meeting.start_ns, key=lambda rank: meeting.start_ns[rank]),
         "exposed_ns": meeting.exposed_ns,
+        "exposed_wait_ns": meeting.exposed_wait_ns,
     }
 
 

@@ -108,14 +108,9 @@ def _known(spec: Spec, call: Call, name: str, into: int, out: int) -> dict[str, 
         "Group size": len(call.ranks),
         "dtype": call.dtype,
     }
+    args |= {"Process Group Ranks": _ranks(call.ranks), "In split size": "[]", "Out split size": "[]"}
     if spec.schema in ("groups", "seq"):
-        args |= {
-            "In split size": "[]",
-            "Out split size": "[]",
-            "Process Group Name": call.group,
-            "Process Group Description": call.description,
-            "Process Group Ranks": _ranks(call.ranks),
-        }
+        args |= {"Process Group Name": call.group, "Process Group Description": call.description}
     return args
 
 
@@ -127,7 +122,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 def distributed_info(spec: Spec, rank: int, groups: dict[str, Call]) -> dict[str, Any]:
     """Return the `distributedInfo` of a rank's file."""
-    if spec.schema == "old":
+    if spec.schema in ("old", "sizes"):
         return {"backend": "nccl", "rank": rank, "world_size": spec.ranks}
     config = [
         {
