@@ -95,6 +95,7 @@ def test_attributes_the_readme_reads_from_a_report_exist():
 
 def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger import FabricInfo, Finding, Run, Where
+    from shardtoll.ledger.hta_figures import HtaFigures
     from shardtoll.ledger.tables import SCHEMAS
 
     rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", README, flags=re.MULTILINE))
@@ -103,6 +104,7 @@ def test_the_json_table_names_fields_of_the_records():
         "fabric": set(FabricInfo.__dataclass_fields__),
         "steps": set(SCHEMAS["steps"].names),
         "collectives": set(SCHEMAS["collectives"].names),
+        "hta": set(HtaFigures.__dataclass_fields__),
         "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
     }
     assert set(rows) == set(known)

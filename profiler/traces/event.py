@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,8 @@ class Args(msgspec.Struct, gc=False):
     source_rank: Mixed = msgspec.field(default=None, name="Src Rank")
     target_rank: Mixed = msgspec.field(default=None, name="Dst Rank")
     root: Mixed = msgspec.field(default=None, name="Root Rank")
+    wait_stream: Mixed = msgspec.field(default=None, name="wait_on_stream")
+    wait_event: Mixed = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -89,12 +91,30 @@ decode_fast: Final[Callable[[bytes], list[Event]]] = msgspec.json.Decoder(list[E
 decode_exact: Final[Callable[[bytes], list[ExactEvent]]] = msgspec.json.Decoder(list[ExactEvent]).decode
 
 
+_MOST_DIGITS: Final = 400
+"""Numbers written with more are damage; reading them would cost time without limit."""
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) <= _MOST_DIGITS else None
+
+
+def _fraction(text: str) -> Decimal | None:
+    if len(text) > _MOST_DIGITS:
+        return None
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and -_MOST_DIGITS < number.adjusted() < 30 else None
+
+
 def _constant(_text: str) -> None:
     """NaN and the infinities are no numbers of a trace."""
     return
 
 
-slow_decoder: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_constant)
+slow_decoder: Final = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_constant)
 """Takes what the fast decoders refuse. Its objects go through `forgive`."""
 
 _RAW: Final = frozenset(("dims", "types", "in_splits", "out_splits", "ranks"))

@@ -27,8 +27,9 @@ def read_events(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> pa.Table:
     """Return every `X` event of a trace that has a category, in the order of the file.
 
     Columns: index (position among all events of the file), cat, name, pid, tid (dictionaries of
-    texts), ts_ns and dur_ns (int64, `baseTimeNanoseconds` added), stream, correlation and external_id
-    (int64, -1 where the event has none). Raises TraceError as `read_trace` does.
+    texts), ts_ns and dur_ns (int64, `baseTimeNanoseconds` added), stream, correlation, external_id and
+    what a `cuda_sync` event waits on, wait_on_stream and wait_on_cuda_event_record_corr_id (int64, -1
+    where the event has none). Raises TraceError as `read_trace` does.
     """
     where = file.address
     texts = {name: Names(where) for name in _TEXTS}
@@ -40,6 +41,8 @@ def read_events(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> pa.Table:
         stream=np.int64,
         correlation=np.int64,
         external_id=np.int64,
+        wait_on_stream=np.int64,
+        wait_on_cuda_event_record_corr_id=np.int64,
     )
     seen = 0
     with calm(), opened(file) as source:
@@ -88,6 +91,8 @@ def _add(table: Table, texts: dict[str, Names], chunk: Chunk, seen: int) -> None
         stream=numbers([arg.stream for arg in args]),
         correlation=numbers([arg.correlation for arg in args]),
         external_id=externals(args),
+        wait_on_stream=numbers([arg.wait_stream for arg in args]),
+        wait_on_cuda_event_record_corr_id=numbers([arg.wait_event for arg in args]),
     )
 
 

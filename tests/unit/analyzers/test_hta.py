@@ -195,3 +195,35 @@ def test_every_real_trace_gets_its_answers(real_traces: Path) -> None:
         assert figures.idle, name
         assert figures.launches[0].count > 0, name
         assert [line for line in figures.notices if "gave no" in line] == []
+
+
+def two_streams() -> list[dict[str, Any]]:
+    """A kernel on stream 7, 20 to 120 us, for which one on stream 20, 125 to 225 us, waits by an event."""
+    wait = {"correlation": 51, "stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 50}
+    return [
+        step(3, 0, 1000),
+        *launched(1, 10, 20, 100),
+        host("cudaEventRecord", 22, 1, cat="cuda_runtime", correlation=50),
+        host("cudaStreamWaitEvent", 24, 1, cat="cuda_runtime", correlation=51),
+        {
+            **host("Stream Wait Event", 26, 94, cat="cuda_sync", **wait),
+            "pid": 0,
+            "tid": 20,
+        },
+        *launched(2, 30, 125, 100, stream=20),
+    ]
+
+
+def test_a_wait_of_one_stream_for_another_is_on_the_critical_path(tmp_path: Path) -> None:
+    from shardtoll.profiler.traces.events import read_events
+    from shardtoll.profiler.traces.sources import find
+
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": two_streams()}), encoding="utf-8")
+    (file,) = find([str(path)])
+    events = read_events(file)
+    (found,) = hta_figures([(0, events)]).critical_paths
+    assert found.compute_ns == 200_000
+    blind = events.drop_columns(["wait_on_stream", "wait_on_cuda_event_record_corr_id"])
+    (without,) = hta_figures([(0, blind)]).critical_paths
+    assert without.compute_ns == 100_000
