@@ -56,7 +56,7 @@ def source_of(frame: str) -> str | None:
     first = path.split("/", 1)[0].removesuffix(".py")
     if first in _LIBRARIES or first in sys.stdlib_module_names:
         return None
-    if re.search(r"/(site|dist)-packages/|/lib/python\d|^<", path) or found["function"] == "<module>":
+    if re.search(r"/(site|dist)-packages/|/lib/python\d|^<", path):
         return None
     return f"{path}:{found['line']} ({found['function']})"
 

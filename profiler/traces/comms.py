@@ -142,18 +142,25 @@ def _elements(op: str, args: CommArgs, group_size: int | None) -> int | None:
     return total
 
 
-def peer_of(op: str | None, args: CommArgs, rank: int, name: str | None = None) -> int | None:
-    """Return the other side of a send or recv, or the root of a rooted op: a global rank, None if unknown."""
-    if op == "send" and args.target_rank is not None and args.target_rank >= 0:
+def peer_of(
+    op: str | None, args: CommArgs, rank: int, name: str | None = None, ranks: tuple[int, ...] = ()
+) -> int | None:
+    """Return the other side of a send or recv, or the root of a rooted op: a global rank, None if unknown.
+
+    `name` is the annotation, as `nccl:send 0->1`, which counts ranks within the group; `ranks` is the group.
+    """
+    if op == "send" and args.target_rank is not None:
         return args.target_rank
-    if op == "recv" and args.source_rank is not None and args.source_rank >= 0:
+    if op == "recv" and args.source_rank is not None:
         return args.source_rank
-    if op in ("send", "recv"):
-        found = _PEER.search(name or "") or _PEER.search(args.name or "")
-        sides = [int(side) for side in found.groups()] if found else []
-        others = [side for side in sides if side != rank]
-        return others[0] if len(others) == 1 else None
-    return args.root if args.root is not None and args.root >= 0 else None
+    if op not in ("send", "recv"):
+        return args.root
+    found = _PEER.search(name or "")
+    sides = [int(side) for side in found.groups()] if found else []
+    if ranks and all(side < len(ranks) for side in sides):
+        sides = [ranks[side] for side in sides]
+    others = [side for side in sides if side != rank]
+    return others[0] if len(others) == 1 else None
 
 
 def ranks_in(args: CommArgs) -> tuple[int, ...]:

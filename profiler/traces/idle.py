@@ -134,11 +134,11 @@ def _waits(facts: Facts) -> _Part:
     return (calls.start_ns[rows], until, lasted, name, calls.thread[rows].astype(np.int64))
 
 
-def pieces(facts: Facts, why: Reasons) -> Pieces:
-    """Cut the timeline at the reasons and give each idle piece its kind and reason."""
+def pieces(facts: Facts, why: Reasons, turns_ns: I64) -> Pieces:
+    """Cut the timeline at the reasons, and at `turns_ns`, and give each idle piece its kind and reason."""
     split = facts.split
     low, high = split.edges_ns[0], split.edges_ns[-1]
-    cuts = np.clip(np.concatenate((why.start_ns, why.end_ns)), low, high)
+    cuts = np.clip(np.concatenate((why.start_ns, why.end_ns, turns_ns)), low, high)
     edges = np.union1d(split.edges_ns, cuts)
     segment = np.searchsorted(split.edges_ns, edges[:-1], side="right") - 1
     layer, owner = split.layer[segment], split.owner[segment]

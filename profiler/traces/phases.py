@@ -94,6 +94,12 @@ class Phases:
         phase[found] = self._phase_of[rows[found]]
         return phase
 
+    def turns(self, trace: Trace) -> I64:
+        """Return the instants at which the training thread may come to another phase or annotation."""
+        mine = trace.annotations.thread == self.main
+        notes = (trace.annotations.start_ns[mine], trace.annotations.end_ns[mine])
+        return np.unique(np.concatenate((*notes, *self._passes)))
+
     def _markers(self, trace: Trace) -> tuple[dict[int, Nest], I8]:
         """Return the intervals that name a phase, nested by thread, and the phase of each."""
         parts: list[tuple[I64, I64, npt.NDArray[np.integer], int]] = []

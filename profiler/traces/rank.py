@@ -57,7 +57,7 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     causes = causes_of(facts.rows, phases, stacks)
     work_phase = _work_phases(facts, phases)
     why = reasons(facts, phases.main)
-    parts = pieces(facts, why)
+    parts = pieces(facts, why, phases.turns(trace))
     leads = leadups(
         facts, parts, [p.name for p in placed], [c.phase for c in causes], work_phase, rank, epoch_ns
     )
@@ -130,7 +130,7 @@ def collectives(
     for row, place, cause, exposed_ns in zip(facts.rows, placed, causes, exposed, strict=True):
         op = row.op or UNKNOWN
         size = None if row.shared and op != "barrier" else message_bytes(op, row.args, place.size)
-        peer = peer_of(op, row.args, rank, row.label)
+        peer = peer_of(op, row.args, rank, row.label, place.ranks)
         wire = None if place.size is None else wire_bytes(op, size, place.size, is_root=peer == rank)
         wire = None if peer is None and op in _ROOTED and op != "broadcast" else wire
         rows.append(

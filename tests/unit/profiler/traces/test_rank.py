@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.ledger.errors import TraceError
+from shardtoll.profiler.traces.groups import mesh_dim
+from shardtoll.profiler.traces.kernels import load_table
+from shardtoll.profiler.traces.rank import rank_ledger
+from shardtoll.profiler.traces.trace import CommArgs, GroupInfo
+from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, SEND_RECV, Build
+
+TABLE = load_table()
+MESH = GroupInfo("7", (0, 2), 2, "mesh_tp")
+WORLD = GroupInfo("0", (0, 1, 2, 3), 4, "default_pg")
+FULL = CommArgs(
+    name="_allgather_base", dtype="BFloat16", in_elements=10, out_elements=20, group="7", group_size=2, ranks=(0, 2),
+    group_description="mesh_tp", seq=41,
+)  # fmt: skip
+
+
+def ledger(build):
+    return rank_ledger(build.trace(), TABLE)
+
+
+def rows(build, table="collectives"):
+    return ledger(build).tables[table].to_pylist()
+
+
+def notices(build):
+    return {row["kind"]: row["text"] for row in rows(build, "notices")}
+
+
+def test_a_row_of_the_newest_schema():
+    build = (
+        Build(world=4, groups=(WORLD, MESH)).note("ProfilerStep#5", 0, 100).op("c10d::_allgather_base_", 4, 9)
+    )
+    made = ledger(
+        build.work(ALL_REDUCE.replace("AllReduce", "AllGather"), 20, 50, launch=5, args=FULL, stream=13)
+    )
+    (row,) = made.tables["collectives"].to_pylist()
+    assert {key: value for key, value in row.items() if value is not None and key != "kernel"} == {
+        "step": 5, "rank": 0, "group": "7", "group_size": 2, "mesh_dim": "tp", "seq": 41, "op": "all_gather",
+        "dtype": "bfloat16", "message_bytes": 40, "wire_bytes": 20, "issue_ns": 4, "start_ns": 20, "duration_ns": 30,
+        "exposed_ns": 30, "phase": "other", "caused_by_op": "c10d::_allgather_base_", "stream": 13,
+    }  # fmt: skip
+    assert made.run.mesh == {"tp": 2}
+    assert [(group.name, group.ranks, group.mesh_dim) for group in made.groups] == [
+        ("0", (0, 1, 2, 3), None), ("7", (0, 2), "tp"),
+    ]  # fmt: skip
+    assert (made.run.source, made.run.ranks_seen, made.run.world_size) == ("trace", (0,), 4)
+    assert made.tables["notices"].num_rows == 0
+
+
+def test_old_traces_name_no_group_and_that_is_said():
+    build = (
+        Build(world=4)
+        .note("ProfilerStep#0", 0, 100)
+        .note("nccl:all_reduce", 1, 9, args=CommArgs(dims=((5,),), types=("float",)))
+    )
+    made = ledger(build.work(ALL_REDUCE, 20, 50, launch=5).work(ALL_REDUCE, 60, 70))
+    first, second = made.tables["collectives"].to_pylist()
+    assert (first["group"], first["group_size"], first["message_bytes"], first["wire_bytes"]) == (
+        "default",
+        4,
+        20,
+        30,
+    )
+    assert (second["message_bytes"], second["dtype"], second["issue_ns"], second["phase"]) == (
+        None,
+        None,
+        None,
+        "other",
+    )
+    texts = {row["kind"]: row["text"] for row in made.tables["notices"].to_pylist()}
+    assert texts["groups-unknown"] == "2 of 2 collectives name no group: assumed the default group"
+    assert texts["sizes-unknown"] == "the size of 1 of 2 collectives is unknown"
+    assert texts["launches-unseen"].startswith("1 of 2 pieces of device work (1 kernels)")
+
+
+def test_the_only_group_of_all_ranks_is_taken_for_kernels_without_words():
+    (row,) = rows(Build(world=4, groups=(WORLD,)).work(ALL_REDUCE, 20, 50))
+    assert (row["group"], row["group_size"]) == ("0", 4)
+
+
+def test_which_of_several_groups_is_not_guessed():
+    two = (WORLD, GroupInfo("1", (0, 1, 2, 3), 4), MESH)
+    build = Build(world=4, groups=two).work(ALL_REDUCE, 20, 50)
+    (row,) = rows(build)
+    assert (row["group"], row["wire_bytes"], row["message_bytes"]) == ("unknown", None, None)
+    assert notices(build)["groups-unknown"] == "the group of 1 of 1 collectives is unknown"
+
+
+def test_shortened_ranks_come_from_start_and_stride():
+    args = CommArgs(name="allreduce", group="3", group_size=3, rank_start=0, rank_stride=2)
+    made = ledger(Build(world=6).work(ALL_REDUCE, 0, 5, args=args))
+    assert [group.ranks for group in made.groups] == [(0, 2, 4)]
+
+
+def test_point_to_point_has_its_peer():
+    args = CommArgs(dims=((3,),), types=("float",))
+    build = Build(world=2).note("nccl:send 0->1", 1, 9, args=args).work(SEND_RECV, 20, 30, launch=5)
+    (row,) = rows(build)
+    assert (row["op"], row["root"], row["message_bytes"], row["wire_bytes"]) == ("send", 1, 12, 12)
+
+
+def test_a_send_recv_kernel_without_more_is_unknown():
+    (row,) = rows(Build().work(SEND_RECV, 20, 30, launch=5))
+    assert (row["op"], row["wire_bytes"]) == ("unknown", None)
+
+
+def test_sizes_of_kernels_that_share_a_collective_are_unknown():
+    args = CommArgs(dims=((3,),), types=("float",))
+    build = (
+        Build()
+        .note("nccl:all_to_all", 1, 9, args=args)
+        .work(SEND_RECV, 20, 30, launch=5)
+        .work(SEND_RECV, 30, 35, launch=6)
+    )
+    assert [row["message_bytes"] for row in rows(build)] == [None, None]
+
+
+def test_steps_and_rows_agree():
+    build = Build().note("ProfilerStep#1", 0, 50).note("ProfilerStep#2", 50, 100)
+    build.work(GEMM, 10, 30, launch=5).work(ALL_REDUCE, 20, 61, launch=6).work(
+        ALL_REDUCE, 40, 60, launch=55, stream=9
+    )
+    made = ledger(build)
+    first, second = made.tables["steps"].to_pylist()
+    assert (first["compute_ns"], first["exposed_comm_ns"], first["idle_ns"]) == (20, 10 + 10 + 1, 10)
+    assert (second["exposed_comm_ns"], second["idle_ns"], second["start_ns"]) == (10, 39, 40)
+    assert [row["exposed_ns"] for row in made.tables["collectives"].to_pylist()] == [21, 10]
+
+
+def test_without_a_rank_there_is_no_ledger():
+    with pytest.raises(TraceError, match="does not say which rank") as caught:
+        rank_ledger(Build(rank=None).work(GEMM, 0, 1).trace(), TABLE)
+    assert "rank3.json" in caught.value.hint
+
+
+def test_a_rank_outside_the_job():
+    with pytest.raises(TraceError, match="rank 5 of 2"):
+        rank_ledger(Build(rank=5).work(GEMM, 0, 1).trace(), TABLE)
+
+
+def test_world_size_is_at_least_the_rank():
+    assert ledger(Build(rank=3, world=None).work(GEMM, 0, 1)).run.world_size == 4
+
+
+def test_an_empty_trace():
+    made = ledger(Build())
+    assert [row["duration_ns"] for row in made.tables["steps"].to_pylist()] == [0]
+    assert {"no-steps", "no-kernels"} <= {row["kind"] for row in made.tables["notices"].to_pylist()}
+
+
+def test_a_host_only_trace_has_compute_from_operators_and_communication_from_gloo():
+    build = Build(groups=(GroupInfo("0", (0, 1), 2),)).note("ProfilerStep#0", 0, 100)
+    build.op("aten::mm", 10, 30).op("aten::mm", 10, 99, thread=3).op("c10d::allreduce_", 30, 33)
+    build.note("gloo:all_reduce", 25, 50, thread=1, args=CommArgs(dims=((2,),), types=("float",)))
+    build.note("gloo:all_reduce", 35, 60, thread=1, args=CommArgs(dims=((2,),), types=("float",)))
+    made = ledger(build)
+    (step,) = made.tables["steps"].to_pylist()
+    assert (step["compute_ns"], step["exposed_comm_ns"], step["idle_ns"]) == (20, 30, 50)
+    rows = made.tables["collectives"].to_pylist()
+    assert [(row["exposed_ns"], row["message_bytes"], row["group"], row["stream"]) for row in rows] == [
+        (5 + 8, 8, "0", None), (7 + 10, 8, "0", None),
+    ]  # fmt: skip
+    assert made.run.device == "cpu"
+
+
+def test_mesh_dims_in_descriptions():
+    assert mesh_dim("mesh_tp") == "tp"
+    assert mesh_dim("mesh_dp_shard_cp") == "dp_shard_cp"
+    assert mesh_dim("default_pg") is None
+    assert mesh_dim("mesh_default") is None
+    assert mesh_dim(None) is None
