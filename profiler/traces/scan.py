@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from decimal import InvalidOperation
 from typing import Any, Final
 
 import msgspec
@@ -246,14 +247,14 @@ class Scan:
     def _try(self, end: int) -> Chunk | None:
         listed = b"".join((b"[", memoryview(self._data)[self._at : end], b"]"))
         try:
-            return Chunk(decode_fast(listed), lambda: decode_exact(listed))
+            return Chunk(decode_fast(listed), lambda: _exactly(listed))
         except _DAMAGE:
             pass
         mended = listed.decode("utf-8", "replace").encode()
         if mended == listed:
             return None
         try:
-            return Chunk(decode_fast(mended), lambda: decode_exact(mended))
+            return Chunk(decode_fast(mended), lambda: _exactly(mended))
         except _DAMAGE:
             return None
 
@@ -293,6 +294,15 @@ class Scan:
         else:
             self._at += len(text[:place].encode(*_MENDED))
         return Chunk(events, lambda: events), closed
+
+
+def _exactly(listed: bytes) -> list[ExactEvent]:
+    """Decode once more what was decoded fast, with every digit of its times."""
+    try:
+        return decode_exact(listed)
+    except (*_DAMAGE, InvalidOperation):
+        found = slow_decoder.decode(listed.decode(*_MENDED))
+        return [_mend(event) for event in map(forgive, found) if event is not None]
 
 
 def _back(data: bytes, place: int) -> int:

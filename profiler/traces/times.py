@@ -46,7 +46,7 @@ def nanoseconds(values: list[Any], limit: int) -> tuple[I64, bool] | None:
 def exact_nanoseconds(value: Any, limit: int) -> int | None:
     """Return microseconds as nanoseconds, rounded half to even; None where they are no usable number."""
     if isinstance(value, Decimal):
-        if not value.is_finite() or abs(value) >= limit:
+        if not value.is_finite() or value.adjusted() > 20 or abs(value) >= limit:
             return None
         return int((value * 1000).to_integral_value())
     if isinstance(value, int) and not isinstance(value, bool):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -222,6 +221,22 @@ def test_a_bomb_of_ten_gigabytes_is_refused_in_little_memory(tmp_path: Path, kin
     assert int(grown_kib) < 200 << 10
 
 
-def test_the_memory_of_this_process_stayed_bounded() -> None:
-    """Last of the file: whatever was read above, no reader held more than a bounded window."""
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 3 << 20
+ABSURD = ["3.1E+9997291", "1e99999999999999999999999", "1E-99999999999999999999", "9" * 6000]
+
+
+@pytest.mark.parametrize("number", ABSURD)
+def test_absurd_numbers_are_unknown(written: Write, number: str) -> None:
+    odd = kernel("a", args=f'{{"stream": {number}, "correlation": 4}}')
+    for events in ([odd], [odd, kernel("b", ts="1694128201426556.123")]):
+        trace = read_trace(written(listed(*events)))
+        assert trace.device.correlation[0] == 4
+        assert trace.device.stream[0] in (-1, 0, 7)
+        assert notices(trace) == []
+
+
+@pytest.mark.parametrize("number", [number for number in ABSURD if "E-" not in number])
+def test_absurd_times_cost_their_event_only(written: Write, number: str) -> None:
+    file = written(listed(kernel("a"), kernel("b", ts=number), kernel("c", dur=number)))
+    trace = read_trace(file)
+    assert trace.names == ["a"]
+    assert notices(trace) == [damaged(file, 2)]
