@@ -154,7 +154,7 @@ def _merged(parts: Sequence[bytes], about: dict[str, Any]) -> bytes:
         name: value for name, value in documents[0].items() if name not in (_EVENTS, "traceName")
     }
     head["distributedInfo"] = about
-    head["torch_version"] = torch.__version__
+    head["torch_version"] = str(torch.__version__)
     return msgspec.json.encode({**head, _EVENTS: events})
 
 

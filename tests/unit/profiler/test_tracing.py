@@ -52,6 +52,7 @@ def test_the_first_steps_are_traced_with_what_the_job_is(tmp_path: Path) -> None
     document = trace_of(tmp_path)
     assert document["distributedInfo"]["rank"] == 0
     assert document["distributedInfo"]["world_size"] == 1
+    assert document["torch_version"] == torch.__version__
     assert "traceName" not in document
     operators = [event for event in document["traceEvents"] if event["name"] == "aten::addmm"]
     # Once as the caller's, and inside it once as the call that capture passes on; in two steps.
