@@ -65,10 +65,10 @@ def read_traces(
 ) -> list[Job]:
     """Return a job for each path: a folder, glob or address of traces; traces named one by one are one job.
 
-    `jobs`: processes at once, by default one a core; in scripts, call this from under
-    `if __name__ == "__main__"` then. `dask`: the address of a Dask scheduler whose workers read
-    instead. `cache`: keep results between calls. `kernels`: a TOML table of kernel names of your own.
-    Raises TraceError where nothing of a path can be read, UsageError where the cluster cannot be used.
+    `jobs`: processes at once, by default one a core. `dask`: the address of a Dask scheduler whose
+    workers read instead. `cache`: keep results between calls. `kernels`: a TOML table of kernel names
+    of your own. Raises TraceError where nothing of a path can be read, UsageError where the cluster
+    cannot be used.
     """
     return list(iter_traces(paths, jobs, dask, cache, kernels, progress, work))
 

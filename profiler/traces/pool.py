@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import types
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final
@@ -53,7 +56,9 @@ def _round(
         while (waiting or running) and not broken:
             while waiting and len(running) < _AHEAD * jobs:
                 try:
-                    running[pool.submit(run_here, work, waiting[0])] = waiting[0]
+                    with _no_main():
+                        future = pool.submit(run_here, work, waiting[0])
+                    running[future] = waiting[0]
                 except BrokenProcessPool:
                     broken = True
                     break
@@ -82,6 +87,21 @@ def _round(
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Keep processes that are spawned now from running the caller's script again.
+
+    Workers need nothing of it, and a script that calls us without `if __name__ == "__main__"` would
+    end every one of them.
+    """
+    real = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = real
 
 
 def _begin() -> None:

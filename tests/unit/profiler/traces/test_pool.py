@@ -60,6 +60,18 @@ def test_out_of_memory_is_a_reason(tmp_path: Path, jobs: int):
     assert job.set_aside == ((f"{folder}/rank1.json.gz", OUT_OF_MEMORY),)
 
 
+def test_a_script_need_not_guard_its_main_part(tmp_path: Path):
+    folder = write_job(tmp_path / "job", 3)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom shardtoll.profiler.traces import read_traces\n"
+        "(job,) = read_traces([sys.argv[1]], jobs=2, cache=False)\n"
+        "print(job.ledger.run.ranks_seen, job.set_aside)\n"
+    )
+    done = subprocess.run([sys.executable, program, folder], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("(0, 1, 2) ()\n", "")
+
+
 PROGRAM = """
 import sys
 from shardtoll.profiler.traces import read_traces
