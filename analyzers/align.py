@@ -18,7 +18,10 @@ from shardtoll.analyzers.tally import codes
 from shardtoll.ledger import Run
 
 TOLERANCE_NS: Final = 100_000
-"""Ranks leave a collective within this; candidates that lie closer together are ambiguous."""
+"""Ranks leave a collective within this, or within `PART` of it where that is more; candidates that lie
+closer together are ambiguous."""
+
+PART: Final = 0.01
 
 LEAST_VOTES: Final = 3
 CLEAR: Final = 1.5
@@ -38,6 +41,8 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
         return matches
     rank = frame["rank"].to_numpy(dtype=np.int64)[at]
     end = (frame["start_ns"] + frame["duration_ns"]).to_numpy(dtype=np.int64, na_value=0)[at]
+    span = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)[at]
+    slack = np.maximum(TOLERANCE_NS, (span * PART).astype(np.int64))
     kinds = pd.DataFrame(
         {
             "group": rows["group_id"].to_numpy()[at],
@@ -45,7 +50,7 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
         }
     )
     kind, _ = codes(kinds, list(kinds.columns))
-    end, tied = _tied(rank, clocks.corrected(rank, end), kind, clocks)
+    end, tied = _tied(rank, clocks.corrected(rank, end), kind, slack, clocks)
     found = rows.copy()
     next_id = int(rows["slot_id"].max()) + 1 if rows["slot_id"].notna().any() else 0
     seen = set(run.ranks_seen)
@@ -55,7 +60,7 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
         own = places.to_numpy()[tied[places.to_numpy()]]
         if expected < 2 or len(own) == 0:
             continue
-        together = _together(kind[own], end[own], rank[own], expected)
+        together = _together(kind[own], end[own], rank[own], slack[own], expected)
         sure = together >= 0
         where = at[own[sure]]
         found.loc[where, "match_id"] = together[sure] + next_id
@@ -67,7 +72,7 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
     return replace(matches, rows=found)
 
 
-def _together(kind: Ints, end: Ints, rank: Ints, expected: int) -> Ints:
+def _together(kind: Ints, end: Ints, rank: Ints, slack: Ints, expected: int) -> Ints:
     """Return for each row the number of its collective, -1 where that is not sure.
 
     Rows of one kind whose ends follow each other closely are one collective if they are one of each
@@ -75,19 +80,19 @@ def _together(kind: Ints, end: Ints, rank: Ints, expected: int) -> Ints:
     """
     order = np.lexsort((end, kind))
     new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(kind[order]) != 0) | (np.diff(end[order]) > TOLERANCE_NS)
+    new[1:] = (np.diff(kind[order]) != 0) | (np.diff(end[order]) > slack[order][1:])
     cluster = np.empty(len(order), dtype=np.int64)
     cluster[order] = np.cumsum(new) - 1
-    rows = pd.DataFrame({"cluster": cluster, "end": end, "rank": rank}).groupby("cluster")
+    rows = pd.DataFrame({"cluster": cluster, "end": end, "rank": rank, "slack": slack}).groupby("cluster")
     sound = (
         (rows["rank"].nunique() == expected)
         & (rows.size() == expected)
-        & (rows["end"].max() - rows["end"].min() <= TOLERANCE_NS)
+        & (rows["end"].max() - rows["end"].min() <= rows["slack"].min())
     ).to_numpy(dtype=bool)
     return np.where(sound[cluster], cluster, -1)
 
 
-def _tied(rank: Ints, end: Ints, kind: Ints, clocks: Clocks) -> tuple[Ints, Ints]:
+def _tied(rank: Ints, end: Ints, kind: Ints, slack: Ints, clocks: Clocks) -> tuple[Ints, Ints]:
     """Return ends on the first rank's clock, and for each row whether its clock could be tied to that.
 
     Clocks with a known offset, or shared with the first rank, need no more. Others are shifted by the
@@ -101,25 +106,31 @@ def _tied(rank: Ints, end: Ints, kind: Ints, clocks: Clocks) -> tuple[Ints, Ints
         if clocks.clocks[other].offset_ns is not None:
             tied |= own
             continue
-        shift = _offset(kind[reference], end[reference], kind[own], end[own])
+        first, other_rows = np.flatnonzero(reference)[:MOST_ROWS], np.flatnonzero(own)[:MOST_ROWS]
+        same = kind[other_rows][:, None] == kind[first][None, :]
+        apart = (end[other_rows][:, None] - end[first][None, :])[same]
+        shift = _offset(apart, np.minimum(slack[other_rows][:, None], slack[first][None, :])[same])
         if shift is not None:
             end[own] -= shift
             tied |= own
     return end, tied
 
 
-def _offset(kind: Ints, end: Ints, other_kind: Ints, other_end: Ints) -> int | None:
-    """Return by how much the second clock is ahead of the first; None where no offset is clearly best."""
-    kind, end, other_kind, other_end = (values[:MOST_ROWS] for values in (kind, end, other_kind, other_end))
-    apart = (other_end[:, None] - end[None, :])[other_kind[:, None] == kind[None, :]]
+def _offset(apart: Ints, slack: Ints) -> int | None:
+    """Return by how much the second clock is ahead of the first; None where no offset is clearly best.
+
+    `apart` holds the distances of all pairs of one kind, each with its slack. No offset at all wins where
+    it explains as many pairs as the best: most hosts keep time.
+    """
     if len(apart) < LEAST_VOTES:
         return None
-    apart = np.sort(apart)
-    half = TOLERANCE_NS // 2
-    votes = np.searchsorted(apart, apart + half, "right") - np.searchsorted(apart, apart - half, "left")
-    best = int(np.argmax(votes))
-    far = np.abs(apart - apart[best]) > 2 * half
+    tried = np.append(apart, 0)
+    low, high = np.sort(apart - slack), np.sort(apart + slack)
+    votes = np.searchsorted(low, tried, "right") - np.searchsorted(high, tried, "left")
+    best = len(apart) if votes[-1] == votes.max() else int(np.argmax(votes))
+    far = np.abs(tried - tried[best]) > 2 * slack.max()
     rival = int(votes[far].max(initial=0))
     if votes[best] < LEAST_VOTES or votes[best] < CLEAR * rival:
         return None
-    return int(np.median(apart[np.abs(apart - apart[best]) <= half]))
+    near = apart[np.abs(apart - tried[best]) <= slack]
+    return 0 if best == len(apart) else int(np.median(near))

@@ -191,10 +191,13 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
     apart = ends - middle[:, None]
     centre = float((middle.min() + middle.max()) / 2)
     time, span = middle - centre, float(np.ptp(middle))
-    offset, drift, residual = _fit(apart, time, weight, span)
+    offset, drift = _fit(apart, time, weight, span)
     at = round(centre) + first_ns
     known = [i for i, clock in enumerate(before) if clock.offset_ns is not None]
-    reference = before[known[0]].reference if known else before[0].host
+    base = known[0] if known else 0
+    reference = before[base].reference if known else before[base].host
+    rest = apart - offset - drift * time[:, None]
+    residual = 1.4826 * _middle(np.abs(rest - rest[:, base, None]), weight)
     if known:
         # What the known ones are off here, seen from this group's own middle.
         there = [_offset_at(before[i], at) for i in known]
@@ -234,19 +237,18 @@ def _chosen(weight: Floats) -> Ints:
     return heavy[np.unique(np.linspace(0, len(heavy) - 1, MOST_COLLECTIVES).astype(np.int64))]
 
 
-def _fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats, Floats]:
-    """Return for each column offset, drift (0 where it cannot be seen) and residual.
+def _fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats]:
+    """Return for each column offset and drift, 0 where that cannot be seen.
 
     Weighted medians, and for the drift the weighted median of the slopes between pairs (Theil-Sen).
     """
     offset = _middle(apart, weight)
-    residual = 1.4826 * _middle(np.abs(apart - offset), weight)
     drift = np.zeros(apart.shape[1])
     first, second = np.triu_indices(len(time), 1)
     step = time[second] - time[first]
     far = np.abs(step) > span / 10
     if len(time) < LEAST_FOR_DRIFT or not far.any():
-        return offset, drift, residual
+        return offset, drift
     first, second, step = first[far], second[far], step[far]
     slopes = (apart[second] - apart[first]) / step[:, None]
     slope = _middle(slopes, weight[first] * weight[second] * np.abs(step))
@@ -254,7 +256,7 @@ def _fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floa
     flat = _middle(level, weight)
     rest = 1.4826 * _middle(np.abs(level - flat), weight)
     seen = np.abs(slope) * span > np.maximum(3 * rest, 10_000)
-    return np.where(seen, flat, offset), np.where(seen, slope, drift), np.where(seen, rest, residual)
+    return np.where(seen, flat, offset), np.where(seen, slope, drift)
 
 
 def _middle(values: Floats, weight: Floats) -> Floats:

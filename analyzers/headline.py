@@ -95,7 +95,7 @@ def _neither(context: Context, total: float) -> str:
     reasons = {"data": "data loading", "host-sync": "waits for the device", "bubble": "pipeline bubbles"}
     told = {words: float(lost.get(kind, 0)) for kind, words in reasons.items()}
     most = max(told, key=lambda words: told[words])
-    by = f", most by {most}" if told[most] > idle / 2 else ": the host is at fault" if len(lost) else ""
+    by = f", most of it by {most}" if told[most] > idle / 2 else ", bound by the host" if len(lost) else ""
     return f"{head}; {percent(idle / total)} of the steps is idle{by}"
 
 

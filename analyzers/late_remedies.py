@@ -7,6 +7,7 @@ from typing import Final
 from shardtoll.ledger import Evidence
 
 WORDS: Final = {
+    "began_ns": "before its step began",
     "compute_ns": "computing",
     "comm_ns": "in other collectives",
     "copy_ns": "in memory copies",
@@ -27,6 +28,13 @@ def remedy(known: bool, parts: tuple[Evidence, ...], phase: str | None, rank: in
         )
     label = parts[0].label
     what = next(name for name, words in WORDS.items() if words in label)
+    if what == "began_ns":
+        return (
+            f"Rank {rank} begins its step late, and what held it before is not on record: survey the "
+            "steps before as well. Where the recording itself began there, ranks may only have started to "
+            "record at different moments.",
+            None,
+        )
     if what == "compute_ns":
         return (
             f"If rank {rank} has more work{f' in {phase}' if phase else ''} (longer sequences, more experts' "

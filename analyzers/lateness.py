@@ -14,7 +14,7 @@ from shardtoll.analyzers.tally import keep
 LEAST_LATE_NS: Final = 10_000
 """A rank that comes less than this after the one before it is not late: somebody is always last."""
 
-CAUSES: Final = ("compute_ns", "comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns")
+CAUSES: Final = ("began_ns", "compute_ns", "comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns")
 
 
 def waits(context: Context) -> pd.DataFrame:
@@ -67,22 +67,26 @@ def late_to(rows: pd.DataFrame) -> pd.DataFrame:
 def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
     """Return for each collective of `rows` by how much the late rank's lead-up was longer, part by part.
 
-    One row a collective with the columns of `CAUSES` (the late rank's part less the median of the
-    others'), and phase, module, op, op_ns of the late rank's lead-up. Empty where no lead-ups are on record.
+    One row a collective with the columns of `CAUSES`, each the late rank's part less the median of the
+    others' (began_ns: when the lead-up began, which differs where the step itself began late), and phase,
+    module, op and op_ns of the late rank's lead-up. Empty where no lead-ups are on record.
     """
     leadups = context.leadups
     if leadups.empty or rows.empty:
-        return pd.DataFrame()
+        return keep(rows, np.zeros(len(rows), dtype=bool))
     place = context.collectives.groupby("rank").cumcount()
     keyed = rows[["rank", "match_id", "late_rank", "late_ns"]].assign(index=place.loc[rows.index])
-    told = leadups[["rank", "index", *CAUSES, "phase", "module", "op", "op_ns"]]
+    began = context.clocks.corrected(
+        leadups["rank"].to_numpy(dtype=np.int64), leadups["since_ns"].to_numpy(dtype=np.int64)
+    )
+    told = leadups.assign(began_ns=began)[["rank", "index", *CAUSES, "phase", "module", "op", "op_ns"]]
     joined = keyed.merge(told, on=["rank", "index"], how="inner")
     is_late = (joined["rank"] == joined["late_rank"]).to_numpy(dtype=bool)
     causes = list(CAUSES)
+    joined["began_ns"] -= joined["began_ns"].min()  # medians are floats: keep the numbers small
     joined[causes] = joined[causes].astype("float64")
     others = joined[~is_late].groupby("match_id")[causes].median()
     late = keep(joined, is_late).set_index("match_id")
-    late = keep(late, late.index.isin(others.index)).copy()
-    late[causes] = late[causes] - others.loc[late.index]
-    table: pd.DataFrame = late
-    return table
+    late = keep(late, late.index.isin(others.index))
+    longer: pd.DataFrame = late.assign(**(late[causes] - others.loc[late.index]))
+    return longer

@@ -109,7 +109,7 @@ def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
     all_unsized = slots["unsized"].all().to_numpy()
     one_type = (low["dtype"] == high["dtype"]).to_numpy() | ~slots["by_order"].any().to_numpy()
     agrees = present & one_op & one_size & one_type & (~unsized | all_unsized)
-    differs = ~one_op | (~one_size & ~unsized & ~slots["uneven"].all().to_numpy())
+    differs = ~one_op | ~one_type | (~one_size & ~unsized & ~slots["uneven"].all().to_numpy())
     at = facts["slot_id"].to_numpy()
     return agrees[at], (differs | ~present)[at]
 
@@ -125,6 +125,18 @@ def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
     )
     lopsided: Bools = joined["lopsided"].to_numpy(dtype=bool)
     return lopsided
+
+
+def _disputed(work: pd.DataFrame, suspect: Bools) -> Bools:
+    """Return for each row matched by order whether its group and step hold any disagreement.
+
+    Windows that are cut may have equal counts by chance: what then agrees by its place proves nothing.
+    """
+    places = work[["group_id", "step"]].assign(suspect=suspect)
+    of_place = places.groupby(["group_id", "step"], dropna=False)["suspect"]
+    by_order = work["by_order"].to_numpy(dtype=bool)
+    disputed: Bools = of_place.transform("any").to_numpy(dtype=bool) & by_order
+    return disputed
 
 
 def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int, ...]]) -> Bools:
@@ -155,6 +167,8 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     work = _slots(rows)
     agrees, suspect = _agreement(work, expected)
     lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
+    if ledger.run.source == "trace":
+        lopsided |= _disputed(work, suspect)
     agrees &= ~lopsided
     group_of = work["group_id"].to_numpy(dtype=np.int64)
     slot_of = work["slot_id"].to_numpy(dtype=np.int64)

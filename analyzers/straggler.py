@@ -10,6 +10,7 @@ import pandas as pd
 from shardtoll.analyzers import late_remedies
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import CAUSES, LEAST_LATE_NS, excess, late_to, waits
+from shardtoll.analyzers.step_excess import step_excess
 from shardtoll.analyzers.tally import Line, keep, tally, text
 from shardtoll.analyzers.words import duration, percent, ranks, times
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Where
@@ -115,6 +116,8 @@ def _cause(context: Context, late: pd.DataFrame) -> tuple[tuple[Evidence, ...], 
     if table.empty:
         return (), Where(), None
     sums = {name: float(table[name].sum()) / len(context.steps) for name in CAUSES}
+    # Whole steps come first: lead-ups of collectives behind compute mislead (see step_excess).
+    sums = step_excess(context, late) or sums
     order = sorted(sums, key=lambda name: -sums[name])
     parts = tuple(
         Evidence(f"longer {late_remedies.WORDS[name]}, a step", round(sums[name]), "ns")
@@ -125,6 +128,8 @@ def _cause(context: Context, late: pd.DataFrame) -> tuple[tuple[Evidence, ...], 
         return (), Where(), None
     first = order[0]
     clause = f"it spends {duration(sums[first])} longer {late_remedies.WORDS[first]} than the others"
+    if first == "began_ns":
+        clause = f"it begins its step {duration(sums[first])} after the others"
     if first != "compute_ns":
         return parts, Where(), clause
     longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))

@@ -1,0 +1,152 @@
+"""Lost time by reason: what each finding bills, and that a clean program raises none."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Group, Stall
+from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of, step
+
+
+def stall(kind, lost, rank=0, number=0, **given):
+    values = {"name": "", "phase": "forward", "count": 1, "total_ns": lost} | given
+    return Stall(step=number, rank=rank, kind=kind, lost_ns=lost, **values)
+
+
+def found(kind, stalls, **given):
+    return [f for f in run(ledger(stalls=stalls, **given)).findings if f.kind == kind]
+
+
+def evidence(finding):
+    return {item.label: item.value for item in finding.evidence}
+
+
+KINDS = [
+    ("data", "data-stall"),
+    ("host-sync", "host-sync"),
+    ("copy", "transfer-stall"),
+    ("bubble", "pipeline-bubble"),
+    ("recompute", "recompute"),
+]
+
+
+@pytest.mark.parametrize(("kind", "named"), KINDS)
+def test_the_toll_is_the_mean_over_steps_on_the_worst_rank(kind, named):
+    stalls = [stall(kind, 4 * MS), stall(kind, 8 * MS, rank=1), stall(kind, 2 * MS, rank=1, number=1)]
+    steps = [step(number, rank) for number in (0, 1) for rank in (0, 1)]
+    (finding,) = found(named, stalls, steps=steps)
+    assert finding.toll_ns == 5 * MS
+    assert finding.ranks == (0, 1)
+    assert evidence(finding)["worst rank"] == 1
+    assert finding.remedy.text
+    assert finding.remedy.code
+
+
+@pytest.mark.parametrize(("kind", "named"), KINDS)
+def test_below_a_hundredth_of_the_step_there_is_no_finding(kind, named):
+    assert found(named, [stall(kind, 990 * US)]) == []
+    assert found(named, [stall(kind, 1 * MS)]) != []
+    assert found(named, [stall(kind, 9 * MS, number=7)]) == []
+
+
+def test_severity_follows_the_share():
+    assert [f.severity for f in found("data-stall", [stall("data", 4 * MS)])] == ["info"]
+    assert [f.severity for f in found("data-stall", [stall("data", 5 * MS)])] == ["warning"]
+
+
+def test_waits_are_told_apart_by_line_and_their_number_is_not_rounded_up():
+    stalls = [
+        stall("host-sync", 12 * MS, name="cudaStreamSynchronize", source="train.py:7 (step)", count=3),
+        stall("host-sync", 8 * MS, name="cudaMemcpyAsync", source="train.py:9 (step)", count=1),
+    ]
+    steps = [step(number) for number in range(3)]
+    first, second = found("host-sync", stalls, steps=steps)
+    assert (first.toll_ns, first.count) == (4 * MS, 1)
+    assert "around cudaStreamSynchronize, once a step, in forward at train.py:7 (step)" in first.title
+    assert second.count == 0
+    assert "less than once a step" in second.title
+
+
+def test_copies_say_their_bytes_and_pageable_memory():
+    (finding,) = found(
+        "transfer-stall", [stall("copy", 9 * MS, name="Memcpy HtoD (Pageable -> Device)", bytes=10**6)]
+    )
+    assert finding.bytes == 10**6
+    assert "1 MB in all" in finding.title
+    assert finding.remedy.text.startswith("Pageable memory")
+
+
+def test_recompute_claims_no_saving_and_names_modules():
+    (finding,) = found("recompute", [stall("recompute", 9 * MS, phase="recompute", module="blocks.0")])
+    assert finding.saving_ns is None
+    assert evidence(finding)["in blocks.0, all ranks and steps"] == 9 * MS
+
+
+def test_the_bubble_is_held_against_the_ideal_one():
+    about = run_of(4, mesh={"pp": 4})
+    sends = [
+        collective(rank=rank, op="send", root=rank + 1, group="pp", mesh_dim="pp", group_size=4, seq=n)
+        for rank in (0, 1, 2)
+        for n in range(12)
+    ]
+    groups = (Group("pp", (0, 1, 2, 3), "pp"),)
+    stalls = [stall("bubble", 30 * MS, rank=rank) for rank in range(4)]
+    given = {"collectives": sends, "run": about, "groups": groups, "stalls": stalls}
+    (finding,) = (f for f in run(ledger(**given)).findings if f.kind == "pipeline-bubble")
+    # Stage 0 sends 12 times: 12 micro-batches, 3 / 15 of the 100 ms step.
+    assert evidence(finding)["ideal bubble, share of the step"] == 0.2
+    assert (finding.toll_ns, finding.saving_ns) == (30 * MS, 10 * MS)
+    (unknown,) = found("pipeline-bubble", stalls, run=run_of(4))
+    assert unknown.saving_ns is None
+
+
+def test_unclassified_and_host_idle_time_are_no_findings():
+    found_kinds = {
+        f.kind for f in run(ledger(stalls=[stall("host", 9 * MS), stall("unclassified", 9 * MS)])).findings
+    }
+    assert found_kinds.isdisjoint({named for _, named in KINDS})
+
+
+GPU = run_of(8, device="NVIDIA H100 80GB HBM3", backend="nccl", source="trace")
+TWO = (Group("a", tuple(range(8))), Group("b", (0, 1)))
+
+
+def pair(**second):
+    first = collective(group="a", group_size=8, seq=1, start_ns=10 * MS, issue_ns=1 * MS, duration_ns=6 * MS,
+                       exposed_ns=6 * MS, stream=7, message_bytes=5_000_000)  # fmt: skip
+    other = {"group": "b", "group_size": 2, "seq": 1, "start_ns": 16 * MS + 10 * US, "issue_ns": 2 * MS,
+             "duration_ns": 4 * MS, "exposed_ns": 4 * MS, "stream": 9, "message_bytes": 3_000_000}  # fmt: skip
+    return [first, collective(**(other | second))]
+
+
+def serialized(rows):
+    steps = [step()]
+    return [
+        f
+        for f in run(ledger(rows, run=GPU, groups=TWO, steps=steps)).findings
+        if f.kind == "serialized-collectives"
+    ]
+
+
+def test_collectives_of_two_groups_in_a_row_could_run_side_by_side():
+    (finding,) = serialized(pair())
+    assert (finding.toll_ns, finding.confidence) == (4 * MS, "possible")
+    assert "right after all_reduce on group a" in finding.title
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"group": "a", "group_size": 8, "seq": 2},
+        {"exposed_ns": 2 * MS},
+        {"start_ns": 17 * MS},
+        {"issue_ns": 16 * MS + 5 * US},
+        {"stream": None},
+        {"message_bytes": 5_000_000},
+        {"message_bytes": 625_000},
+    ],
+    ids=["same group", "hidden", "later", "asked for later", "no stream", "same message", "its shard"],
+)
+def test_what_could_not_run_side_by_side_is_left_alone(second):
+    assert serialized(pair(**second)) == []
