@@ -44,12 +44,16 @@ _TS: Final = re.compile(rb'("ts": ?)(\d+)')
 _ID_STEP: Final = 10_000_000
 
 _BASELINE: Final = """
-import json, resource, sys, time
+import json, sys, time
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+    return status("VmRSS")
 def added(before):
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return status("VmHWM") - before
 """
+"""Not ru_maxrss: a process inherits that from the one that started it."""
 
 _HTA: Final = (
     _BASELINE
@@ -68,6 +72,7 @@ print(json.dumps({"s": took, "bytes": added(before), "overlap": float(found.iloc
 _OURS: Final = (
     _BASELINE
     + """
+import pandas  # pyarrow imports it as soon as it is handed a numpy array, so it belongs to the imports
 from shardtoll.profiler.traces.kernels import load_table
 from shardtoll.profiler.traces.rank import rank_ledger
 from shardtoll.profiler.traces.read import read_trace

@@ -20,7 +20,7 @@ INPUT_BYTES: Final = 256 << 10
 RATIO_LIMIT: Final = 200
 """Traces shrink 10- to 30-fold. A file that grows more than this is a bomb, or no trace."""
 
-RATIO_FROM_BYTES: Final = 256 << 20
+RATIO_FROM_BYTES: Final = 128 << 20
 """Below this size the ratio does not matter."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
