@@ -26,9 +26,11 @@ _TELLING: Final = re.compile(
 _FRAME: Final = re.compile(r"^(?P<file>[^<>()][^()]*)\((?P<line>\d+)\): (?P<function>.+)$")
 _MODULE: Final = re.compile(r"^nn\.Module: (\w+)$")
 _LIBRARIES: Final = frozenset(
-    ("torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate", "lightning")
-    + ("pytorch_lightning", "deepspeed", "apex", "triton", "timm", "fairscale", "diffusers")
-    + ("peft", "datasets", "shardtoll")
+    (
+        *("torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate", "lightning"),
+        *("pytorch_lightning", "deepspeed", "apex", "triton", "timm", "fairscale", "diffusers"),
+        *("peft", "datasets", "shardtoll"),
+    )
 )
 """Folders of packages whose frames are not the user's own."""
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtoll.profiler.traces.gloo import spans
 from shardtoll.profiler.traces.kernels import KernelTable
-from shardtoll.profiler.traces.link import Linked, Linker, layers_of, spans
+from shardtoll.profiler.traces.link import Linked, Linker
 from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE, Busy, Split, split
 from shardtoll.profiler.traces.stacks import merged
 from shardtoll.profiler.traces.steps import Steps, find_steps, launches, owners, recorded
-from shardtoll.profiler.traces.trace import I64, Trace
+from shardtoll.profiler.traces.trace import I64, KERNEL, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,16 @@ def work_out(trace: Trace, table: KernelTable) -> Facts:
     compute = busy(COMPUTE) if has_device else host_compute(trace, steps)
     layers = (compute, row_times(rows), busy(LOOKALIKE), busy(MOVE))
     return Facts(trace, steps, layer, launch, owner, rows, split(layers, steps, *recorded(trace)), has_device)
+
+
+def layers_of(trace: Trace, table: KernelTable) -> I64:
+    """Return the layer of each piece of device work, as `split` numbers them."""
+    number = {"compute": COMPUTE, "communication": COMM, "lookalike": LOOKALIKE}
+    kinds = np.zeros(len(trace.names), np.int64)
+    kernels = trace.device.kind == KERNEL
+    for name in np.unique(trace.device.name[kernels]).tolist():
+        kinds[name] = number[table.classify(trace.names[name]).what]
+    return np.where(kernels, kinds[trace.device.name] if len(kinds) else 0, MOVE)
 
 
 def row_times(rows: list[Linked]) -> Busy:

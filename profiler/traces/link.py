@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
 from shardtoll.profiler.traces.comms import BACKENDS, op_of
 from shardtoll.profiler.traces.kernels import KernelTable
+from shardtoll.profiler.traces.said import NOTHING, added, filled, said
 from shardtoll.profiler.traces.stacks import nests_of, paths
-from shardtoll.profiler.traces.steps import Steps
-from shardtoll.profiler.traces.trace import KERNEL, CommArgs, HostWork, Trace
-
-NOTHING: Final = CommArgs()
-_FIELDS: Final = tuple(item.name for item in fields(CommArgs))
+from shardtoll.profiler.traces.trace import CommArgs, Trace
 
 
 @dataclass(slots=True)
@@ -48,37 +44,6 @@ class Linked:
     """Whether other kernels carried the same collective, so that its size is not this kernel's."""
     label: str | None = None
     """Name of the annotation, as `nccl:send 0->1`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """Events on the host that describe a collective, in order of start."""
-
-    start_ns: np.ndarray[tuple[int], np.dtype[np.int64]]
-    end_ns: np.ndarray[tuple[int], np.dtype[np.int64]]
-    thread: np.ndarray[tuple[int], np.dtype[np.int32]]
-    external: list[int]
-    comm: list[int]
-    name: list[int]
-
-
-def said(trace: Trace) -> Said:
-    """Return operators and annotations that describe a collective."""
-    wanted = np.array(
-        [name.startswith(BACKENDS) or name == "record_param_comms" for name in trace.names], bool
-    )
-    parts: list[tuple[HostWork, np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
-    for work in (trace.ops, trace.annotations):
-        named = wanted[work.name] if len(work.name) else np.zeros(0, bool)
-        parts.append((work, np.flatnonzero(named | (work.comm >= 0))))
-    columns = {
-        key: np.concatenate([getattr(work, key)[rows] for work, rows in parts])
-        for key in ("start_ns", "end_ns", "thread", "external", "comm", "name")
-    }
-    order = np.lexsort((-columns["end_ns"], columns["start_ns"]))
-    sorted_columns = {key: column[order] for key, column in columns.items()}
-    lists = {key: sorted_columns[key].tolist() for key in ("external", "comm", "name")}
-    return Said(sorted_columns["start_ns"], sorted_columns["end_ns"], sorted_columns["thread"], **lists)
 
 
 class Linker:
@@ -110,7 +75,7 @@ class Linker:
                 continue
             op = op or its_op
             label = label or (name if name.startswith(BACKENDS) else None)
-            args = _filled(args, more)
+            args = filled(args, more)
         return op, args, label
 
     def link(self, works: Sequence[int], launch: Sequence[int], owner: Sequence[int]) -> list[Linked]:
@@ -213,7 +178,7 @@ class Linker:
                 else 0
             )
             key = (op, args.group, args.ranks, args.dtype, peer)
-            kinds[key] = _added(kinds[key], args) if key in kinds else args
+            kinds[key] = added(kinds[key], args) if key in kinds else args
             issue.setdefault(key, int(self.said.start_ns[number]))
             op_at[key] = op
         return [
@@ -224,71 +189,3 @@ class Linker:
 
 def _or_none(number: int) -> int | None:
     return number if number >= 0 else None
-
-
-def _filled(args: CommArgs, more: CommArgs) -> CommArgs:
-    """Return `args` with what it leaves open taken from `more`."""
-    if args == NOTHING:
-        return more
-    missing = {name: getattr(more, name) for name in _FIELDS if getattr(args, name) is None}
-    return replace(args, **missing)
-
-
-def _added(args: CommArgs, more: CommArgs) -> CommArgs:
-    """Return args of two coalesced collectives as one: sizes added, unknown where one is unknown."""
-
-    def total(a: int | None, b: int | None) -> int | None:
-        return None if a is None or b is None else a + b
-
-    return replace(
-        args,
-        in_elements=total(args.in_elements, more.in_elements),
-        out_elements=total(args.out_elements, more.out_elements),
-        dims=None if args.dims is None or more.dims is None else (*args.dims, *more.dims),
-        types=None if args.types is None or more.types is None else (*args.types, *more.types),
-    )
-
-
-def layers_of(trace: Trace, table: KernelTable) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the layer of each piece of device work, as `split` numbers them."""
-    number = {"compute": 0, "communication": 1, "lookalike": 2}
-    kinds = np.zeros(len(trace.names), np.int64)
-    kernels = trace.device.kind == KERNEL
-    for name in np.unique(trace.device.name[kernels]).tolist():
-        kinds[name] = number[table.classify(trace.names[name]).what]
-    return np.where(kernels, kinds[trace.device.name] if len(kinds) else 0, 3)
-
-
-def spans(trace: Trace, steps: Steps) -> list[Linked]:
-    """Return a row for each gloo span, linked to the `c10d::` operator that asked for it.
-
-    The spans name no operator. Requests of one op run in the order in which they were made, so the
-    earliest request still open that lies before a span is taken as its own.
-    """
-    names = trace.names
-    notes, ops = trace.annotations, trace.ops
-    gloo = {number for number, name in enumerate(names) if name.startswith("gloo:")}
-    asks = {
-        number: op for number, name in enumerate(names) if name.startswith("c10d::") and (op := op_of(name))
-    }
-    waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for row in np.flatnonzero(np.isin(ops.name, list(asks))).tolist():
-        waiting[asks[int(ops.name[row])]].append((int(ops.start_ns[row]), int(ops.thread[row])))
-    for found in waiting.values():
-        found.sort(reverse=True)
-    rows = np.flatnonzero(np.isin(notes.name, list(gloo)))
-    rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
-    made = []
-    for row in rows.tolist():
-        name, comm, start_ns = int(notes.name[row]), int(notes.comm[row]), int(notes.start_ns[row])
-        op = op_of(names[name])
-        open_asks = waiting[op or ""]
-        asked = open_asks.pop() if open_asks and open_asks[-1][0] <= start_ns else None
-        issue_ns, thread = asked or (start_ns, int(notes.thread[row]))
-        owner = int(steps.at(np.array([issue_ns]))[0])
-        args = trace.comm_args[comm] if comm >= 0 else NOTHING
-        made.append(
-            Linked(start_ns, int(notes.end_ns[row]), owner, name, None, op, args, issue_ns, thread, "span")
-        )
-        made[-1].label = names[name]
-    return made

@@ -55,16 +55,26 @@ class Build:
         return -1 if args is None else self.comm.setdefault(args, len(self.comm))
 
     def work(
-        self, name: str, start: int, end: int, *, launch: int | None = None, stream: int = 7, kind: int = KERNEL,
-        args: CommArgs | None = None, external: int = -1, size: int = -1, thread: int = 0, call: str = "cudaLaunchKernel",
-    ) -> Build:  # fmt: skip
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        launch: int | None = None,
+        stream: int = 7,
+        kind: int = KERNEL,
+        args: CommArgs | None = None,
+        external: int = -1,
+        size: int = -1,
+        thread: int = 0,
+    ) -> Build:
         """Device work, and its launch call of 1 ns at `launch` if given."""
         self.correlation += 1
         self.rows["device"].append(
             (start, end, self.name(name), kind, 0, stream, self.correlation, external, size, self.args(args))
         )
         if launch is not None:
-            self.call(call, launch, launch + 1, thread=thread, correlation=self.correlation)
+            self.call("cudaLaunchKernel", launch, launch + 1, thread=thread, correlation=self.correlation)
         return self
 
     def copy(self, name: str, start: int, end: int, size: int = 64, **more: Any) -> Build:
@@ -110,6 +120,13 @@ class Build:
         hosts = [HostWork(**columns(table, _HOST)) for table in ("calls", "ops", "notes", "frames")]
         times = [time for rows in self.rows.values() for row in rows for time in row[:2]]
         return Trace(
-            self.meta, list(self.names), [("1", str(at)) for at in range(4)], DeviceWork(**columns("device", _DEVICE)),
-            *hosts, list(self.comm), min(times, default=0), max(times, default=0), len(times) // 2,
-        )  # fmt: skip
+            self.meta,
+            list(self.names),
+            [("1", str(at)) for at in range(4)],
+            DeviceWork(**columns("device", _DEVICE)),
+            *hosts,
+            list(self.comm),
+            min(times, default=0),
+            max(times, default=0),
+            len(times) // 2,
+        )

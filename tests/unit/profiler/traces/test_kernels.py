@@ -11,7 +11,7 @@ OURS = load_table()
 @pytest.mark.parametrize(
     ("name", "library", "op"),
     [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "nccl", "all_reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", "nccl", "all_reduce"),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "nccl", "all_gather"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...)", "nccl", "reduce_scatter"),
         ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*)", "nccl", "broadcast"),
@@ -26,7 +26,7 @@ OURS = load_table()
         ("void dpsk::ep::internode::cached_notify<true>(...)", "deepep", None),
         ("void deep_ep::internode_ll::dispatch<true, false, 7168>(...)", "deepep", "all_to_all"),
         ("void deep_ep::intranode::barrier<8>(int**, int)", "deepep", "barrier"),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(...)", "symm_mem", "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<float, 16>(...)", "symm_mem", "all_reduce"),
         ("void one_shot_all_reduce_kernel<float, 16, 8, true>(...)", "symm_mem", "all_reduce"),
         ("void two_shot_all_reduce_kernel_inplace<float, 16>(...)", "symm_mem", "all_reduce"),
         ("multimem_all_gather_kernel<16>(char*)", "symm_mem", "all_gather"),

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardtoll.profiler.traces.facts import layers_of
+from shardtoll.profiler.traces.gloo import spans
 from shardtoll.profiler.traces.kernels import load_table
-from shardtoll.profiler.traces.link import Linker, layers_of, spans
+from shardtoll.profiler.traces.link import Linker
 from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.steps import find_steps, launches
 from shardtoll.profiler.traces.trace import CommArgs
@@ -55,7 +57,7 @@ def test_external_id():
 
 
 def test_the_launch_inside_an_annotation():
-    """As in traces of old: the operator says nothing, the annotation around the launch has name and shapes."""
+    """As in traces of old: the operator says nothing, the annotation has name and shapes."""
     shapes = CommArgs(dims=((8, 4),), types=("float",))
     build = Build().op("record_param_comms", 0, 9).note("nccl:all_to_all", 1, 8, args=shapes)
     row = only(build.work(SEND_RECV, 20, 30, launch=5))

@@ -13,9 +13,16 @@ TABLE = load_table()
 MESH = GroupInfo("7", (0, 2), 2, "mesh_tp")
 WORLD = GroupInfo("0", (0, 1, 2, 3), 4, "default_pg")
 FULL = CommArgs(
-    name="_allgather_base", dtype="BFloat16", in_elements=10, out_elements=20, group="7", group_size=2, ranks=(0, 2),
-    group_description="mesh_tp", seq=41,
-)  # fmt: skip
+    name="_allgather_base",
+    dtype="BFloat16",
+    in_elements=10,
+    out_elements=20,
+    group="7",
+    group_size=2,
+    ranks=(0, 2),
+    group_description="mesh_tp",
+    seq=41,
+)
 
 
 def ledger(build):
@@ -40,8 +47,9 @@ def test_a_row_of_the_newest_schema():
     (row,) = made.tables["collectives"].to_pylist()
     assert {key: value for key, value in row.items() if value is not None and key != "kernel"} == {
         "step": 5, "rank": 0, "group": "7", "group_size": 2, "mesh_dim": "tp", "seq": 41, "op": "all_gather",
-        "dtype": "bfloat16", "message_bytes": 40, "wire_bytes": 20, "issue_ns": 4, "start_ns": 20, "duration_ns": 30,
-        "exposed_ns": 30, "phase": "other", "caused_by_op": "c10d::_allgather_base_", "stream": 13,
+        "dtype": "bfloat16", "message_bytes": 40, "wire_bytes": 20, "issue_ns": 4, "start_ns": 20,
+        "duration_ns": 30, "exposed_ns": 30, "phase": "other", "stream": 13,
+        "caused_by_op": "c10d::_allgather_base_",
     }  # fmt: skip
     assert made.run.mesh == {"tp": 2}
     assert [(group.name, group.ranks, group.mesh_dim) for group in made.groups] == [

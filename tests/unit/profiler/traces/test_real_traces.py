@@ -140,7 +140,7 @@ def test_how_kernels_were_linked(traces, name, how, ops, sizes):
     [(FILES[0], 21, 21), (FILES[4], 1, 1), (FILES[5], 12, 12), (FILES[1], 0, 75)],
 )
 def test_later_sources_alone_find_the_same(traces, name, by_external, by_launch):
-    """`External id`, and the launch's surroundings, each name the collective without the kernel's own args."""
+    """`External id`, and what is around the launch, each name it without the kernel's own args."""
     trace, ledger = told(one(traces, name))
     bare = dataclasses.replace(trace.device, comm=np.full_like(trace.device.comm, -1))
     external = dataclasses.replace(trace, device=bare)

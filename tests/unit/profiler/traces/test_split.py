@@ -64,7 +64,7 @@ def test_equals_a_count_of_every_nanosecond(works, shape):
         else:
             parts[owner, layer] += 1
             starts.setdefault(owner, at)
-    late = [at for at in range(END, windows[1][1])]
+    late = range(END, windows[1][1])
     parts[1, IDLE] += sum(windows[1][0] <= at for at in late)
     parts[0, IDLE] += sum(at < windows[0][1] for at in late)
     parts[NONE, IDLE] += sum(windows[0][1] <= at < windows[1][0] for at in late)

@@ -163,13 +163,17 @@ def test_unclassified_work_by_name():
 
 
 spans = st.tuples(st.integers(0, 90), st.integers(0, 20))
+KERNELS = (GEMM, ALL_REDUCE, "my_allgather", "copy")
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(spans, st.sampled_from([GEMM, ALL_REDUCE, "my_allgather", "copy"]), st.integers(0, 99))),
-    st.lists(spans, max_size=3), st.lists(spans, max_size=3), st.lists(spans, max_size=2), st.integers(10, 90),
-)  # fmt: skip
+    st.lists(st.tuples(spans, st.sampled_from(KERNELS), st.integers(0, 99))),
+    st.lists(spans, max_size=3),
+    st.lists(spans, max_size=3),
+    st.lists(spans, max_size=2),
+    st.integers(10, 90),
+)
 def test_idle_kinds_and_layers_add_up_exactly(works, fetches, waits, pipes, cut):
     build = Build().note("ProfilerStep#0", 0, cut).note("ProfilerStep#1", cut + 2, 100)
     for (start, length), name, launch in works:

@@ -1,0 +1,76 @@
+"""The table of collectives of one rank, made by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shardtoll.ledger.tables import SCHEMAS
+from shardtoll.ledger.volume import wire_bytes
+from shardtoll.profiler.traces.causes import Cause
+from shardtoll.profiler.traces.comms import UNKNOWN, dtype_in, message_bytes, peer_of
+from shardtoll.profiler.traces.facts import Facts
+from shardtoll.profiler.traces.groups import Placed
+
+_ROOTED: Final = ("reduce", "gather", "scatter")
+"""Ops whose root sends other bytes than the rest."""
+
+
+def step_number(facts: Facts, place: int) -> int | None:
+    """Return the step of that place; None for what lies outside every step."""
+    return None if place == facts.steps.none else facts.steps.numbers[place]
+
+
+def collectives(
+    facts: Facts, rank: int, epoch_ns: int, placed: Sequence[Placed], causes: Sequence[Cause]
+) -> pa.Table:
+    """Return the table of collectives, one row for each of `facts.rows`."""
+    exposed = facts.split.exposed_ns.tolist()
+    rows: list[tuple[Any, ...]] = []
+    for row, place, cause, exposed_ns in zip(facts.rows, placed, causes, exposed, strict=True):
+        op = row.op or UNKNOWN
+        size = None if row.shared and op != "barrier" else message_bytes(op, row.args, place.size)
+        peer = peer_of(op, row.args, rank, row.label, place.ranks)
+        wire = None if place.size is None else wire_bytes(op, size, place.size, is_root=peer == rank)
+        wire = None if peer is None and op in _ROOTED else wire
+        rows.append(
+            (
+                step_number(facts, row.owner),
+                rank,
+                place.name,
+                place.size or 1,
+                place.mesh_dim,
+                row.args.seq,
+                op,
+                dtype_in(row.args)[0],
+                size,
+                wire,
+                None if row.issue_ns is None else row.issue_ns - epoch_ns,
+                row.start_ns - epoch_ns,
+                row.end_ns - row.start_ns,
+                exposed_ns,
+                cause.phase,
+                cause.op,
+                cause.module,
+                cause.source,
+                peer,
+                row.stream,
+                facts.trace.names[row.kernel],
+            )
+        )
+    columns = dict(zip(_FILLED, zip(*rows, strict=True), strict=True)) if rows else {}
+    schema = SCHEMAS["collectives"]
+    arrays = [
+        pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(rows), item.type)
+        for item in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+_FILLED: Final = (
+    *("step", "rank", "group", "group_size", "mesh_dim", "seq", "op", "dtype", "message_bytes", "wire_bytes"),
+    *("issue_ns", "start_ns", "duration_ns", "exposed_ns", "phase", "caused_by_op", "module", "source"),
+    *("root", "stream", "kernel"),
+)
