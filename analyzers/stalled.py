@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,9 @@ LEAST_SHARE: Final = 0.01
 """Share of the step from which lost time is worth a finding: noise is 1 to 4 % of a step."""
 
 WARNING_SHARE: Final = 0.05
+NAMED: Final = 0.1
+"""Part of what the worst rank loses from which another rank is named too: all lose a little at a start."""
+
 NAMES_SHOWN: Final = 5
 VALUES: Final = ("lost_ns", "count", "total_ns", "bytes")
 
@@ -48,15 +51,18 @@ def lost(context: Context, kind: str, columns: Sequence[str] = ()) -> list[Lost]
     if rows.empty or not context.step_ns:
         return []
     result = tally(rows, ("all", *columns), VALUES, context.steps)
-    found = [
-        Lost(
-            line,
-            keep(rows, np.asarray(result.code == line.code)),
-            context.share(line.figures["lost_ns"]) or 0.0,
-        )
-        for line in result.lines
-    ]
+    found = []
+    for line in result.lines:
+        here = keep(rows, np.asarray(result.code == line.code))
+        share = context.share(line.figures["lost_ns"]) or 0.0
+        found.append(Lost(replace(line, ranks=_losers(here)), here, share))
     return sorted((one for one in found if one.share >= LEAST_SHARE), key=lambda one: -one.lost_ns)
+
+
+def _losers(rows: pd.DataFrame) -> tuple[int, ...]:
+    """Return the ranks that lose at least `NAMED` of what the worst one loses."""
+    each = rows.groupby("rank")["lost_ns"].sum()
+    return tuple(int(rank) for rank in each.index[each >= NAMED * each.max()])
 
 
 def often(count: int | None) -> str:
