@@ -32,11 +32,11 @@ def with_trace(own: Ledger, tracer: Tracer, folder: Path) -> Ledger:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         log.warning("shardtoll: rank %d: the trace cannot be used (%s)", rank, reason)
         joined = _noted(own, rank, f"the trace of rank {rank} cannot be used ({reason})")
-    if tracer.failed_steps:
-        steps = sorted(tracer.failed_steps)
+    for reason in sorted(set(tracer.failed_steps.values())):
+        steps = sorted(step for step, why in tracer.failed_steps.items() if why == reason)
         more = f" and {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
         shown = ", ".join(map(str, steps[:_SHOWN]))
-        text = f"rank {rank}: another profiler ran, these steps are not traced: {shown}{more}"
+        text = f"rank {rank}: {reason}, these steps are not traced: {shown}{more}"
         joined = _noted(joined, rank, text)
     try:
         rewrite_tables(folder, own, joined)

@@ -20,7 +20,7 @@ from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
-from shardtoll.profiler.live.tracing import Tracer
+from shardtoll.profiler.live.tracing import MOST_OPERATORS, Tracer
 
 _SHORT_DTYPES = {
     torch.float32: "f32",
@@ -61,6 +61,8 @@ class Recorder:
         self.spans = SpanRecorder()
         self.tracer: Tracer | None = None
         """Traces the first steps, where that was asked for."""
+        self._early_spans: list[RawSpan] = []
+        """Spans of the region up to where its recording was given up."""
         self._threads: dict[int, str] = {}
         self._results: dict[int, int] = {}
         self._drained_task = -1
@@ -108,6 +110,7 @@ class Recorder:
     def drop(self) -> None:
         """Give up the region without rows; used when capture stops."""
         self.region = None
+        self._early_spans = []
         if self.tracer is not None and self.tracer.recording:
             self.tracer.drop()
         else:
@@ -117,7 +120,17 @@ class Recorder:
         if self.tracer is not None and self.tracer.recording:
             # The gradient check's own work is no part of the step, but the trace cannot know that.
             return self.tracer.end(region.step, whole=not region.excluded)
-        return self.spans.stop()
+        early, self._early_spans = self._early_spans, []
+        late = self.spans.stop()
+        return None if late is None else early + late
+
+    def _bound_trace(self, region: Region) -> None:
+        """Give up the trace of a step so long that its recording would fill the memory."""
+        if self.tracer is None or not self.tracer.recording or len(region.operators) <= MOST_OPERATORS:
+            return
+        self._early_spans = self.tracer.give_up(region.step) or []
+        if self.host_times:
+            self.spans.start()
 
     def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
         if not self.host_times:
@@ -163,6 +176,7 @@ class Recorder:
     def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
         """Note that the collective has been handed over."""
         assert self.region is not None
+        self._bound_trace(self.region)
         number = self.groups.sequence_number(call.group)
         pending.growth = 0 if number is None else pending.growth + number
         pending.seq = number
@@ -202,6 +216,7 @@ class Recorder:
     ) -> None:
         """Note a matmul-like operator that has run (or, on an accelerator, was launched)."""
         assert self.region is not None
+        self._bound_trace(self.region)
         place, cause = self.attribution.place(frame)
         self.region.computes.append(
             PendingCompute(

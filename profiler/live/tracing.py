@@ -23,6 +23,10 @@ from shardtoll.ledger.record import Group
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
 
 TRACE_STEPS: Final = 3
+MOST_OPERATORS: Final = 300_000
+"""A step with more is no step that one would trace, and its recording would not fit into memory for long."""
+TOO_LONG: Final = f"over {MOST_OPERATORS:,} operators without session.step()"
+_OTHER_PROFILER: Final = "another profiler ran"
 _GZIP_LEVEL: Final = 3
 _EVENTS: Final = "traceEvents"
 
@@ -39,8 +43,8 @@ class Tracer:
         self._open = False
         self.steps: set[int] = set()
         """Steps that are in the recording whole."""
-        self.failed_steps: set[int] = set()
-        """Steps that could not be traced, because another profiler ran."""
+        self.failed_steps: dict[int, str] = {}
+        """Steps that are not traced and should have been: why."""
 
     @property
     def recording(self) -> bool:
@@ -54,7 +58,7 @@ class Tracer:
             if len(self.steps) >= self._most:
                 return False
             if not self._spans.start(everything=True, device=self._device.type != "cpu"):
-                self.failed_steps.add(step)
+                self.failed_steps[step] = _OTHER_PROFILER
                 return False
             self._open = True
         self._annotation = torch.profiler.record_function(f"ProfilerStep#{step}")
@@ -92,6 +96,19 @@ class Tracer:
         if self._open and self._device.type == "cpu":
             self._stop(keep=False, step=None)
 
+    def give_up(self, step: int | None) -> list[RawSpan] | None:
+        """End tracing for good in the midst of a step that is too long; return the spans so far."""
+        self._leave_annotation()
+        self._most = 0
+        raw = self._stop(keep=False, step=None)
+        for lost in self.steps if self._device.type != "cpu" else ():
+            self.failed_steps[lost] = TOO_LONG
+        if self._device.type != "cpu":
+            self.steps.clear()
+        if step is not None:
+            self.failed_steps[step] = TOO_LONG
+        return raw
+
     def _leave_annotation(self) -> None:
         annotation, self._annotation = self._annotation, None
         if annotation is not None:
@@ -108,7 +125,7 @@ class Tracer:
             self._results.append(result)
         elif result is None:
             lost = {step} if self._device.type == "cpu" and step is not None else set(self.steps)
-            self.failed_steps |= lost
+            self.failed_steps.update(dict.fromkeys(lost, _OTHER_PROFILER))
             self.steps -= lost
         return raw
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from shardtoll.ledger import UsageError, read_run
 from shardtoll.profiler import audit
-from shardtoll.profiler.live import joining, tracing
+from shardtoll.profiler.live import joining, recorder, tracing
 
 D = 8
 
@@ -147,3 +147,20 @@ def test_a_trace_that_cannot_be_written_costs_a_line(tmp_path: Path, monkeypatch
 def test_fewer_than_one_step_cannot_be_traced() -> None:
     with pytest.raises(UsageError, match="trace_steps is 0"):
         audit(trace=True, trace_steps=0)
+
+
+def test_a_step_too_long_to_be_traced_is_recorded_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MOST_OPERATORS", 20)
+    model = nn.Linear(D, D)
+    with audit(model, out=tmp_path, trace=True) as session:
+        for _ in range(10):
+            train(model)
+        assert session._recorder.spans.running
+        assert not session._recorder.tracer.recording
+    ((kind, text),) = notices(session)
+    assert kind == "trace-missing"
+    assert "operators without session.step(), these steps are not traced: 0" in text
+    assert not (tmp_path / "trace.rank00000.json.gz").exists()
+    assert len(session.ledger.tables["steps"]) == 1
