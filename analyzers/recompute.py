@@ -24,9 +24,9 @@ def find(context: Context) -> list[Finding]:
         findings.append(
             finding(
                 one,
-                "recompute",
-                f"activation checkpointing computes again for {costs(one)}, on {ranks(one.line.ranks)}",
-                Remedy(
+                kind="recompute",
+                title=f"activation checkpointing computes again for {costs(one)}, on {ranks(one.line.ranks)}",
+                remedy=Remedy(
                     "If memory is left, checkpoint fewer blocks, or keep the outputs of matmuls and "
                     "attention "
                     "and recompute the cheap rest.",

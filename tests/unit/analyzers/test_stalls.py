@@ -112,12 +112,14 @@ GPU = run_of(8, device="NVIDIA H100 80GB HBM3", backend="nccl", source="trace")
 TWO = (Group("a", tuple(range(8))), Group("b", (0, 1)))
 
 
-def pair(**second):
-    first = collective(group="a", group_size=8, seq=1, start_ns=10 * MS, issue_ns=1 * MS, duration_ns=6 * MS,
-                       exposed_ns=6 * MS, stream=7, message_bytes=5_000_000)  # fmt: skip
-    other = {"group": "b", "group_size": 2, "seq": 1, "start_ns": 16 * MS + 10 * US, "issue_ns": 2 * MS,
-             "duration_ns": 4 * MS, "exposed_ns": 4 * MS, "stream": 9, "message_bytes": 3_000_000}  # fmt: skip
-    return [first, collective(**(other | second))]
+FIRST = {"group": "a", "group_size": 8, "start_ns": 10 * MS, "issue_ns": 1 * MS, "duration_ns": 6 * MS}
+SECOND = {"group": "b", "start_ns": 16 * MS + 10 * US, "issue_ns": 2 * MS, "duration_ns": 4 * MS}
+
+
+def pair(**changed):
+    first = collective(**FIRST, exposed_ns=6 * MS, stream=7, message_bytes=5_000_000)
+    second = SECOND | {"exposed_ns": 4 * MS, "stream": 9, "message_bytes": 3_000_000} | changed
+    return [first, collective(**second)]
 
 
 def serialized(rows):

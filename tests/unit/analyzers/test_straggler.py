@@ -164,8 +164,9 @@ class TestHeadline:
         said = reported(*job([2] * 5)).headline
         assert said == (
             "Rank 2 is late, not the network: rank 0, the slowest, is exposed to communication for 40 ms "
-            "of its 100 ms step (all ranks: 40 % of their steps); 60 % of it is waiting for late ranks (rank 2 is "
-            "last in 5 of 5 collectives), 40 % is moving data at a median busbw of 1.57 GB/s, 1.3 times its floor."
+            "of its 100 ms step (all ranks: 40 % of their steps); 60 % of it is waiting for late ranks "
+            "(rank 2 is last in 5 of 5 collectives), 40 % is moving data at a median busbw of "
+            "1.57 GB/s, 1.3 times its floor."
         )
 
     def test_ranks_in_turns(self):

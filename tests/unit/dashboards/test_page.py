@@ -203,6 +203,13 @@ def test_headline_of_a_clean_report_is_not_an_alarm():
     assert 'class="headline fine"' not in page.render(sample_reports.report())
 
 
+def test_the_analyses_own_sentence_is_text_under_the_headline():
+    said = page.render(replace(sample_reports.report(), headline="<b>Rank 7</b> is late"))
+    assert f'<p class="fault" id="fault">{safe("<b>Rank 7</b> is late")}</p>' in said
+    assert "<b>Rank 7" not in said
+    assert 'id="fault"' not in page.render(sample_reports.report())
+
+
 def test_no_upload_button(ordinary: str):
     script = Seen(ordinary).scripts[2]
     buttons = re.search(r"const buttons = \[(.*?)\]", script)

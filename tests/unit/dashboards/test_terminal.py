@@ -167,3 +167,11 @@ def test_missing_ranks_are_named(capsys: pytest.CaptureFixture[str]):
 def test_report_show_prints_here(capsys: pytest.CaptureFixture[str]):
     sample_reports.report().show(80)
     assert capsys.readouterr().out.startswith("shardtoll  4 of 4 ranks seen")
+
+
+def test_the_analyses_own_sentence_stands_under_the_headline(capsys: pytest.CaptureFixture[str]):
+    report = sample_reports.report()
+    before = shown(report, 200, capsys)
+    after = shown(replace(report, headline="Rank 7 is late, not the network."), 200, capsys)
+    assert "Rank 7 is late" not in before
+    assert after.replace("Rank 7 is late, not the network.\n", "", 1).split() == before.split()
