@@ -114,6 +114,9 @@ def _constant(_text: str) -> None:
     return
 
 
+MENDED: Final = ("utf-8", "surrogateescape")
+"""How bytes become text for the slow decoder, and back, without loss."""
+
 slow_decoder: Final = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_constant)
 """Takes what the fast decoders refuse. Its objects go through `forgive`."""
 
@@ -187,3 +190,10 @@ def whole(value: Mixed, missing: int = -1) -> int:
     else:
         return missing
     return number if -NUMBER_LIMIT < number < NUMBER_LIMIT else missing
+
+
+def unfinished(error: Exception, text: str) -> bool:
+    """Whether a decoder failed only because the text ends."""
+    return isinstance(error, json.JSONDecodeError) and (
+        error.pos >= len(text) - 8 or error.msg.startswith("Unterminated string")
+    )

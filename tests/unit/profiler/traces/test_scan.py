@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.ledger.errors import TraceError
-from shardtoll.profiler.traces import scan as scan_module
+from shardtoll.profiler.traces import window as window_module
 from shardtoll.profiler.traces.scan import Scan
 
 LOOKALIKES = [
@@ -173,7 +173,7 @@ def test_exact_times_are_those_of_the_text() -> None:
 
 
 def test_nothing_waits_in_memory_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "WINDOW_LIMIT", 10_000)
+    monkeypatch.setattr(window_module, "WINDOW_LIMIT", 10_000)
     taken = 0
 
     def endless(filler: bytes) -> Iterator[bytes]:
