@@ -13,7 +13,8 @@ from synthetic_words import Call
 _GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 _MUL: Final = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl"
-    "(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 2ul> >(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
+    "(at::TensorIteratorBase&)::{lambda()#1}, std::array<char*, 2ul> >"
+    "(int, at::native::GeluCUDAKernelImpl, std::array<char*, 2ul>)"
 )
 _LOOKALIKE: Final = "void my_lib::fast_allreduce_push_kernel<__nv_bfloat16>(__nv_bfloat16*, int)"
 _ADAM: Final = (

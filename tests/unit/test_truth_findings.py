@@ -166,6 +166,14 @@ def test_what_the_straggler_costs_is_what_the_others_waited(cause):
     assert finding.toll_ns == pytest.approx(max(waited.values()) / told.spec.steps, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("data-stall", "data"), ("host-sync", "sync"), ("transfer-stall", "copy")]
+)
+def test_lost_time_of_one_rank_names_that_rank_only(kind, cause):
+    finding = _one(found(kind, straggler=2, cause=cause))
+    assert finding.ranks == (2,)
+
+
 def test_missing_ranks_are_named():
     texts = [finding.title for finding in found("incomplete-input", missing=(1, 3))]
     assert any("1, 3" in text for text in texts)
