@@ -33,6 +33,11 @@ def _fits(value: Any, annotation: Any) -> bool:
     if origin is typing.Literal:
         return value in arms
     if origin is tuple:
+        if arms[0] is int and isinstance(value, tuple):
+            # The ranks of a group, by the thousand and in the file of every rank.
+            return set(map(type, value)) <= {int} and (
+                not value or -(2**63) <= min(value) <= max(value) < 2**63
+            )
         return isinstance(value, tuple) and all(_fits(item, arms[0]) for item in value)
     if origin is not None and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
