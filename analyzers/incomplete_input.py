@@ -47,6 +47,9 @@ REMEDIES: Final = {
 }
 """Notice kind -> what to do, where that is not just to be careful."""
 
+TOLD: Final = ("rank-incomplete", "steps-differ")
+"""Kinds that say already why a rank has fewer steps."""
+
 SHOWN: Final = 10
 """Texts of one kind shown as evidence; a thousand ranks may each have their own."""
 
@@ -147,7 +150,7 @@ def _steps(context: Context) -> list[Finding]:
                 "Keep at least one whole training step inside audit().",
             )
         ]
-    told = context.notices.loc[context.notices["kind"] == "rank-incomplete", "rank"]
+    told = context.notices.loc[context.notices["kind"].isin(TOLD), "rank"]
     counts = context.step_rows.groupby("rank")["step"].nunique()
     counts = counts.reindex(list(context.ledger.run.ranks_seen), fill_value=0)
     short = counts[(counts < len(context.steps)) & ~counts.index.isin(told)]
@@ -157,7 +160,7 @@ def _steps(context: Context) -> list[Finding]:
         _finding(
             f"{ranks(int(rank) for rank in short.index)} finished fewer than the {len(context.steps)} steps",
             tuple(int(rank) for rank in short.index),
-            tuple(Evidence(f"steps of rank {rank}", int(count)) for rank, count in short.items()),
+            tuple(Evidence(f"steps of rank {rank}", int(count)) for rank, count in short.head(SHOWN).items()),
             "A step is billed on the ranks that finished it; survey the same steps on every rank.",
         )
     ]

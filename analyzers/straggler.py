@@ -84,7 +84,8 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
     counted = [int(n) for n in (len(once), len(all_once))]
     return Finding(
         kind="straggler",
-        severity="warning",
+        # On CPUs ranks share cores, so each delays the others: worth knowing, not alarming.
+        severity="info" if context.on_cpu else "warning",
         title=f"rank {rank} is last in {counted[0]} of {times(counted[1], 'collective')}, and the others "
         f"wait "
         f"{duration(toll)} a step ({percent(context.share(toll) or 0.0)}) for it{within}",

@@ -150,6 +150,29 @@ class TestIncomplete:
         (finding,) = found("incomplete-input", steps=steps, notices=notices)
         assert evidence(finding) == {"rank-incomplete": "killed"}
 
+    def test_what_a_reader_of_traces_says_is_told_in_one_finding_a_kind(self):
+        kinds = ["no-steps", "no-kernels", "groups-unknown", "sizes-unknown", "launches-unseen"]
+        kinds += ["file-unreadable", "file-cut", "file-left-out", "steps-differ", "rank-from-name"]
+        kinds.append("clock-unknown")
+        notices = [Notice(rank, kind, f"{kind} of {rank}") for kind in kinds for rank in (0, 1)]
+        findings = found("incomplete-input", notices=notices)
+        assert [finding.evidence[0].label for finding in findings] == kinds
+        assert all(finding.title.startswith("ranks 0-1 ") for finding in findings)
+        assert len({finding.remedy.text for finding in findings}) == len(kinds)
+
+    def test_of_many_texts_few_are_shown_and_all_counted(self):
+        notices = [Notice(0, "file-unreadable", f"file {number}") for number in range(25)]
+        (finding,) = found("incomplete-input", notices=notices)
+        assert len(finding.evidence) == 11
+        assert evidence(finding)["texts more"] == 15
+
+    def test_a_notice_about_differing_steps_is_not_said_twice(self):
+        steps = [step(0, 0), step(1, 0), step(1, 1), step(2, 1)]
+        assert "finished fewer" in found("incomplete-input", steps=steps)[0].title
+        notices = [Notice(rank, "steps-differ", "0-1 against 1-2") for rank in (0, 1)]
+        (finding,) = found("incomplete-input", steps=steps, notices=notices)
+        assert "recorded other steps" in finding.title
+
     def test_rows_outside_steps_are_counted(self):
         rows = [*on_ranks((0, 1)), *on_ranks((0, 1), seq=2, step=None, message_bytes=1000)]
         (finding,) = found("incomplete-input", rows)
