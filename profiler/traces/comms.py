@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Final
 
 from shardtoll.profiler.traces.trace import CommArgs
@@ -81,6 +82,7 @@ _DTYPES: Final = {
 }
 
 
+@lru_cache(maxsize=4096)
 def op_of(name: str | None) -> str | None:
     """Return the ledger's op for `allreduce`, `nccl:_all_gather_base`, ...; None for what we do not know.
 
@@ -95,6 +97,7 @@ def op_of(name: str | None) -> str | None:
     return _OPS.get(word.replace("_", ""))
 
 
+@lru_cache(maxsize=1024)
 def dtype_of(word: str | None) -> tuple[str | None, int | None]:
     """Return torch's name of the type and its bytes; a type we do not know keeps its name and has no size."""
     if not word:

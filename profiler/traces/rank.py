@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardtoll.ledger.errors import TraceError
-from shardtoll.ledger.ledger import Ledger, empty_tables
+from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import MOST_RANKS, Notice, Run, Step
 from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.traces.causes import Stacks
@@ -58,7 +58,8 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     leads = leadups(
         facts, parts, [p.name for p in placed], [c.phase for c in causes], work_phase, rank, epoch_ns
     )
-    tables = empty_tables()
+    # `to_table` even for what stays empty: `Schema.empty_table` would import pandas.
+    tables = {name: to_table(name, ()) for name in ("computes", "counts")}
     tables["leadups"] = to_table("leadups", leads)
     tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work_phase, rank))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))

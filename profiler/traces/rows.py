@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from shardtoll.ledger.columns import column
 from shardtoll.ledger.tables import SCHEMAS
 from shardtoll.ledger.volume import wire_bytes
 from shardtoll.profiler.traces.causes import Cause
@@ -63,7 +64,9 @@ def collectives(
     columns = dict(zip(_FILLED, zip(*rows, strict=True), strict=True)) if rows else {}
     schema = SCHEMAS["collectives"]
     arrays = [
-        pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(rows), item.type)
+        column(list(columns[item.name]), item.type)
+        if item.name in columns
+        else pa.nulls(len(rows), item.type)
         for item in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

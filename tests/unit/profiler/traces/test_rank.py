@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces.groups import mesh_dim
 from shardtoll.profiler.traces.kernels import load_table
 from shardtoll.profiler.traces.rank import rank_ledger
+from shardtoll.profiler.traces.read import read_trace
+from shardtoll.profiler.traces.sources import find
 from shardtoll.profiler.traces.trace import CommArgs, GroupInfo
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, SEND_RECV, Build
 
 TABLE = load_table()
+ROOT = Path(__file__).resolve().parents[4]
 MESH = GroupInfo("7", (0, 2), 2, "mesh_tp")
 WORLD = GroupInfo("0", (0, 1, 2, 3), 4, "default_pg")
 FULL = CommArgs(
@@ -181,3 +188,70 @@ def test_mesh_dims_in_descriptions():
     assert mesh_dim("default_pg") is None
     assert mesh_dim("mesh_default") is None
     assert mesh_dim(None) is None
+
+
+def test_a_worker_needs_neither_pandas_nor_torch():
+    """Importing them would cost each worker more than reading its trace."""
+    program = """
+import sys
+from shardtoll.profiler.traces.kernels import load_table
+from shardtoll.profiler.traces.rank import rank_ledger
+from tests.unit.profiler.traces.build import ALL_REDUCE, Build
+rank_ledger(Build().note("ProfilerStep#0", 0, 9).work(ALL_REDUCE, 2, 5, launch=1).trace(), load_table())
+print(sorted({"pandas", "torch"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+GLOO = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+out = sys.argv[1]
+dist.init_process_group("gloo", store=dist.FileStore(out + "/store", 1), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = schedule(wait=0, warmup=1, active=2, repeat=1)
+with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True, schedule=steps) as prof:
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).sum().backward()
+        optimizer.step()
+        dist.all_reduce(torch.ones(1000), async_op=True).wait()
+        prof.step()
+prof.export_chrome_trace(out + "/rank0.json")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.live
+def test_a_gloo_trace_of_this_torch(tmp_path):
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GLOO, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    made = rank_ledger(read_trace(find([str(tmp_path / "rank0.json")])[0]), TABLE)
+    rows = made.tables["collectives"].to_pylist()
+    assert {row["step"] for row in rows} == {1, 2}
+    mine = [row for row in rows if row["step"] == 2]
+    grads, own = mine[-2:]
+    assert (grads["op"], grads["phase"], grads["caused_by_op"]) == (
+        "all_reduce",
+        "backward",
+        "DistributedDataParallel",
+    )
+    assert grads["message_bytes"] == 4 * (64 * 64 + 64)
+    assert (own["op"], own["phase"], own["caused_by_op"]) == ("all_reduce", "other", "c10d::allreduce_")
+    assert (own["message_bytes"], own["dtype"], own["group"], own["group_size"]) == (4000, "float32", "0", 1)
+    for step in made.tables["steps"].to_pylist():
+        parts = [
+            step[f"{name}_ns"] for name in ("compute", "exposed_comm", "exposed_copy", "idle", "unattributed")
+        ]
+        assert sum(parts) == step["duration_ns"]
+        assert step["compute_ns"] > 0
