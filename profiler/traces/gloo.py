@@ -26,8 +26,15 @@ def spans(trace: Trace, steps: Steps) -> list[Linked]:
         number: op for number, name in enumerate(names) if name.startswith("c10d::") and (op := op_of(name))
     }
     waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for row in np.flatnonzero(np.isin(ops.name, list(asks))).tolist():
-        waiting[asks[int(ops.name[row])]].append((int(ops.start_ns[row]), int(ops.thread[row])))
+    asked_until: dict[tuple[str, int], int] = {}
+    asking = np.flatnonzero(np.isin(ops.name, list(asks)))
+    for row in asking[np.argsort(ops.start_ns[asking], kind="stable")].tolist():
+        ask, begun_ns, thread = asks[int(ops.name[row])], int(ops.start_ns[row]), int(ops.thread[row])
+        # Below a dispatch mode an operator is recorded twice, one call inside the other: one request.
+        if begun_ns < asked_until.get((ask, thread), begun_ns):
+            continue
+        asked_until[ask, thread] = int(ops.end_ns[row])
+        waiting[ask].append((begun_ns, thread))
     for found in waiting.values():
         found.sort(reverse=True)
     rows = np.flatnonzero(np.isin(notes.name, list(gloo)))

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from shardtoll.ledger import read_run
+from shardtoll.profiler.traces.kernels import load_table
+from shardtoll.profiler.traces.rank import rank_ledger
+from shardtoll.profiler.traces.read import read_trace
+from shardtoll.profiler.traces.sources import find
 from tests.live import trace_programs
 from tests.live.launch import run_ranks
 from tests.live.test_capture import check_accounting, of_step
@@ -41,6 +45,12 @@ def test_traced_steps_are_in_a_file_of_each_rank_and_joined(kind: str, tmp_path:
                 assert c["caused_by_op"] is not None
                 assert c["module"] is not None
         assert [c["kernel"] for c in of_step(rows, 2, rank)] == [None] * len(of_step(rows, 2, rank))
+        # The trace alone, read as any trace is, says the same of its steps.
+        (file,) = find([str(path)])
+        alone = rank_ledger(read_trace(file), load_table(None)).tables["collectives"].to_pylist()
+        for step in range(2):
+            spans = sorted(c["kernel"] for c in alone if c["step"] == step)
+            assert spans == sorted(c["kernel"] for c in of_step(rows, step, rank))
     assert [n for n in rows["notices"] if n["kind"].startswith("trace")] == []
     # What stands on disk is what the session has: the report of the folder is the joined one.
     again = {name: table.to_pylist() for name, table in read_run(tmp_path).tables.items()}
