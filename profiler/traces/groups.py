@@ -38,13 +38,14 @@ class Groups:
         whole = [group for group in meta.groups if (group.size or len(group.ranks)) == world_size]
         self._only = whole[0] if len(whole) == 1 else None
         self._told = told or bool(meta.groups)
-        self._found: dict[CommArgs, Placed] = {}
+        self._found: dict[tuple[object, ...], Placed] = {}
 
     def place(self, args: CommArgs) -> Placed:
         """Return the group of a collective that is described by `args`."""
-        placed = self._found.get(args)
+        key = (args.group, args.group_size, args.ranks, args.rank_start, args.rank_stride)
+        placed = self._found.get(key)
         if placed is None:
-            placed = self._found[args] = self._place(args)
+            placed = self._found[key] = self._place(args)
         return placed
 
     def _place(self, args: CommArgs) -> Placed:

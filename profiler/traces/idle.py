@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shardtoll.ledger.stall import IDLE_KINDS
 from shardtoll.profiler.traces.facts import Facts
 from shardtoll.profiler.traces.phases import FETCH, PIPELINE, matching, rows_of
-from shardtoll.profiler.traces.split import IDLE
+from shardtoll.profiler.traces.split import IDLE, ordered
 from shardtoll.profiler.traces.stacks import innermost, nests
 from shardtoll.profiler.traces.trace import COPY, I8, I64, Trace
 
@@ -139,7 +139,7 @@ def pieces(facts: Facts, why: Reasons, turns_ns: I64) -> Pieces:
     split = facts.split
     low, high = split.edges_ns[0], split.edges_ns[-1]
     cuts = np.clip(np.concatenate((why.start_ns, why.end_ns, turns_ns)), low, high)
-    edges = np.union1d(split.edges_ns, cuts)
+    edges = ordered(np.concatenate((split.edges_ns, cuts)))
     segment = np.searchsorted(split.edges_ns, edges[:-1], side="right") - 1
     layer, owner = split.layer[segment], split.owner[segment]
     reason = np.full(len(layer), -1, np.int64)

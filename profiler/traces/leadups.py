@@ -105,8 +105,7 @@ def _compute(
             continue
         spent = np.bincount(work_phase[rows[first:last]], lasted[first:last], len(PHASES))
         phases.append(PHASES[int(spent.argmax())])
-        here, of = np.unique(name[first:last], return_inverse=True)
-        times = np.bincount(of, lasted[first:last])
-        ops.append(facts.trace.names[int(names[here[times.argmax()]])])
+        times = np.bincount(name[first:last], lasted[first:last])
+        ops.append(facts.trace.names[int(names[times.argmax()])])
         ops_ns.append(int(times.max()))
     return phases, ops, ops_ns

@@ -47,7 +47,7 @@ def said(trace: Trace) -> Said:
 
 def filled(args: CommArgs, more: CommArgs) -> CommArgs:
     """Return `args` with what it leaves open taken from `more`."""
-    if args == NOTHING:
+    if args is NOTHING:
         return more
     missing = {name: getattr(more, name) for name in _FIELDS if getattr(args, name) is None}
     return replace(args, **missing)

@@ -57,9 +57,7 @@ def split(layers: tuple[Busy, Busy, Busy, Busy], steps: Steps, start_ns: int, en
     stretches them.
     """
     ends: list[I64] = [np.array([start_ns, end_ns], np.int64), steps.start_ns, steps.end_ns]
-    edges = np.unique(
-        np.concatenate([*ends, *(at for busy in layers for at in (busy.start_ns, busy.end_ns))])
-    )
+    edges = ordered(np.concatenate([*ends, *(at for busy in layers for at in (busy.start_ns, busy.end_ns))]))
     lengths = np.diff(edges)
     layer = np.full(len(lengths), IDLE, np.int8)
     owner = steps.at(edges[:-1])
@@ -76,6 +74,14 @@ def split(layers: tuple[Busy, Busy, Busy, Busy], steps: Steps, start_ns: int, en
     had = exposed > 0
     np.minimum.at(first, layers[COMM].owner[had], opens_ns[had])
     return Split(edges, layer, owner, exposed, parts, first)
+
+
+def ordered(times_ns: I64) -> I64:
+    """Return the distinct times in order; several times as fast as `np.unique` on millions."""
+    times = np.sort(times_ns)
+    keep = np.ones(len(times), np.bool_)
+    keep[1:] = times[1:] != times[:-1]
+    return times[keep]
 
 
 def _paint(number: int, busy: Busy, edges: I64, layer: I8, owner: I64) -> None:
