@@ -9,6 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
+from shardtoll.analyzers.match import PEER_OPS
 from shardtoll.analyzers.straggler import named
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import duration, percent, times
@@ -50,7 +51,7 @@ def sentence(context: Context) -> str | None:
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, known = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or known < exposed / 2:
-        why = _why_unknown(context, seen, world)
+        why = _why_unknown(context, frame, seen, world)
         return f"Network or a late rank cannot be told: {fact}; {why}."
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waiting = known - moving
@@ -99,7 +100,10 @@ def _neither(context: Context, total: float) -> str:
     return f"{head}; {percent(idle / total)} of the steps is idle{by}"
 
 
-def _why_unknown(context: Context, seen: int, world: int) -> str:
+def _why_unknown(context: Context, frame: pd.DataFrame, seen: int, world: int) -> str:
+    peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
+    if peers > float(frame["exposed_ns"].sum()) / 2:
+        return "most of it is in sends and receives, where waiting cannot be told from moving data"
     if seen < world:
         return f"{seen} of {world} ranks seen: waiting cannot be told from moving data"
     if context.collectives["skew_ns"].notna().any():

@@ -189,6 +189,10 @@ class TestHeadline:
         assert said.startswith("Network or a late rank cannot be told: ")
         assert said.endswith("1 of 4 ranks seen: waiting cannot be told from moving data.")
 
+    def test_sends_and_receives_cannot_tell(self):
+        rows = [collective(rank=0, op="send", root=1), collective(rank=1, op="recv", root=0)]
+        assert "in sends and receives" in reported(rows, run=run_of(2)).headline
+
     def test_hidden_communication_and_an_idle_device(self):
         quiet = [
             step(rank=rank, compute_ns=58 * MS, exposed_comm_ns=2 * MS, idle_ns=40 * MS) for rank in (0, 1)
