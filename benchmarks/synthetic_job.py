@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from synthetic_programs import train
 from synthetic_rank import Arrival, Program, Rank
-from synthetic_spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, Spec
+from synthetic_spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, TRANSPORTS, Spec
 from synthetic_truth import Key, Meeting, account, clocks, collective, plain
 from synthetic_words import Call, distributed_info
 from synthetic_write import Sink
@@ -92,7 +92,9 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
         "clocks": clocks(spec),
         "windows": {str(rank): window for rank, window in windows.items()},
         "steps": steps,
-        "collectives": [collective(key, meeting) for key, meeting in meetings.items()],
+        "collectives": [
+            collective(key, meeting) for key, meeting in meetings.items() if spec.transport == "device"
+        ],
     }
     truth_path(folder, spec).write_text(json.dumps(truth), encoding="utf-8")
     return cast(dict[str, Any], json.loads(json.dumps(truth)))
@@ -186,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "layout": LAYOUTS,
         "format": FORMATS,
         "cause": CAUSES,
+        "transport": TRANSPORTS,
     }
     for knob in fields(Spec):
         option = f"--{knob.name.replace('_', '-')}"

@@ -244,27 +244,32 @@ def _pipeline(rank: Rank) -> Program:
 
     def move(op: str, peer: int) -> Program:
         call = Call(op, name, world(rank), spec.comm_bytes, "BFloat16", "mesh_pp", peer)
+        if spec.transport == "host":
+            yield from rank.hand_over(call)
+            return
         stream = COMM_STREAM + 4 * (peer > me) + (8 if op == "recv" else 0)
         ended = yield from rank.collective(call, stream)
         if op == "recv":
             rank.wait(7, ended)
 
+    start = rank.now
     for number in range(spec.microbatches):
-        if me > 0:
-            yield from move("recv", me - 1)
         with rank.annotation(f"Forward {number}"):
+            if me > 0:
+                yield from move("recv", me - 1)
             for layer in range(spec.layers):
                 with _layer(rank, layer):
                     _compute(rank, layer, False)
-        if me < last:
-            yield from move("send", me + 1)
+            if me < last:
+                yield from move("send", me + 1)
     _trouble(rank, "host", 0)
-    with _autograd(rank):
-        for number in range(spec.microbatches):
+    for number in range(spec.microbatches):
+        with rank.annotation(f"Backward {number}"):
             if me < last:
                 yield from move("recv", me + 1)
-            with rank.annotation(f"Backward {number}"):
+            with _autograd(rank):
                 for layer in reversed(range(spec.layers)):
                     _backward(rank, layer)
             if me > 0:
                 yield from move("send", me - 1)
+    rank.work.pauses.append((start, rank.now, "bubble"))

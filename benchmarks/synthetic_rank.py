@@ -192,6 +192,20 @@ class Rank:
                 )
         return end
 
+    def hand_over(self, call: Call) -> Program:
+        """Send or receive through the host: a receiver waits for the data, a sender for its device only."""
+        assert call.peer is not None, "a hand-over has two sides"
+        source, target = (self.rank, call.peer) if call.op == "send" else (call.peer, self.rank)
+        pair = f"{call.group} {source}>{target}"
+        self._seq[pair] = self._seq.get(pair, 0) + 1
+        with self.op("c10d::send" if call.op == "send" else "c10d::recv_"):
+            key = (call.group, f"{source}>{target}", str(self._seq[pair]))
+            start = self.drained_ns if call.op == "send" else self.now
+            ns = transfer_ns(self.spec, call.op, 2, call.message_bytes)
+            end = yield Arrival(key, (source, target), start, ns, call, self.step)
+            if call.op == "recv":
+                self.now = max(self.now, end)
+
     def _launch(
         self, cat: str, name: str, ns: int, stream: int, layer: int, call: str, cbid: int, more: Any = None
     ) -> int:

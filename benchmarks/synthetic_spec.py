@@ -10,6 +10,7 @@ STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline")
 SCHEMAS: Final = ("old", "sizes", "groups", "seq")
 LAYOUTS: Final = ("kineto", "compact", "indent", "torch213", "metadata-first", "lines")
 FORMATS: Final = ("json.gz", "json", "json.zst")
+TRANSPORTS: Final = ("device", "host")
 CAUSES: Final = ("forward", "backward", "data", "host", "sync", "copy")
 DAMAGES: Final = ("cut", "empty", "text", "nan", "negative", "no-rank")
 
@@ -32,6 +33,8 @@ class Spec:
     strategy: str = "ddp"
     microbatches: int = 4
     """Of `pipeline`."""
+    transport: str = "device"
+    """Of `pipeline`: `device` sends with kernels; with `host` the host waits for what it receives."""
     seed: int = 0
     kernels: int = 3
     """Compute kernels a layer in one direction."""
@@ -95,6 +98,7 @@ class Spec:
             ("layout", LAYOUTS),
             ("format", FORMATS),
             ("cause", CAUSES),
+            ("transport", TRANSPORTS),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} {getattr(self, name)!r} is none of {', '.join(known)}")

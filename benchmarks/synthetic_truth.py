@@ -42,6 +42,7 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
     edges.sort()
     comms: dict[int, float] = defaultdict(float)
     running: list[set[int]] = [set(), set(), set(), set()]
+    pauses = _apart(work)
     span_at = pause_at = 0
     before = edges[0][0] if edges else 0
     for at, what, row in edges:
@@ -51,13 +52,13 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
             if layer is None:
                 while span_at < len(work.steps) and work.steps[span_at][2] <= before:
                     span_at += 1
-                while pause_at < len(work.pauses) and work.pauses[pause_at][1] <= before:
+                while pause_at < len(pauses) and pauses[pause_at][1] <= before:
                     pause_at += 1
                 if span_at < len(work.steps) and work.steps[span_at][1] <= before:
-                    paused = pause_at < len(work.pauses) and work.pauses[pause_at][0] <= before
+                    paused = pause_at < len(pauses) and pauses[pause_at][0] <= before
                     parts = steps[work.steps[span_at][0]]
                     parts["idle_ns"] += length
-                    parts[f"idle_{work.pauses[pause_at][2] if paused else 'host'}_ns"] += length
+                    parts[f"idle_{pauses[pause_at][2] if paused else 'host'}_ns"] += length
             elif layer == COMM:
                 for comm in running[COMM]:
                     share = length / len(running[COMM])
@@ -80,11 +81,22 @@ def account(work: Work, rank: int, meetings: dict[Key, Meeting]) -> list[dict[st
     return [_step(step, rank, parts, work) for step, parts in sorted(steps.items())]
 
 
+def _apart(work: Work) -> list[tuple[int, int, str]]:
+    """Return the host's pauses in order; those inside a pipeline's schedule are part of its bubble."""
+    schedules = [pause for pause in work.pauses if pause[2] == "bubble"]
+    alone = [
+        pause
+        for pause in work.pauses
+        if not any(start <= pause[0] and pause[1] <= end for start, end, _ in schedules)
+    ]
+    return sorted(schedules + alone)
+
+
 def _step(step: int, rank: int, parts: dict[str, int], work: Work) -> dict[str, Any]:
     names = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "unattributed_ns", "idle_ns")
     row: dict[str, Any] = {"step": step, "rank": rank, "duration_ns": sum(parts[name] for name in names)}
     row |= {name: parts[name] for name in names}
-    row |= {f"idle_{kind}_ns": parts[f"idle_{kind}_ns"] for kind in ("data", "sync", "host")}
+    row |= {f"idle_{kind}_ns": parts[f"idle_{kind}_ns"] for kind in ("bubble", "data", "sync", "host")}
     return row | {"recompute_ns": work.recompute_ns.get(step, 0)}
 
 

@@ -22,6 +22,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "transfer-stall": {"copy_ns": 2 * MS},
     "recompute": {"recompute": True, "stacks": True},
     "serialized-collectives": {"serialized": 2},
+    "pipeline-bubble": {"strategy": "pipeline", "transport": "host"},
     "straggler": {"straggler": 2},
     "clock-skew": {"hosts": 2, "offset_ns": 700_000, "steps": 8},
 }
@@ -56,6 +57,7 @@ def _worst(told: Told, part: str) -> float:
         ("host-sync", "idle_sync_ns"),
         ("transfer-stall", "exposed_copy_ns"),
         ("recompute", "recompute_ns"),
+        ("pipeline-bubble", "idle_bubble_ns"),
     ],
 )
 def test_the_toll_of_lost_time_is_what_was_lost(kind, part):

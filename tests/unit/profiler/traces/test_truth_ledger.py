@@ -16,6 +16,7 @@ JOBS = {
     "fsdp": {"strategy": "fsdp", "collectives": None},
     "tp": {"strategy": "tp"},
     "pipeline": {"strategy": "pipeline"},
+    "pipeline over hosts": {"strategy": "pipeline", "transport": "host"},
     "slow data": {"straggler": 2, "cause": "data"},
     "slow sync": {"straggler": 2, "cause": "sync"},
     "slow host": {"straggler": 2, "cause": "host"},
