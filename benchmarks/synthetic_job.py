@@ -9,8 +9,11 @@ known without any analysis. The same arguments write the same files.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import sys
 from dataclasses import MISSING, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -176,6 +179,18 @@ def _respell(path: Path, duration: str) -> None:
     path.write_bytes(gzip.compress(text.encode(), 1) if packed else text.encode())
 
 
+def _said() -> dict[str, str]:
+    """Return what the spec's source says of each knob below it."""
+    source = Path(sys.modules[Spec.__module__].__file__ or "").read_text(encoding="utf-8")
+    parsed = ast.parse(source).body
+    (body,) = (node.body for node in parsed if isinstance(node, ast.ClassDef))
+    said = {}
+    for knob, text in pairwise(body):
+        if isinstance(knob, ast.AnnAssign) and isinstance(text, ast.Expr):
+            said[ast.unparse(knob.target)] = ast.literal_eval(text.value).replace("\n    ", " ")
+    return said
+
+
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
@@ -190,7 +205,9 @@ def _parser() -> argparse.ArgumentParser:
         "cause": CAUSES,
         "transport": TRANSPORTS,
     }
+    said = _said()
     for knob in fields(Spec):
+        told = f"{said.get(knob.name, '')} (default {knob.default})".strip().replace("%", "%%")
         option = f"--{knob.name.replace('_', '-')}"
         default = None if knob.default is MISSING else knob.default
         if knob.name == "missing":
@@ -203,15 +220,13 @@ def _parser() -> argparse.ArgumentParser:
                 help="files to spoil: cut, empty, text, nan, negative, no-rank",
             )
         elif isinstance(default, bool):
-            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default, help=told)
         elif knob.name in choices:
-            parser.add_argument(
-                option, choices=choices[knob.name], default=default, help=f"default {default}"
-            )
+            parser.add_argument(option, choices=choices[knob.name], default=default, help=told)
         else:
             kind = {str: str, float: float}.get(type(default), int)
-            parser.add_argument(option, type=kind, default=default, metavar="N", help=f"default {default}")
-    parser.set_defaults(straggler=3)
+            parser.add_argument(option, type=kind, default=default, metavar="N", help=told)
+    parser.set_defaults(straggler=3)  # so that the example tells something; -1 for none
     return parser
 
 

@@ -49,9 +49,9 @@ class Spec:
     """Bus bandwidth, GB/s (1e9); a transfer takes bytes x factor / bandwidth + latency."""
     latency_ns: int = 15 * US
     straggler: int | None = None
-    """The rank that is slow."""
+    """The rank that is slow; on the command line 3 unless told, -1 for none."""
     cause: str = "backward"
-    """Why it is slow: one of CAUSES."""
+    """Why it is slow."""
     extra_ns: int = 3 * MS
     """How much it loses in each step."""
     hosts: int = 1
