@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import exposed_remedies, latency_bound, redundant_collective
+from shardtoll.analyzers import exposed_remedies, latency_bound, redundant_collective, straggler
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.tally import Line, keep, number, tally
@@ -24,7 +24,7 @@ transport and training share the cores there, so hiding one behind the other gai
 
 KEYS: Final = ("phase", "modules", "source", "op", "net")
 """`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
-VALUES: Final = ("exposed_ns", "moving_ns", "message_bytes", "floor_ns")
+VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")
 
 
 def left_over(context: Context) -> pd.DataFrame:
@@ -46,18 +46,25 @@ def find(context: Context) -> list[Finding]:
     Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
 
     Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
-    tolls bill no time twice. The counterfactual is full overlap: the transfer hidden behind the
-    step's compute. The saving therefore leaves out time spent waiting for late ranks, which no
-    overlap removes, and never exceeds the compute there is. Collectives of unknown exposed time
-    are left to `incomplete-input`.
+    tolls bill no time twice. Waiting that `straggler` bills is left out. The counterfactual is full
+    overlap: the transfer hidden behind the step's compute. The saving therefore leaves out waiting for
+    late ranks, which no overlap removes, and never exceeds the compute there is. Collectives of unknown
+    exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
     frame = keep(frame, frame["exposed_ns"].notna())
     if frame.empty or not context.step_ns:
         return []
-    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
+    waited = straggler.billed_ns(context).reindex(frame.index).fillna(0).to_numpy(dtype=np.int64)
+    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64) - waited
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
-    frame = frame.assign(moving_ns=np.minimum(exposed, transfer), all=0, modules=pattern(frame["module"]))
+    frame = frame.assign(
+        exposed_ns=pd.array(exposed, dtype="Int64"),
+        waited_ns=waited,
+        moving_ns=np.minimum(exposed, transfer),
+        all=0,
+        modules=pattern(frame["module"]),
+    )
     result = tally(frame, KEYS, VALUES, context.steps)
     large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
     modules = Names(frame["module"], result.code)
@@ -132,6 +139,7 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
             Evidence("exposed", toll, "ns"),
             Evidence("of it while data moved, or not told apart from waiting", moving, "ns"),
             Evidence("share of the step", round(share, 4)),
+            Evidence("waiting for late ranks besides, billed as straggler", line.figures["waited_ns"], "ns"),
             Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
         ),
         remedy=remedy,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -38,31 +39,55 @@ def named(rows: pd.DataFrame) -> list[int]:
     return [int(rank) for rank in share.index[share >= max(MOST_OF_IT, 1.5 / ranks_there)]]
 
 
-def find(context: Context) -> list[Finding]:
-    """Return one finding a rank that is late by habit, and one for waiting on ranks that take turns.
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The waiting that one finding bills."""
 
-    Toll: exposed waiting per step on the rank that waits most; each collective's is in one finding.
-    `exposed-communication` counts the same time as exposed but not as savable. The saving is against the
-    late rank arriving with the one before it. Collectives without a known last arrival are left out.
-    """
+    rank: int | None
+    """The late rank; None where ranks take turns."""
+    rows: pd.DataFrame
+    line: Line
+
+
+def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
+    """Return all waits, and those dear enough for a finding; each collective's waiting is in one of them."""
     rows = waits(context)
     if rows.empty or not context.step_ns:
-        return []
+        return rows, []
     rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)
     culprits = named(rows)
     own = rows["late_rank"].isin(culprits) & (rows["late_ns"] >= LEAST_LATE_NS)
-    findings = []
-    for rank in culprits:
-        late = keep(rows, own & (rows["late_rank"] == rank))
-        (line,) = tally(late, ("all",), ("waited_ns", "saved_ns"), context.steps).lines
-        if (context.share(line.figures["waited_ns"]) or 0.0) >= LEAST_SHARE:
-            findings.append(_one(context, rank, rows, late, line))
-    rest = keep(rows, ~own)
-    if not rest.empty:
-        (line,) = tally(rest, ("all",), ("waited_ns",), context.steps).lines
-        if (context.share(line.figures["waited_ns"]) or 0.0) >= LEAST_SHARE:
-            findings.append(_turns(context, rest, line, bool(culprits)))
-    return findings
+    parts = [(rank, keep(rows, own & (rows["late_rank"] == rank))) for rank in culprits]
+    found = []
+    for rank, part in (*parts, (None, keep(rows, ~own))):
+        for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.steps).lines:
+            if (context.share(line.figures["waited_ns"]) or 0.0) >= LEAST_SHARE:
+                found.append(Bill(rank, part, line))
+    return rows, found
+
+
+def billed_ns(context: Context) -> pd.Series[Any]:
+    """Return, by row of the collectives' frame, the exposed waiting that straggler findings bill."""
+    parts = [bill.rows["waited_ns"] for bill in bills(context)[1]]
+    billed: pd.Series[Any] = pd.concat(parts) if parts else pd.Series(dtype="int64")
+    return billed
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a rank that is late by habit, and one for waiting on ranks that take turns.
+
+    Toll: exposed waiting per step on the rank that waits most; `exposed-communication` leaves it out. The
+    saving is against the late rank arriving with the one before it. Collectives without a known last
+    arrival are left out.
+    """
+    rows, found = bills(context)
+    besides = any(bill.rank is not None for bill in found)
+    return [
+        _turns(context, bill.rows, bill.line, besides)
+        if bill.rank is None
+        else _one(context, bill.rank, rows, bill.rows, bill.line)
+        for bill in found
+    ]
 
 
 def _confidence(context: Context, rows: pd.DataFrame, count: int) -> Confidence:

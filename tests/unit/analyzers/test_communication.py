@@ -435,8 +435,12 @@ class TestExposedCommunication:
             collective(rank=1, start_ns=8 * MS, duration_ns=2 * MS, exposed_ns=2 * MS),
         ]
         (finding,) = found("exposed-communication", rows)
-        assert finding.toll_ns == 10 * MS
-        assert finding.saving_ns == 2 * MS
+        (waiting,) = found("straggler", rows)
+        assert (finding.toll_ns, finding.saving_ns) == (2 * MS, 2 * MS)
+        assert waiting.toll_ns == 8 * MS, "each nanosecond is billed once"
+        assert {e.label: e.value for e in finding.evidence}[
+            "waiting for late ranks besides, billed as straggler"
+        ] == 8 * MS
 
     def test_overlap_hides_no_more_than_there_is_compute(self):
         steps = [step(rank=rank, compute_ns=MS, exposed_comm_ns=99 * MS, idle_ns=0) for rank in (0, 1)]
