@@ -72,7 +72,8 @@ def _require_usable(
     if random is not None:
         raise UsageError(
             f"module {clean_name(model, random) or 'model'} drops activations at random",
-            "compute loss and gradients with it in eval(), or with p = 0: no other device draws the same masks",
+            "compute loss and gradients with it in eval(), or with p = 0: no other device draws the same "
+            "masks",
         )
     return model, reference
 
