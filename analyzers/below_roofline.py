@@ -65,7 +65,9 @@ def find(context: Context) -> list[Finding]:
     if frame.empty:
         return []
     result = tally(frame, KEYS, ("exposed_ns", "over_ns", "message_bytes", "floor_ns"), context.steps)
-    once = frame.assign(code=result.code).drop_duplicates("match_id").groupby("code")["factor"]
+    # A message is in two lines, of its send and of its receive.
+    each = frame.assign(code=result.code).drop_duplicates(["match_id", "code"])
+    once = each.groupby("code")["factor"]
     factors = once.agg(["median", "size", "max"])
     findings = []
     for line in result.lines:

@@ -8,7 +8,13 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import exposed_remedies, latency_bound, redundant_collective, straggler
+from shardtoll.analyzers import (
+    exposed_remedies,
+    latency_bound,
+    pipeline_bubble,
+    redundant_collective,
+    straggler,
+)
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.tally import Line, keep, number, tally
@@ -46,16 +52,20 @@ def find(context: Context) -> list[Finding]:
     Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
 
     Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
-    tolls bill no time twice. Waiting that `straggler` bills is left out. The counterfactual is full
-    overlap: the transfer hidden behind the step's compute. The saving therefore leaves out waiting for
-    late ranks, which no overlap removes, and never exceeds the compute there is. Collectives of unknown
-    exposed time are left to `incomplete-input`.
+    tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
+    counterfactual is full overlap: the transfer hidden behind the step's compute. The saving therefore
+    leaves out waiting for late ranks, which no overlap removes, and never exceeds the compute there is.
+    Collectives of unknown exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
     frame = keep(frame, frame["exposed_ns"].notna())
     if frame.empty or not context.step_ns:
         return []
-    waited = straggler.billed_ns(context).reindex(frame.index).fillna(0).to_numpy(dtype=np.int64)
+    bubbles = pipeline_bubble.message_waits(context)["lost_ns"]
+    waited = sum(
+        billed.reindex(frame.index).fillna(0).to_numpy(dtype=np.int64)
+        for billed in (straggler.billed_ns(context), bubbles)
+    )
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64) - waited
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
     frame = frame.assign(
@@ -139,7 +149,9 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
             Evidence("exposed", toll, "ns"),
             Evidence("of it while data moved, or not told apart from waiting", moving, "ns"),
             Evidence("share of the step", round(share, 4)),
-            Evidence("waiting for late ranks besides, billed as straggler", line.figures["waited_ns"], "ns"),
+            Evidence(
+                "waiting besides, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
+            ),
             Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
         ),
         remedy=remedy,

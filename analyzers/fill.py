@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks
-from shardtoll.analyzers.match import PEER_OPS, Bools, Ints, Matches
+from shardtoll.analyzers.match import Bools, Ints, Matches
+from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, place, ranks_per_host
 from shardtoll.analyzers.tally import codes, number
 from shardtoll.ledger import Run

@@ -9,7 +9,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
-from shardtoll.analyzers.match import PEER_OPS
+from shardtoll.analyzers.peers import PEER_OPS
+from shardtoll.analyzers.pipeline_bubble import message_waits
 from shardtoll.analyzers.straggler import named
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import duration, percent, times
@@ -63,14 +64,19 @@ def sentence(context: Context) -> str | None:
     )
     who, verdict = "", ""
     rows = waits(context)
-    culprits = named(rows) if not rows.empty else []
-    if culprits:
+    bubbles = float(message_waits(context)["lost_ns"].sum())
+    culprits = named(rows) if not rows.empty and bubbles <= waiting / 2 else []
+    if bubbles > waiting / 2:
+        who = f" or other stages ({percent(bubbles / exposed)} between pipeline stages)"
+    elif culprits:
         once = late_to(rows)
         last = int(((once["late_rank"] == culprits[0]) & (once["late_ns"] >= LEAST_LATE_NS)).sum())
         who = f" (rank {culprits[0]} is last in {last} of {times(len(once), 'collective')})"
     elif waiting:
         who = " (no single rank)"
-    if waiting > moving:
+    if waiting > moving and bubbles > waiting / 2:
+        verdict = "Pipeline stages wait for each other, not for the network"
+    elif waiting > moving:
         verdict = f"Rank {culprits[0]} is late" if culprits else "Late ranks, no single one, are at fault"
         verdict += ", not the network"
     elif factor is None:
@@ -103,7 +109,7 @@ def _neither(context: Context, total: float) -> str:
 def _why_unknown(context: Context, frame: pd.DataFrame, seen: int, world: int) -> str:
     peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
     if peers > float(frame["exposed_ns"].sum()) / 2:
-        return "most of it is in sends and receives, where waiting cannot be told from moving data"
+        return "most of it is in sends and receives whose other ends could not be matched"
     if seen < world:
         return f"{seen} of {world} ranks seen: waiting cannot be told from moving data"
     if context.collectives["skew_ns"].notna().any():

@@ -2,7 +2,7 @@
 
 Records are the same one only when group, sequence number, op and size agree. A group is its name
 and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
-numbers, or has sends and receives (which take numbers on two ranks only), the order within the
+numbers, or has sends and receives (which take numbers on two ranks only; see `peers`), the order within the
 step stands in for the number, and only where every rank has as many. In traces whose windows differ,
 `align` matches by end time what this leaves open.
 
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers.peers import PEER_OPS, paired
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Ledger
 
-PEER_OPS: Final = ("send", "recv")
 UNEVEN_OPS: Final = ("all_to_all",)
 """Ranks may send different amounts in these: a size that differs leaves them unmatched, no more."""
 
@@ -158,7 +158,7 @@ def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int,
 
 def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     """Return which rows of the collectives' frame are one collective on several ranks."""
-    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes", "dtype"]
+    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes", "dtype", "root"]
     rows = collectives[columns].reset_index(drop=True)
     rows["group_id"], members = _groups(ledger, rows)
     seen = set(ledger.run.ranks_seen)
@@ -193,4 +193,9 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     found.loc[work.index, "by_order"] = by_order
     unsized = (work["message_bytes"].isna() & (work["op"] != "barrier")).to_numpy(dtype=bool)
     found.loc[work.index, "likely"] = agrees & (by_order | unsized)
+    pair = paired(rows)
+    message = pair >= 0
+    beyond = int(slot_of.max()) + 1 if len(slot_of) else 0
+    found.loc[message, "match_id"] = beyond + pair[message]
+    found.loc[message, ["whole", "by_order", "likely"]] = True
     return Matches(found, tuple(members))

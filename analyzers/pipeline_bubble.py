@@ -1,18 +1,68 @@
-"""The device idle inside a pipeline's schedule, against the bubble that such a schedule must have."""
+"""Stages that idle or wait for each other inside a pipeline's schedule, against the bubble it must have."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.stalled import costs, finding, lost
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import percent, ranks
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 PIPELINE_DIMS: Final = ("pp", "pipe", "pipeline", "stage")
+
+
+def message_waits(context: Context) -> pd.DataFrame:
+    """Return the exposed waiting in sends and receives between pipeline stages, as rows of stalls.
+
+    A wait is what is exposed beyond the transfer, once both ends of a message are known. A group is a
+    pipeline when its mesh dimension says so or, where it has none, when messages flow one way in forward
+    and the other way in backward; a ring's flow both ways. The index is that of the collectives' frame.
+    """
+    frame = context.in_steps
+    fit = frame["op"].isin(PEER_OPS) & frame["wait_ns"].notna() & frame["exposed_ns"].notna()
+    frame = keep(frame, fit & frame["root"].notna() & frame["group_id"].notna())
+    named = frame["mesh_dim"].isin(PIPELINE_DIMS).to_numpy(dtype=bool, na_value=False)
+    frame = keep(frame, named | (frame["mesh_dim"].isna().to_numpy(dtype=bool) & _one_way(frame)))
+    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
+    transfer = frame["transfer_ns"].to_numpy(dtype=np.int64)
+    rows = pd.DataFrame(
+        {
+            "step": frame["step"],
+            "rank": frame["rank"],
+            "kind": "bubble",
+            "name": "waiting in " + frame["op"],
+            "phase": frame["phase"],
+            "count": pd.array(np.ones(len(frame), dtype=np.int64), dtype="Int64"),
+            "total_ns": frame["duration_ns"],
+            "lost_ns": pd.array(np.maximum(exposed - transfer, 0), dtype="Int64"),
+            "module": frame["module"],
+            "source": frame["source"],
+            "bytes": frame["message_bytes"],
+        },
+        index=frame.index,
+    )
+    return keep(rows, rows["lost_ns"] > 0)
+
+
+def _one_way(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its group's messages go up in forward and down in backward, or reverse."""
+    own, peer = frame["rank"].to_numpy(dtype=np.int64), frame["root"].to_numpy(dtype=np.int64)
+    up = np.where(frame["op"] == "send", peer > own, own > peer)
+    phase = frame["phase"].to_numpy()
+    either = np.isin(phase, ["forward", "backward"])
+    forward = np.where(phase == "forward", up, ~up)
+    facts = pd.DataFrame({"group_id": frame["group_id"].to_numpy(), "forward": forward, "either": either})
+    groups = facts.groupby("group_id")
+    same = groups["forward"].transform("nunique") == 1
+    one_way: npt.NDArray[np.bool_] = (same & groups["either"].transform("all")).to_numpy(dtype=bool)
+    return one_way
 
 
 def shape(context: Context) -> tuple[int, int] | None:
@@ -38,11 +88,13 @@ def shape(context: Context) -> tuple[int, int] | None:
 def find(context: Context) -> list[Finding]:
     """Return at most one finding.
 
-    Toll: idle time inside the schedule per step on the worst rank. Where stages p and micro-batches m are
-    known, the saving is what exceeds the ideal bubble, a share of (p - 1) / (m + p - 1) of the step.
+    Toll: time inside the schedule in which a stage was idle, or waited in a send or receive for the other
+    end, per step on the worst rank; `exposed-communication` leaves that waiting out. Where stages p and
+    micro-batches m are known, the saving is what exceeds the ideal bubble, a share of (p - 1) / (m + p - 1)
+    of the step.
     """
     findings = []
-    for one in lost(context, "bubble"):
+    for one in lost(context, "bubble", besides=message_waits(context)):
         known, saving, against = shape(context), None, ""
         evidence: tuple[Evidence, ...] = ()
         if known is not None and context.step_ns:

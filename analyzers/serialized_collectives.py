@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.match import PEER_OPS
+from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.tally import Line, keep, tally
 from shardtoll.analyzers.words import duration, percent, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Where

@@ -42,12 +42,18 @@ class Lost:
         return value
 
 
-def lost(context: Context, kind: str, columns: Sequence[str] = ()) -> list[Lost]:
+def lost(
+    context: Context, kind: str, columns: Sequence[str] = (), besides: pd.DataFrame | None = None
+) -> list[Lost]:
     """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
 
-    `columns` tell places apart; none takes all rows as one.
+    `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
+    other tables tell of.
     """
-    rows = keep(context.stalls_in_steps, context.stalls_in_steps["kind"] == kind).assign(all=0)
+    rows = keep(context.stalls_in_steps, context.stalls_in_steps["kind"] == kind)
+    if besides is not None and not besides.empty:
+        rows = besides if rows.empty else pd.concat([rows, besides], ignore_index=True)
+    rows = rows.assign(all=0)
     if rows.empty or not context.step_ns:
         return []
     result = tally(rows, ("all", *columns), VALUES, context.steps)

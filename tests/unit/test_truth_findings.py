@@ -86,7 +86,10 @@ def _rows_by_key(**knobs: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
             clock = clocks[int(rank)]
             drift = clock["drift_ppm"] * 1e-6 * (start - told.truth["epoch_ns"])
             shown = start + clock["offset_ns"] + round(drift)
-            local[int(rank), meeting["op"], meeting["message_bytes"], shown] = meeting
+            op = meeting["op"]
+            if op == "send" and int(rank) != int(meeting["key"].split("/")[1].split(">")[0]):
+                op = "recv"
+            local[int(rank), op, meeting["message_bytes"], shown] = meeting
     rows = report(**knobs).tables["collectives"].to_pylist()
     keys = [(row["rank"], row["op"], row["message_bytes"], row["start_ns"] + epoch) for row in rows]
     return [(row, local[key]) for row, key in zip(rows, keys, strict=True)]
@@ -105,6 +108,23 @@ def _waits_are_true(within_ns: int, **knobs: Any) -> None:
 @pytest.mark.parametrize("schema", ["seq", "groups", "sizes"])
 def test_wait_and_transfer_are_exact_on_one_clock(strategy, schema):
     _waits_are_true(0, strategy=strategy, schema=schema, straggler=1)
+
+
+def test_wait_and_transfer_of_messages_between_stages_are_exact():
+    _waits_are_true(0, strategy="pipeline", schema="seq")
+
+
+def test_the_bubble_of_a_pipeline_that_waits_on_the_device_is_its_waiting():
+    knobs = {"strategy": "pipeline"}
+    told = tell(**knobs)
+    waited: dict[int, int] = defaultdict(int)
+    for meeting in told.truth["collectives"]:
+        for rank, ns in meeting["exposed_wait_ns"].items():
+            waited[int(rank)] += ns
+    (finding,) = found("pipeline-bubble", **knobs)
+    assert finding.toll_ns == pytest.approx(max(waited.values()) / told.spec.steps, rel=0.02)
+    kinds = {one.kind for one in report(**knobs).findings}
+    assert kinds & set(LOST) == {"pipeline-bubble"}
 
 
 def test_wait_and_transfer_across_clocks_are_right_within_what_clocks_can_tell():

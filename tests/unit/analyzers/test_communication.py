@@ -439,7 +439,7 @@ class TestExposedCommunication:
         assert (finding.toll_ns, finding.saving_ns) == (2 * MS, 2 * MS)
         assert waiting.toll_ns == 8 * MS, "each nanosecond is billed once"
         assert {e.label: e.value for e in finding.evidence}[
-            "waiting for late ranks besides, billed as straggler"
+            "waiting besides, billed as straggler or pipeline-bubble"
         ] == 8 * MS
 
     def test_overlap_hides_no_more_than_there_is_compute(self):

@@ -190,7 +190,7 @@ class TestHeadline:
         assert said.endswith("1 of 4 ranks seen: waiting cannot be told from moving data.")
 
     def test_sends_and_receives_cannot_tell(self):
-        rows = [collective(rank=0, op="send", root=1), collective(rank=1, op="recv", root=0)]
+        rows = [collective(rank=0, op="send"), collective(rank=1, op="recv")]
         assert "in sends and receives" in reported(rows, run=run_of(2)).headline
 
     def test_hidden_communication_and_an_idle_device(self):
