@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shardtoll.profiler.traces.entry import Entry
@@ -138,8 +138,11 @@ def _by_time(choice: Choice) -> None:
         # Clocks that count from a host's start are hours apart: no reason to lose a rank.
         if others is best or any(one.entry.rank in ranks or not steps & set(one.steps) for one in others):
             continue
-        kept |= {id(one) for one in others}
-        ranks |= {one.entry.rank for one in others}
+        moved = [_begun_at(one, min(one.entry.facts.start_ns for one in best)) for one in others]
+        away = {id(one) for one in others}
+        choice.kept = [one for one in choice.kept if id(one) not in away] + moved
+        kept |= {id(one) for one in moved}
+        ranks |= {one.entry.rank for one in moved}
         one_only = len(others) == 1
         who, their = ("1 trace was", "its") if one_only else (f"{len(others)} traces were", "their")
         text = f"{who} recorded at another time than the others by {their} clock"
@@ -150,6 +153,12 @@ def _by_time(choice: Choice) -> None:
         lambda one: id(one) in kept,
         lambda one: f"it was recorded {_span(one.entry.facts.start_ns - start_ns)} than the others",
     )
+
+
+def _begun_at(one: Candidate, start_ns: int) -> Candidate:
+    """Return a recording whose clock says nothing as if it had begun with the others, not decades away."""
+    ledger = replace(one.entry.ledger, run=replace(one.entry.ledger.run, epoch_ns=start_ns))
+    return replace(one, entry=replace(one.entry, ledger=ledger))
 
 
 def _by_steps(choice: Choice) -> None:

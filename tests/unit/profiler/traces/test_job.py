@@ -115,6 +115,8 @@ def test_clocks_hours_apart_lose_no_rank(tmp_path: Path):
     assert notices(job, "clock-unknown") == [
         "1 trace was recorded at another time than the others by its clock"
     ]
+    begun = job.ledger.tables["steps"].column("start_ns").to_pylist()
+    assert max(begun) - min(begun) < 3_600_000_000_000, "begins with the others, not hours later"
 
 
 def test_other_steps_are_set_aside(tmp_path: Path):
