@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from shardtoll.ledger.record import PHASES
 from shardtoll.profiler.traces.link import Linked
 from shardtoll.profiler.traces.phases import ENGINE, Phases, matching
-from shardtoll.profiler.traces.stacks import nests, paths
-from shardtoll.profiler.traces.trace import HostWork, Trace
+from shardtoll.profiler.traces.stacks import innermost, nests, paths
+from shardtoll.profiler.traces.trace import I64, HostWork, Trace
 
 _FSDP: Final = re.compile(r"^FSDP::(\w+)(?: \(([^)]*)\)| for ([\w.]+))?")
 _FSDP1: Final = re.compile(r"^FullyShardedDataParallel\.(\w+)(?: \(([^)]*)\))?")
@@ -43,6 +44,16 @@ class Cause:
     op: str | None = None
     module: str | None = None
     source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where each piece of device work comes from."""
+
+    phase: npt.NDArray[np.int8]
+    module: I64
+    """A number for `name_of`; -1 unknown."""
+    name_of: Callable[[int], str | None]
 
 
 def source_of(frame: str) -> str | None:
@@ -101,6 +112,21 @@ class Stacks:
             source = next((self._sources[name] for name in names if name in self._sources), None)
             found.append((module, source))
         return found
+
+    def modules_at(self, threads: npt.NDArray[np.integer], at_ns: I64) -> I64:
+        """Return the innermost module's frame at each (thread, instant), as a number for `module`; or -1."""
+        work = self._frames[0]
+        if not self._modules or not len(at_ns):
+            return np.full(len(at_ns), -1, np.int64)
+        wanted = np.zeros(len(self._names), np.bool_)
+        wanted[[*self._modules]] = True
+        chosen = wanted[work.name] & np.isin(work.thread, np.unique(threads))
+        rows = innermost(nests(work, chosen), threads, at_ns)
+        return np.where(rows >= 0, work.name[rows], -1).astype(np.int64)
+
+    def module(self, number: int) -> str | None:
+        """Return the module's class and place in the order of calls, as `Linear_3`; None for -1."""
+        return self._modules.get(number)
 
     @staticmethod
     def _paths(

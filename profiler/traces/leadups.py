@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from shardtoll.ledger.record import PHASES
 from shardtoll.ledger.stall import Leadup
+from shardtoll.profiler.traces.causes import Work
 from shardtoll.profiler.traces.facts import Facts
 from shardtoll.profiler.traces.idle import BUBBLE, DATA, HOST, SYNC, Pieces
 from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE
@@ -19,12 +20,22 @@ _PARTS: Final = ((COMPUTE,), (COMM, LOOKALIKE), (MOVE,), (DATA,), (SYNC,), (BUBB
 """Layers that make up compute, other collectives, copies, data, sync and host of a lead-up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What had the most kernel time in a lead-up."""
+
+    phase: str
+    module: str | None = None
+    op: str | None = None
+    op_ns: int | None = None
+
+
 def leadups(
     facts: Facts,
     parts: Pieces,
     groups: Sequence[str],
     row_phases: Sequence[str],
-    work_phase: npt.NDArray[np.int8],
+    work: Work,
     rank: int,
     epoch_ns: int,
 ) -> list[Leadup]:
@@ -34,7 +45,7 @@ def leadups(
     start = np.array([row.start_ns for row in facts.rows], np.int64)
     since = _since(facts, start, groups)
     sums = [_between(parts, layers, since, start).tolist() for layers in _PARTS]
-    phases, ops, ops_ns = _compute(facts, since, start, row_phases, work_phase)
+    most = _most(facts, since, start, row_phases, work)
     return [
         Leadup(
             step=None if row.owner == facts.steps.none else facts.steps.numbers[row.owner],
@@ -47,9 +58,10 @@ def leadups(
             data_ns=sums[3][index],
             sync_ns=sums[4][index],
             host_ns=sums[5][index],
-            phase=phases[index],
-            op=ops[index],
-            op_ns=ops_ns[index],
+            phase=most[index].phase,
+            module=most[index].module,
+            op=most[index].op,
+            op_ns=most[index].op_ns,
         )
         for index, row in enumerate(facts.rows)
     ]
@@ -80,32 +92,29 @@ def _between(parts: Pieces, layers: tuple[int, ...], since: I64, until: I64) -> 
     return result
 
 
-def _compute(
-    facts: Facts,
-    since: I64,
-    until: I64,
-    row_phases: Sequence[str],
-    work_phase: npt.NDArray[np.int8],
-) -> tuple[list[str], list[str | None], list[int | None]]:
-    """Return, for each lead-up, the phase with most kernel time, the kernel with most time, and that time."""
+def _most(facts: Facts, since: I64, until: I64, row_phases: Sequence[str], work: Work) -> list[Most]:
+    """Return what had most kernel time in each lead-up; its collective's phase where no kernel ran."""
     device = facts.trace.device
     rows = np.flatnonzero(facts.layer == COMPUTE)
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
     begins, lasted = device.start_ns[rows], device.end_ns[rows] - device.start_ns[rows]
     names, name = np.unique(device.name[rows], return_inverse=True)
+    modules, module = np.unique(work.module[rows], return_inverse=True)
     low, high = np.searchsorted(begins, since).tolist(), np.searchsorted(begins, until).tolist()
-    phases: list[str] = []
-    ops: list[str | None] = []
-    ops_ns: list[int | None] = []
+    found = []
     for index, (first, last) in enumerate(zip(low, high, strict=True)):
         if last <= first:
-            phases.append(row_phases[index])
-            ops.append(None)
-            ops_ns.append(None)
+            found.append(Most(row_phases[index]))
             continue
-        spent = np.bincount(work_phase[rows[first:last]], lasted[first:last], len(PHASES))
-        phases.append(PHASES[int(spent.argmax())])
+        spent = np.bincount(work.phase[rows[first:last]], lasted[first:last], len(PHASES))
+        in_module = np.bincount(module[first:last], lasted[first:last])
         times = np.bincount(name[first:last], lasted[first:last])
-        ops.append(facts.trace.names[int(names[times.argmax()])])
-        ops_ns.append(int(times.max()))
-    return phases, ops, ops_ns
+        found.append(
+            Most(
+                PHASES[int(spent.argmax())],
+                work.name_of(int(modules[in_module.argmax()])),
+                facts.trace.names[int(names[times.argmax()])],
+                int(times.max()),
+            )
+        )
+    return found

@@ -11,7 +11,7 @@ from shardtoll.ledger.errors import TraceError
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import MOST_RANKS, Notice, Run, Step
 from shardtoll.ledger.tables import to_table
-from shardtoll.profiler.traces.causes import Stacks
+from shardtoll.profiler.traces.causes import Stacks, Work
 from shardtoll.profiler.traces.causes import causes as causes_of
 from shardtoll.profiler.traces.comms import UNKNOWN
 from shardtoll.profiler.traces.facts import Facts, work_out
@@ -23,7 +23,7 @@ from shardtoll.profiler.traces.phases import OTHER, Phases
 from shardtoll.profiler.traces.rows import collectives
 from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.stalls import stalls
-from shardtoll.profiler.traces.trace import I8, KERNEL, Trace
+from shardtoll.profiler.traces.trace import KERNEL, Trace
 
 
 def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
@@ -52,16 +52,22 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     phases = Phases(facts)
     stacks = Stacks(trace)
     causes = causes_of(facts.rows, phases, stacks)
-    work_phase = _work_phases(facts, phases)
+    work = _work(facts, phases, stacks)
     why = reasons(facts, phases.main)
     parts = pieces(facts, why, phases.turns(trace))
     leads = leadups(
-        facts, parts, [p.name for p in placed], [c.phase for c in causes], work_phase, rank, epoch_ns
+        facts,
+        parts,
+        [p.name for p in placed],
+        [c.phase for c in causes],
+        work,
+        rank,
+        epoch_ns,
     )
     # `to_table` even for what stays empty: `Schema.empty_table` would import pandas.
     tables = {name: to_table(name, ()) for name in ("computes", "counts")}
     tables["leadups"] = to_table("leadups", leads)
-    tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work_phase, rank))
+    tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work, rank))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
     tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))
@@ -80,14 +86,16 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     return Ledger(run, groups.records(), tables)
 
 
-def _work_phases(facts: Facts, phases: Phases) -> I8:
-    """Return the phase in which each piece of device work was launched; `other` where that is unknown."""
+def _work(facts: Facts, phases: Phases, stacks: Stacks) -> Work:
+    """Return phase and module in which each piece of device work was launched."""
     calls = facts.trace.calls
-    found = np.full(len(facts.launch), OTHER, np.int8)
+    phase = np.full(len(facts.launch), OTHER, np.int8)
+    module = np.full(len(facts.launch), -1, np.int64)
     seen = facts.launch >= 0
     rows = facts.launch[seen]
-    found[seen] = phases.at(calls.thread[rows], calls.start_ns[rows])
-    return found
+    phase[seen] = phases.at(calls.thread[rows], calls.start_ns[rows])
+    module[seen] = stacks.modules_at(calls.thread[rows], calls.start_ns[rows])
+    return Work(phase, module, stacks.module)
 
 
 def _steps(facts: Facts, rank: int, epoch_ns: int) -> list[Step]:

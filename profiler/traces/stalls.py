@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardtoll.ledger.record import PHASES
 from shardtoll.ledger.stall import IDLE_KINDS, Stall
-from shardtoll.profiler.traces.causes import Stacks
+from shardtoll.profiler.traces.causes import Stacks, Work
 from shardtoll.profiler.traces.facts import Facts
 from shardtoll.profiler.traces.idle import BUBBLE, HOST, Pieces, Reasons, disjoint
 from shardtoll.profiler.traces.phases import RECOMPUTE, Phases
@@ -27,19 +27,19 @@ def stalls(
     stacks: Stacks,
     why: Reasons,
     parts: Pieces,
-    work_phase: npt.NDArray[np.int8],
+    work: Work,
     rank: int,
 ) -> list[Stall]:
-    """Return where the rank lost time, by step, kind, name and place; `work_phase` is of the device work.
+    """Return where the rank lost time, by step, kind, name and place.
 
     The idle kinds of a step add up to its idle time; copies and lookalikes to its exposed copies and
     unattributed time.
     """
     made = _idle(facts, phases, stacks, why, parts, rank)
     for layer, kind in ((MOVE, "copy"), (LOOKALIKE, "unclassified")):
-        made += _device(facts, work_phase, np.flatnonzero(facts.layer == layer), layer, kind, rank)
-    again = np.flatnonzero((facts.layer == COMPUTE) & (work_phase == RECOMPUTE))
-    made += _device(facts, work_phase, again, COMPUTE, "recompute", rank)
+        made += _device(facts, work, np.flatnonzero(facts.layer == layer), layer, kind, rank)
+    again = np.flatnonzero((facts.layer == COMPUTE) & (work.phase == RECOMPUTE))
+    made += _device(facts, work, again, COMPUTE, "recompute", rank)
     return made
 
 
@@ -151,23 +151,28 @@ def _grouped(keys: Sequence[npt.NDArray[np.integer]], values: I64) -> list[tuple
 
 
 def _device(
-    facts: Facts, work_phase: npt.NDArray[np.int8], rows: I64, layer: int, kind: str, rank: int
+    facts: Facts,
+    work: Work,
+    rows: I64,
+    layer: int,
+    kind: str,
+    rank: int,
 ) -> list[Stall]:
     if not len(rows):
         return []
     device = facts.trace.device
     lost = lost_ns(facts, rows, layer)
     total = device.end_ns[rows] - device.start_ns[rows]
-    if kind == "recompute":
-        keys = (facts.owner[rows], np.full(len(rows), -1), work_phase[rows])
-    else:
-        keys = (facts.owner[rows], device.name[rows], work_phase[rows])
+    phases, modules = work.phase[rows], work.module[rows]
+    # What is computed again is told by module, other lost time by its own name too.
+    names = np.full(len(rows), -1) if kind == "recompute" else device.name[rows]
+    keys = (facts.owner[rows], names, phases, modules)
     losses = _grouped(keys, lost)
     totals = _grouped(keys, total)
     moved = _grouped(keys, np.maximum(device.bytes[rows], 0)) if kind == "copy" else losses
     unknown = _grouped(keys, (device.bytes[rows] < 0).astype(np.int64))
     made = []
-    for ((step, name, phase), count, gone), (_, _, total_ns), (_, _, size), (_, _, gaps) in zip(
+    for ((step, name, phase, module), count, gone), (_, _, total_ns), (_, _, size), (_, _, gaps) in zip(
         losses, totals, moved, unknown, strict=True
     ):
         made.append(
@@ -180,6 +185,7 @@ def _device(
                 count=count,
                 total_ns=total_ns,
                 lost_ns=gone,
+                module=work.name_of(module),
                 bytes=size if kind == "copy" and not gaps else None,
             )
         )

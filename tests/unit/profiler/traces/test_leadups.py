@@ -33,6 +33,14 @@ def test_what_lies_between_two_collectives_of_a_group():
     assert (second["op"], second["op_ns"], second["phase"], second["step"]) == (GEMM, 30, "other", 0)
 
 
+def test_the_module_with_most_compute_is_named_where_frames_were_recorded():
+    build = Build().note("ProfilerStep#0", 0, 300).frame("nn.Module: Block_0", 1, 9)
+    build.frame("nn.Module: Linear_3", 2, 5).frame("nn.Module: Norm_1", 6, 8)
+    build.work(GEMM, 20, 50, launch=3).work("norm", 50, 60, launch=7).work(ALL_REDUCE, 60, 70, launch=10)
+    build.work(GEMM, 80, 90, launch=11).work(ALL_REDUCE, 95, 99, launch=12)
+    assert [row["module"] for row in leadups(build)] == ["Linear_3", None]
+
+
 def test_waiting_for_the_device_is_told_apart():
     build = Build().note("ProfilerStep#0", 0, 300).work(ALL_REDUCE, 10, 20, launch=1)
     build.call("cudaDeviceSynchronize", 5, 21).work(ALL_REDUCE, 60, 70, launch=51)
