@@ -99,7 +99,7 @@ def _finding(
         kind="below-roofline",
         severity="warning",
         title=f"{op} on {line.first['net']} takes {factor:.1f} times what {fabric.name} allows (median of "
-        f"{times(seen, 'collective')}, waiting left out), {times(line.count, 'time')} a step",
+        f"{times(seen, 'collective')}, waiting left out), {times(line.each, 'time')} a step",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=None if toll is None or saving is None else min(toll, saving),

@@ -102,7 +102,7 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
     return _made(
         context,
         line,
-        f"{times(line.count, op)}, {size(line.figures['message_bytes'])}{in_all}, on {line.first['net']} in "
+        f"{times(line.each, op)}, {size(line.figures['message_bytes'])}{in_all}, on {line.first['net']} in "
         f"{phase}"
         f"{place(module, line.text('source'))}{against}",
         replace(
@@ -118,7 +118,7 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
 
 def _rest(context: Context, line: Line, places: int) -> Finding:
     what = (
-        f"{times(line.count, 'collective')} at {times(places, 'place')} of less than "
+        f"{times(line.each, 'collective')} at {times(places, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
     return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))

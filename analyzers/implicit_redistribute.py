@@ -59,7 +59,7 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="implicit-redistribute",
                 severity="warning",
-                title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.count, op)} "
+                title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.each, op)} "
                 f"a step on {line.first['net']}, {size(moved)}"
                 f"{place(module, line.text('source'))}",
                 toll_ns=toll,

@@ -150,7 +150,7 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="latency-bound",
                 severity="warning",
-                title=f"{times(line.count, f'small {op}')} a step on {line.first['net']} in {phase}, "
+                title=f"{times(line.each, f'small {op}')} a step on {line.first['net']} in {phase}, "
                 f"{size(moved)} in all, cost {duration(toll)} ({percent(context.share(toll) or 0.0)} of it), "
                 f"most of it latency{place(None, source)}",
                 toll_ns=toll,

@@ -112,7 +112,7 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="redundant-collective",
                 severity="warning",
-                title=f"{times(line.count, op)}{subject} a step on {line.first['net']} in {phase} sent bytes "
+                title=f"{times(line.each, op)}{subject} a step on {line.first['net']} in {phase} sent bytes "
                 f"already sent: {size(moved)} again{place(module, line.text('source'))}",
                 toll_ns=toll,
                 floor_ns=0,

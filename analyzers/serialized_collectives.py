@@ -111,7 +111,7 @@ def _finding(line: Line, share: float) -> Finding:
         kind="serialized-collectives",
         severity="info",
         title=f"{op} on {line.first['net']} runs right after {line.first['after']}, "
-        f"{times(line.count, 'time')} a "
+        f"{times(line.each, 'time')} a "
         f"step, with nothing computed meanwhile: side by side they could save {duration(toll)} "
         f"({percent(share)})",
         toll_ns=toll,

@@ -63,6 +63,8 @@ class Line:
     """Value name -> per step, on the rank where it is largest; None unknown."""
     count: int
     """Rows per step and rank, at least 1."""
+    each: int | float
+    """The same for sentences: `count`, or the mean where that is below 1."""
     total: int
     """Rows in all."""
     unknown: int
@@ -119,7 +121,8 @@ def tally(
     figures = {name: _figure(per_rank, name, len(steps), len(first), over_ranks) for name in values}
     busiest = per_rank.groupby(["code", "step"])["rows"].max().groupby(level=0).sum().to_numpy()
     all_known = np.logical_and.reduce(list(known.values())) if values else np.ones(len(frame), dtype=bool)
-    counts = np.maximum(1, np.rint(busiest / max(1, len(steps)))).astype(np.int64)
+    means = busiest / max(1, len(steps))
+    counts = np.maximum(1, np.rint(means)).astype(np.int64)
     totals = np.bincount(number_of, minlength=len(first))
     unknown = np.bincount(number_of, weights=~all_known, minlength=len(first))
     ranks: list[list[int]] = [[] for _ in range(len(first))]
@@ -132,6 +135,7 @@ def tally(
             first={str(name): value for name, value in row.items()},
             figures={name: figures[name][code] for name in values},
             count=int(counts[code]),
+            each=int(counts[code]) if means[code] >= 1 else round(float(means[code]), 2),
             total=int(totals[code]),
             unknown=int(unknown[code]),
             ranks=tuple(ranks[code]),

@@ -51,8 +51,8 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {text}"
 
 
-def times(count: int, noun: str) -> str:
-    """Return `1 all_gather`, `3 all_gathers`, `2 broadcasts`."""
+def times(count: float, noun: str) -> str:
+    """Return `1 all_gather`, `3 all_gathers`, `0.33 all_gathers`."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"

@@ -8,7 +8,9 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtoll.analyzers import run
 from shardtoll.analyzers.tally import tally
+from tests.unit.analyzers.ledgers import MS, ledger, on_ranks, step
 
 rows = st.lists(
     st.tuples(
@@ -79,3 +81,11 @@ def test_a_rank_with_an_unknown_part_is_left_out_not_counted_as_zero():
     (line,) = tally(frame_of(data), ("key",), ("value",), range(1)).lines
     assert line.figures["value"] == 10
     assert line.unknown == 1
+
+
+def test_what_ran_in_one_of_three_steps_is_not_told_as_once_a_step():
+    steps = [step(number, rank) for number in range(3) for rank in (0, 1)]
+    rows = on_ranks((0, 1), step=1, message_bytes=3 << 20, exposed_ns=9 * MS)
+    (finding,) = [f for f in run(ledger(rows, steps=steps)).findings if f.kind == "exposed-communication"]
+    assert (finding.toll_ns, finding.bytes, finding.count) == (3 * MS, 1 << 20, 1)
+    assert "0.33 all_reduces, 1.05 MB" in finding.title
