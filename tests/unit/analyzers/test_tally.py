@@ -85,7 +85,8 @@ def test_a_rank_with_an_unknown_part_is_left_out_not_counted_as_zero():
 
 def test_what_ran_in_one_of_three_steps_is_not_told_as_once_a_step():
     steps = [step(number, rank) for number in range(3) for rank in (0, 1)]
-    rows = on_ranks((0, 1), step=1, message_bytes=3 << 20, exposed_ns=9 * MS)
-    (finding,) = [f for f in run(ledger(rows, steps=steps)).findings if f.kind == "exposed-communication"]
+    rows = on_ranks((0, 1), step=1, message_bytes=3 << 20, duration_ns=9 * MS, exposed_ns=9 * MS)
+    found = run(ledger(rows, steps=steps)).findings
+    (finding,) = [f for f in found if f.kind == "exposed-communication"]
     assert (finding.toll_ns, finding.bytes, finding.count) == (3 * MS, 1 << 20, 1)
     assert "0.33 all_reduces, 1.05 MB" in finding.title
