@@ -119,7 +119,10 @@ class Step:
     step: int
     rank: int
     start_ns: int
+    """First instant that belongs to the step, ns since the run's epoch. On devices that run behind the
+    host a step is the time of the work it launched, so steps follow each other and may interleave."""
     duration_ns: int
+    """All instants that belong to the step, whichever they are: its parts added up."""
     compute_ns: int
     """Time in which this rank's device computed (CPU: the training thread ran operators)."""
     exposed_comm_ns: int

@@ -9,7 +9,7 @@ import numpy as np
 from shardtoll.profiler.traces.gloo import spans
 from shardtoll.profiler.traces.kernels import KernelTable
 from shardtoll.profiler.traces.link import Linked, Linker
-from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE, Busy, Split, split
+from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE, Busy, Gaps, Split, gaps, split
 from shardtoll.profiler.traces.stacks import merged
 from shardtoll.profiler.traces.steps import Steps, find_steps, launches, owners, recorded
 from shardtoll.profiler.traces.trace import I64, KERNEL, Trace
@@ -55,7 +55,18 @@ def work_out(trace: Trace, table: KernelTable) -> Facts:
 
     compute = busy(COMPUTE) if has_device else host_compute(trace, steps)
     layers = (compute, row_times(rows), busy(LOOKALIKE), busy(MOVE))
-    return Facts(trace, steps, layer, launch, owner, rows, split(layers, steps, *recorded(trace)), has_device)
+    between = _gaps(trace, launch, owner) if has_device else None
+    cut = split(layers, steps, *recorded(trace), between)
+    return Facts(trace, steps, layer, launch, owner, rows, cut, has_device)
+
+
+def _gaps(trace: Trace, launch: I64, owner: I64) -> Gaps:
+    """Return the device's gaps; work whose launch was not recorded was launched before all of them."""
+    device, calls = trace.device, trace.calls
+    queued_ns = np.full(len(launch), np.iinfo(np.int64).min, np.int64)
+    seen = launch >= 0
+    queued_ns[seen] = calls.start_ns[launch[seen]]
+    return gaps(device.start_ns, device.end_ns, queued_ns, owner)
 
 
 def layers_of(trace: Trace, table: KernelTable) -> I64:

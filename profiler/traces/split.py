@@ -3,7 +3,8 @@
 The timeline is cut where anything starts or ends. Each segment goes to the first layer that is busy
 in it, and within the layer to the earliest step that has work in it; an exposed segment of
 communication is split evenly among the collectives in flight, each share going to its collective's
-step. Idle segments go to the step whose host window holds them.
+step. Idle segments go to the step whose host window holds them: nothing is launched then that could
+run. Where something was launched already and only begins later, they go to its step: the host is ahead.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ IDLE: Final = 4
 """Layers of an instant, the first that is busy wins."""
 
 
+_BEFORE_NS: Final = -(2**62)
+"""Before every instant of a trace."""
+
+
 @dataclass(frozen=True, slots=True)
 class Busy:
     """Pieces of work in columns: their time, and the place of the step that launched them."""
@@ -31,6 +36,18 @@ class Busy:
     start_ns: I64
     end_ns: I64
     owner: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Times in which the device did nothing before a piece of work, in order."""
+
+    start_ns: I64
+    end_ns: I64
+    queued_ns: I64
+    """From when on the work that ends the gap had been launched; never after the gap."""
+    owner: I64
+    """Step of that work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +67,44 @@ class Split:
     """First instant of each step; the end of the timeline for one that has none."""
 
 
-def split(layers: tuple[Busy, Busy, Busy, Busy], steps: Steps, start_ns: int, end_ns: int) -> Split:
-    """Cut [start_ns, end_ns) into layers and steps.
+def gaps(start_ns: I64, end_ns: I64, queued_ns: I64, owner: I64) -> Gaps:
+    """Return the gaps before pieces of work given in columns; `queued_ns` is when each was launched.
+
+    Where several begin together the one launched first ended the gap. The first gap has no beginning.
+    """
+    order = np.lexsort((queued_ns, start_ns))
+    begun = start_ns[order]
+    done = np.full(len(order), _BEFORE_NS, np.int64)
+    done[1:] = np.maximum.accumulate(end_ns[order])[:-1]
+    heads = np.flatnonzero(begun > done)
+    rows = order[heads]
+    opened, closed = done[heads], begun[heads]
+    return Gaps(opened, closed, np.clip(queued_ns[rows], opened, closed), owner[rows])
+
+
+def split(
+    layers: tuple[Busy, Busy, Busy, Busy],
+    steps: Steps,
+    start_ns: int,
+    end_ns: int,
+    between: Gaps | None = None,
+) -> Split:
+    """Cut [start_ns, end_ns) into layers and steps; `between` is known where there is a device.
 
     The rows of `layers[COMM]` stand in the order of the ledger. Work that reaches beyond the ends
     stretches them.
     """
     ends: list[I64] = [np.array([start_ns, end_ns], np.int64), steps.start_ns, steps.end_ns]
+    if between is not None:
+        ends.append(np.clip(between.queued_ns, start_ns, end_ns))
     edges = ordered(np.concatenate([*ends, *(at for busy in layers for at in (busy.start_ns, busy.end_ns))]))
     lengths = np.diff(edges)
     layer = np.full(len(lengths), IDLE, np.int8)
     owner = steps.at(edges[:-1])
+    if between is not None and len(between.owner):
+        gap = np.searchsorted(between.start_ns, edges[:-1], side="right") - 1
+        queued = (gap >= 0) & (edges[:-1] < between.end_ns[gap]) & (edges[:-1] >= between.queued_ns[gap])
+        owner[queued] = between.owner[gap[queued]]
     for number, busy in enumerate(layers):
         _paint(number, busy, edges, layer, owner)
     exposed, opens_ns = _shares(layers[COMM], edges, lengths, layer)

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardtoll.profiler.accounting import Span, share_exposed, union
-from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, Busy, split
+from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, Busy, gaps, split
 from shardtoll.profiler.traces.steps import Steps
 
 END = 40
@@ -86,6 +86,33 @@ def test_equals_a_count_of_every_nanosecond(works, shape):
 def one(*works, windows=((0, 10, 0), (10, 20, 1))):
     layers, steps = made(works, windows)
     return split(layers, steps, 0, 20)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6), st.integers(-9, 30), st.integers(0, NONE)),
+                max_size=8))  # fmt: skip
+def test_idle_time_before_work_that_was_launched_already_is_that_works(works):
+    works = sorted(
+        (start, start + length, min(queued, start), owner) for start, length, queued, owner in works
+    )
+    steps = Steps((0, 1), *columns((2, 15, 0), (15, 33, 1)), marked=True)
+    table = np.array(works, np.int64).reshape(-1, 4)
+    start, end, queued, owner = table.T
+    nothing = Busy(*columns())
+    layers = (Busy(start, end, owner), nothing, nothing, nothing)
+    result = split(layers, steps, 0, END, gaps(start, end, queued, owner))
+    idle = [0] * (NONE + 1)
+    for at in range(END):
+        if any(begun <= at < done for begun, done, _, _ in works):
+            continue
+        following = min((work for work in works if work[0] > at), key=lambda w: (w[0], w[2]), default=None)
+        if following is not None and following[2] <= at:
+            mine = {w[3] for w in works if w[0] == following[0] and w[2] == following[2]}
+            idle[result.owner[np.searchsorted(result.edges_ns, at, side="right") - 1]] += 1
+            assert result.owner[np.searchsorted(result.edges_ns, at, side="right") - 1] in mine
+        else:
+            idle[0 if 2 <= at < 15 else 1 if 15 <= at < 33 else NONE] += 1
+    assert result.parts_ns[:, IDLE].tolist() == idle
 
 
 def test_uneven_shares_go_to_earlier_rows():
