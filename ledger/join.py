@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from shardtoll.ledger.ledger import Ledger, shifted_by
 from shardtoll.ledger.record import Collective, Notice, Step
+from shardtoll.ledger.stall import IDLE_KINDS, Stall
 from shardtoll.ledger.tables import to_records, to_table
 
 _START_SLACK_NS: Final = 200_000
@@ -23,15 +24,22 @@ _RUNS_AS: Final = {("reduce_scatter", "all_reduce")}
 _KEPT_NOTICES: Final = ("file-cut", "launches-unseen")
 """What a trace has to say of itself that still holds when live records fill in what it lacks."""
 _BLIND: Final = "times-unknown"
+_PART_OF: Final = dict.fromkeys(IDLE_KINDS, "idle_ns") | {
+    "copy": "exposed_copy_ns",
+    "recompute": "compute_ns",
+    "unclassified": "unattributed_ns",
+}
+"""Kind of stall -> the part of a step that its `lost_ns` is of."""
 
 
 def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     """Return the live ledger of one rank with what the trace of `steps` adds.
 
     Every live record keeps its cause. Where live capture knew no times (an accelerator), the step's split
-    and its collectives' start, duration and exposed time are the trace's, with stalls and lead-ups; a
-    collective that only the trace has gets a row without a cause, so that shares still add up. Elsewhere
-    only what was unknown is filled in. A notice counts what found no partner.
+    and its collectives' start, duration and exposed time are the trace's; a collective that only the trace
+    has gets a row without a cause, so that shares still add up. Elsewhere only what was unknown is filled
+    in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept split has of them.
+    A notice counts what found no partner.
 
     Raises ValueError when the two are not of one and the same rank.
     """
@@ -61,9 +69,11 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     leadups = [
         replace(row, index=place[row.index])
         for row in to_records("leadups", theirs["leadups"])
-        if row.step in blind and row.index in place
+        if row.step in seen and row.index in place
     ]
-    stalls = [row for row in to_records("stalls", theirs["stalls"]) if row.step in blind]
+    stalls = [row for row in to_records("stalls", theirs["stalls"]) if row.step in seen]
+    measured = {step.step: step for step in own_steps if step.step in seen and step.step not in blind}
+    stalls = within(stalls, measured)
     for name, added in (("leadups", leadups), ("stalls", stalls)):
         tables[name] = pa.concat_tables([live.tables[name], to_table(name, added)])
     tables["notices"] = to_table("notices", _notices(live, traced, blind))
@@ -71,6 +81,25 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     if lost is not None:
         tables["notices"] = pa.concat_tables([tables["notices"], to_table("notices", [lost])])
     return replace(live, tables=tables)
+
+
+def within(stalls: Sequence[Stall], steps: Mapping[int, Step]) -> list[Stall]:
+    """Return the stalls, those of `steps` (by number) shrunk to the time that the steps' own split has.
+
+    Two splits of a step differ by what capture itself took; a reason for idle time must not outgrow it.
+    """
+    sums: dict[tuple[int | None, str], int] = {}
+    for row in stalls:
+        key = (row.step, _PART_OF[row.kind])
+        sums[key] = sums.get(key, 0) + row.lost_ns
+    found = []
+    for row in stalls:
+        step = None if row.step is None else steps.get(row.step)
+        if step is not None:
+            has, told = getattr(step, _PART_OF[row.kind]), sums[row.step, _PART_OF[row.kind]]
+            row = replace(row, lost_ns=row.lost_ns * has // told) if told > has else row
+        found.append(row)
+    return found
 
 
 def match(live: Sequence[Collective], traced: Sequence[Collective], steps: Collection[int]) -> dict[int, int]:

@@ -219,6 +219,23 @@ def test_stalls_and_leadups_come_along_and_point_at_the_joined_rows() -> None:
     assert rows(joined, "stalls") == [stall]
 
 
+def test_where_live_capture_measured_stalls_and_leadups_come_along_too() -> None:
+    """On the CPU the split stays the live one; reasons for its idle time are cut to it."""
+    known = collective(seq=1, start_ns=20 * US, duration_ns=5 * US, exposed_ns=3 * US)
+    split = Step(0, 0, 0, 100 * US, 67 * US, 3 * US, 0, 30 * US, 0)
+    told = [
+        Stall(0, 0, "host", "", "forward", 1, 40 * US, 40 * US),
+        Stall(0, 0, "data", "loader", "other", 1, 20 * US, 20 * US),
+        Stall(0, 0, "recompute", "", "backward", 1, 5 * US, 5 * US),
+    ]
+    live = ledger([split], [known])
+    traced = ledger([step(known=True)], [kernel(seq=1)], leadups=[leadup(0)], stalls=told)
+    joined = join(live, traced, {0})
+    assert rows(joined, "leadups") == [leadup(0)]
+    assert rows(joined, "steps") == [split]
+    assert [row.lost_ns for row in rows(joined, "stalls")] == [20 * US, 10 * US, 5 * US]
+
+
 def test_the_notice_that_times_are_unknown_goes_where_they_are_known_now() -> None:
     said = [Notice(0, "times-unknown", "not captured", number) for number in (0, 1)]
     live = ledger([step(0, known=False), step(1, known=False)], notices=said)
