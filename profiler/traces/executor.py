@@ -6,10 +6,12 @@ import os
 from collections.abc import Generator, Sequence
 from typing import Final, Protocol
 
-from shardtoll.profiler.traces.task import Task, TaskResult, Work
+from shardtoll.profiler.traces.task import Task, TaskResult, Work, one_line
 
 OUT_OF_MEMORY: Final = "there was not enough memory to read it"
 DIED: Final = "the process that read it died twice, as when the machine runs out of memory"
+FAILED: Final = "it could not be analysed"
+TELL_US: Final = "this is our fault, not the file's: please report it; other traces are not affected"
 MORE_MEMORY: Final = "report it on a machine with more memory, or with fewer --jobs"
 
 
@@ -35,11 +37,14 @@ class InProcess:
 
 
 def run_here(work: Work, task: Task) -> TaskResult:
-    """Run one task in this process."""
+    """Run one task in this process; whatever a trace does to us, the others are not lost with it."""
     try:
         return work(task)
     except MemoryError:
         return TaskResult(task.file.address, None, OUT_OF_MEMORY, MORE_MEMORY)
+    except Exception as error:  # noqa: BLE001 - files come from outside, and a thousand others wait
+        what = one_line(f"{type(error).__name__}: {error}")
+        return TaskResult(task.file.address, None, f"{FAILED} ({what})", TELL_US)
 
 
 def cores() -> int:

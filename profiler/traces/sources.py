@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, cast
 
 import fsspec
 
-from shardtoll.ledger.errors import TraceError
+from shardtoll.ledger.errors import ShardtollError, TraceError
 
 _TRACE_NAME: Final = re.compile(r"\.(json|trace)(\.(gz|gzip|zst|zstd))?$", re.IGNORECASE)
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -150,11 +150,8 @@ def _remote_file(system: Any, entry: Mapping[str, Any]) -> TraceFile:
 
 
 def _system(path: str) -> tuple[Any, str]:
-    try:
+    with _reported(path):
         system, root = fsspec.core.url_to_fs(path)
-    except (ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"{path} cannot be reached ({reason})", _HINT) from error
     return system, str(root)
 
 
@@ -176,8 +173,18 @@ def _reported(path: str) -> Iterator[None]:
     """Turn failures of a file system into one line."""
     try:
         yield
+    except (ShardtollError, MemoryError):
+        raise
     except FileNotFoundError as error:
         raise TraceError(f"{path} does not exist", _HINT) from error
     except OSError as error:
         reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
         raise TraceError(f"{path} cannot be read ({reason})", "check its permissions") from error
+    except Exception as error:
+        # Each of fsspec's systems raises errors of its own library: no credentials, refused, not a zip.
+        if not _ADDRESS.match(path):
+            raise
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise TraceError(
+            f"{path} cannot be reached ({reason})", "check the address, your credentials and the network"
+        ) from error

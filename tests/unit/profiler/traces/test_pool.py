@@ -60,6 +60,15 @@ def test_out_of_memory_is_a_reason(tmp_path: Path, jobs: int):
     assert job.set_aside == ((f"{folder}/rank1.json.gz", OUT_OF_MEMORY),)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_fault_of_ours_on_one_trace_does_not_lose_the_others(tmp_path: Path, jobs: int):
+    folder = write_job(tmp_path, 3)
+    job = read(folder, jobs, workers.faulty)
+    assert job.ledger.run.ranks_seen == (0, 2)
+    reason = "it could not be analysed (KeyError: 'what nobody thought of')"
+    assert job.set_aside == ((f"{folder}/rank1.json.gz", reason),)
+
+
 def test_a_script_need_not_guard_its_main_part(tmp_path: Path):
     folder = write_job(tmp_path / "job", 3)
     program = tmp_path / "program.py"

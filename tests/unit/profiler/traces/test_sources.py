@@ -103,6 +103,7 @@ def test_what_the_command_line_takes_for_traces(folder: Path, tmp_path: Path) ->
 
 def test_what_cannot_be_found_is_told_in_one_line(folder: Path, memory: str) -> None:
     hint = "name a trace file, a folder or a glob of traces, or an address such as s3://bucket/traces"
+    there = "check the address, your credentials and the network"
     empty = folder / "empty"
     empty.mkdir()
     for path, text in {
@@ -111,7 +112,8 @@ def test_what_cannot_be_found_is_told_in_one_line(folder: Path, memory: str) -> 
         str(empty): f"{empty} holds no trace files: traces end in .json, .json.gz or .json.zst",
         f"{memory}/no.json": f"{memory}/no.json does not exist: {hint}",
         f"{memory}/no*": f"{memory}/no* names no trace files: {hint}",
-        "nosuch://x/y": f"nosuch://x/y cannot be reached (Protocol not known: nosuch): {hint}",
+        "nosuch://x/y": f"nosuch://x/y cannot be reached (Protocol not known: nosuch): {there}",
+        "data://x": f"data://x cannot be reached (not enough values to unpack (expected 2, got 1)): {there}",
     }.items():
         with pytest.raises(TraceError) as caught:
             find([path])

@@ -44,6 +44,13 @@ def out_of_memory(task: Task) -> TaskResult:
     return run_task(task)
 
 
+def faulty(task: Task) -> TaskResult:
+    """Rank 1 runs into a fault of ours."""
+    if _name(task).startswith("rank1."):
+        raise KeyError("what nobody thought of")
+    return run_task(task)
+
+
 def slow(task: Task) -> TaskResult:
     """Write the process's number beside the trace, then take long."""
     Path(f"{task.file.address}.pid").write_text(str(os.getpid()))
