@@ -1,7 +1,9 @@
-"""Time of a step that no record explains."""
+"""Time of a step that no record explains, and the kernels that ran in it where a trace names them."""
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Final
 
 from shardtoll.analyzers.context import Context
@@ -10,6 +12,19 @@ from shardtoll.ledger import Evidence, Finding, Remedy
 
 LIMIT: Final = 0.05
 """Share of a step, the capture's own work left out, above which the bill is not whole."""
+
+SHOWN: Final = 5
+"""Kernels named as evidence; their rules for a table are in the remedy."""
+
+PLAIN: Final = (
+    "Read the other figures of these steps as lower bounds. Survey more than one step, so that "
+    "warm-up and allocation are not the step that is judged."
+)
+CLASSIFY: Final = (
+    "Their names look like communication, and no known library has them. Say what they are: write the lines "
+    'below into own.toml, with the `op` if you know it, or with what = "compute" instead, and report again '
+    "with `--kernels own.toml`. Until then read the other figures of these steps as lower bounds."
+)
 
 
 def find(context: Context) -> list[Finding]:
@@ -31,6 +46,7 @@ def find(context: Context) -> list[Finding]:
         Evidence(f"step {row['step']} rank {row['rank']}: capture stopped", str(row["text"]))
         for row in stopped.to_dict("records")
     ]
+    kernels = _kernels(context)
     seen = {int(rank) for rank in over["rank"]} | {int(rank) for rank in stopped["rank"]}
     if over.empty:
         title = f"capture stopped within a step on {ranks(seen)}: what followed in it is not on record"
@@ -41,10 +57,16 @@ def find(context: Context) -> list[Finding]:
             f"{duration(int(worst['rest_ns']))} of step {worst['step']} on rank {worst['rank']}, "
             f"above {percent(LIMIT)} in {times(len(over), 'step')} of {ranks(seen)}"
         )
+        if kernels:
+            more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
+            title += f"; {_stem(kernels[0][0])}{more} ran in it, which may be communication"
         evidence += [
             Evidence("largest unattributed time", int(worst["rest_ns"]), "ns"),
             Evidence("mean of the steps above the limit", round(float(over["rest_ns"].mean())), "ns"),
             Evidence("capture's own time, mean", round(float(rows["capture_ns"].mean())), "ns"),
+        ]
+        evidence += [
+            Evidence(f"not classified: {name}", round(lost_ns), "ns") for name, lost_ns in kernels[:SHOWN]
         ]
     return [
         Finding(
@@ -58,9 +80,39 @@ def find(context: Context) -> list[Finding]:
             count=1,
             ranks=tuple(sorted(seen)),
             evidence=tuple(evidence),
-            remedy=Remedy(
-                "Read the other figures of these steps as lower bounds. Survey more than one step, so that "
-                "warm-up and allocation are not the step that is judged."
-            ),
+            remedy=_remedy(kernels if len(over) else []),
         )
     ]
+
+
+def _kernels(context: Context) -> list[tuple[str, float]]:
+    """Return the kernels nothing classifies, by name, with their time a step on the worst rank."""
+    rows = context.stalls_in_steps
+    rows = rows[(rows["kind"] == "unclassified") & (rows["name"] != "") & (rows["lost_ns"] > 0)]
+    if rows.empty:
+        return []
+    by_rank = rows.groupby(["name", "rank"])["lost_ns"].sum().groupby(level="name").max()
+    most = by_rank.sort_values(ascending=False, kind="stable")
+    return [(str(name), float(lost) / len(context.steps)) for name, lost in most.items()]
+
+
+def _remedy(kernels: list[tuple[str, float]]) -> Remedy:
+    if not kernels:
+        return Remedy(PLAIN)
+    rules = [
+        f'[[kernel]]\npattern = {_quoted(re.escape(_stem(name)))}\nlibrary = "own"\n# op = "all_reduce"'
+        for name, _ in kernels[:SHOWN]
+    ]
+    return Remedy(CLASSIFY, code="\n\n".join(rules))
+
+
+def _stem(name: str) -> str:
+    """Return a kernel's name without return type, template and call arguments, which vary."""
+    return name.removeprefix("void ").partition("(")[0].partition("<")[0].strip() or name
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: literal where that is possible, so that backslashes stay as they are."""
+    if "'" not in text and text.isprintable():
+        return f"'{text}'"
+    return json.dumps(text)

@@ -22,6 +22,18 @@ PALETTE: Final = {
 
 ASKED: Final = {"implicit": PALETTE["vermillion"], "explicit": PALETTE["blue"], "unknown": PALETTE["grey"]}
 
+ASKED_WORDS: Final = {
+    "implicit": "implicit",
+    "explicit": "explicit",
+    "unknown": "origin unknown",
+}
+"""What a legend says for each; the sections of the page explain them with `ASKED_LEAD`."""
+
+ASKED_LEAD: Final = (
+    "Implicit: the framework inserted the collective. Explicit: code asked for it. Origin unknown: the "
+    "record does not tell, as in traces of other tools."
+)
+
 TOP_LEGEND: Final = {
     "orientation": "h",
     "yref": "container",

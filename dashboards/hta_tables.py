@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from shardtoll.dashboards import human
+from shardtoll.dashboards import human, summary
+from shardtoll.ledger import Report
 from shardtoll.ledger.hta_figures import CriticalPath, HtaFigures, LaunchStats, QueueLength, StreamIdle
+
+LEAST_SHARE: Final = 0.02
+"""Share of a step below which the bill's exposed communication contradicts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,11 @@ class HtaTable:
     left_out: int
 
 
-def hta_tables(figures: HtaFigures, most: int) -> list[HtaTable]:
-    """Return the answers that have rows, at most `most` of each."""
+def hta_tables(figures: HtaFigures, most: int, named: Collection[int] = ()) -> list[HtaTable]:
+    """Return the answers that have rows, at most `most` of each.
+
+    Ranks in `named` are those a reader looks for: each has its heaviest row, as far as there is room.
+    """
     made = [
         _table(
             "critical path",
@@ -33,6 +40,7 @@ def hta_tables(figures: HtaFigures, most: int) -> list[HtaTable]:
             lambda path: path.length_ns,
             _path,
             most,
+            named,
         ),
         _table(
             "idle time of streams",
@@ -42,6 +50,7 @@ def hta_tables(figures: HtaFigures, most: int) -> list[HtaTable]:
             lambda idle: idle.host_wait_ns + idle.kernel_wait_ns + idle.other_ns,
             _idle,
             most,
+            named,
         ),
         _table(
             "launches",
@@ -51,6 +60,7 @@ def hta_tables(figures: HtaFigures, most: int) -> list[HtaTable]:
             lambda stats: stats.delayed + stats.short + stats.slow_calls,
             _launches,
             most,
+            named,
         ),
         _table(
             "queue length",
@@ -60,9 +70,45 @@ def hta_tables(figures: HtaFigures, most: int) -> list[HtaTable]:
             lambda queue: queue.most,
             _queue,
             most,
+            named,
         ),
     ]
     return [table for table in made if table.rows]
+
+
+def named_ranks(report: Report) -> tuple[int, ...]:
+    """Return the ranks that findings point at alone, and the slowest: those a reader looks for."""
+    alone = [finding.ranks[0] for finding in report.findings if len(finding.ranks) == 1]
+    worst = summary.slowest(summary.rank_times(report))
+    return tuple(dict.fromkeys([*alone, *(worst.ranks if worst else ())]))
+
+
+def contradiction(report: Report) -> str | None:
+    """Return why HTA's critical paths hold less communication than the bill, where they plainly do."""
+    paths = [] if report.hta is None else report.hta.critical_paths
+    told: dict[int, list[CriticalPath]] = {}
+    for path in paths:
+        told.setdefault(path.rank, []).append(path)
+    worst: tuple[float, int, float, float] | None = None
+    for time in summary.rank_times(report):
+        seen = told.get(time.ranks[0])
+        exposed_ns = time.parts_ns[1]
+        if not seen or exposed_ns < LEAST_SHARE * time.total_ns:
+            continue
+        by_hta = sum(path.communication_ns for path in seen) / len(seen)
+        gaps = sum(path.kernel_gap_ns for path in seen) / len(seen)
+        if by_hta < exposed_ns / 2 and (worst is None or exposed_ns > worst[0]):
+            worst = (exposed_ns, time.ranks[0], by_hta, gaps)
+    if worst is None:
+        return None
+    exposed_ns, rank, by_hta, gaps = worst
+    return (
+        f"The bill has {human.duration(exposed_ns)} of exposed communication a step on rank {rank}, HTA's "
+        f"critical path {human.duration(by_hta)}, and {human.duration(gaps)} of kernel gaps. They do not "
+        "measure the same: HTA follows one chain of work, and goes from a collective's kernel to the compute "
+        "that waits for it only where the trace holds synchronisation events; elsewhere that wait is a gap to it. "
+        "What waiting for communication costs is on the bill."
+    )
 
 
 def _table(
@@ -73,9 +119,15 @@ def _table(
     weight: Callable[[Any], float],
     cells: Callable[[Any], Iterable[str]],
     most: int,
+    named: Collection[int],
 ) -> HtaTable:
-    heaviest = sorted(range(len(records)), key=lambda at: -weight(records[at]))[:most]
-    rows = [tuple(cells(records[at])) for at in sorted(heaviest)]
+    heaviest = sorted(range(len(records)), key=lambda at: -weight(records[at]))
+    first = {}
+    for at in heaviest:
+        if records[at].rank in named:
+            first.setdefault(records[at].rank, at)
+    chosen = list(dict.fromkeys([*first.values(), *heaviest]))[:most]
+    rows = [tuple(cells(records[at])) for at in sorted(chosen)]
     return HtaTable(title, lead, heads, rows, len(records) - len(rows))
 
 

@@ -86,6 +86,8 @@ def quantity(value: float | str | None, unit: str | None = None) -> str:
             return rate(value)
         case "FLOP":
             return work(value)
+        case "share":
+            return share(value, 1)
         case "x":
             return f"{value:.4g}x"
         case None:

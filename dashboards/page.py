@@ -16,7 +16,7 @@ from typing import Final
 from plotly.offline import get_plotlyjs
 
 from shardtoll.dashboards import page_anatomy, page_hta, page_roofline, page_tables, page_timeline, summary
-from shardtoll.dashboards.figure import Figure
+from shardtoll.dashboards.figure import ASKED_LEAD, Figure
 from shardtoll.dashboards.page_bill import bill, safe
 from shardtoll.dashboards.page_script import SCRIPT
 from shardtoll.dashboards.page_style import STYLE
@@ -27,11 +27,12 @@ from shardtoll.ledger import Report
 _TIMELINE: Final = (
     "One row a rank. Drag to zoom, double-click to go back. Orange under a collective is its exposed time: "
     "the length is measured, its place inside the collective is not, and it is drawn at the end. Hatched "
-    "yellow is waiting for the last rank to arrive."
+    "yellow is waiting for the last rank to arrive. " + ASKED_LEAD
 )
 _ROOFLINE: Final = (
     "One mark for all calls with the same cause and size. Grey lines are the ceilings: the bus bandwidth at "
-    "the fabric's floor. Far below its ceiling means slow; far left means small messages, which cost latency."
+    "the fabric's floor. Far below its ceiling means slow; far left means small messages, which cost "
+    "latency. " + ASKED_LEAD
 )
 
 
@@ -104,7 +105,7 @@ largest.</p>
 {bill(report)}
 </section>
 {"".join(_section(part) for part in sections)}
-{page_hta.section(report.hta)}{page_tables.notices(report)}
+{page_hta.section(report)}{page_tables.notices(report)}
 </main>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(figures)}</script>

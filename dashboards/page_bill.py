@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
+from typing import Final
 
 from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.text import clean, clip
-from shardtoll.ledger import Evidence, Finding, Remedy, Report
+from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
+
+_SHARE: Final = re.compile(r"\bshare of\b")
 
 
 def safe(value: object) -> str:
@@ -22,15 +26,17 @@ def bill(report: Report) -> str:
     dearest = max((finding.toll_ns or 0 for _, finding in rows), default=0)
     head = "".join(f"<span>{name}</span>" for name in ("#", "kind", "finding", "toll", "floor", "saving"))
     return f'<div class="row head" aria-hidden="true">{head}</div>\n' + "\n".join(
-        _finding(at, finding, dearest) for at, finding in rows
+        _finding(at, finding, dearest, report.run) for at, finding in rows
     )
 
 
-def _finding(at: int, finding: Finding, dearest: int) -> str:
+def _finding(at: int, finding: Finding, dearest: int, run: Run) -> str:
     weight = round(100 * (finding.toll_ns or 0) / dearest, 1) if dearest else 0
-    place = summary.places(finding)[0][1]
+    place = safe(clip(summary.places(finding)[0][1], 160))
+    if set(finding.ranks) != set(run.ranks_seen):
+        place += f" · {summary.ranks_words(finding.ranks)}"
     first = " open" if at == 1 else ""
-    title = f"{safe(clip(finding.title, 400))}<br><small>{safe(clip(place, 160))}</small>"
+    title = f"{safe(clip(finding.title, 400))}<br><small>{place}</small>"
     bar = f'<i style="width:{weight}%"></i>'
     body = _where(finding) + _evidence(finding.evidence) + _remedy(finding)
     return (
@@ -70,10 +76,17 @@ def _evidence(evidence: tuple[Evidence, ...]) -> str:
         return "<div><h4>Evidence</h4><p>none given</p></div>"
     rows = "".join(
         f'<tr><th scope="row">{safe(clip(item.label, 400))}</th>'
-        f"<td>{safe(clip(human.quantity(item.value, item.unit), 2000))}</td></tr>"
+        f'<td class="{"text" if isinstance(item.value, str) else "number"}">'
+        f"{safe(clip(_value(item), 2000))}</td></tr>"
         for item in evidence
     )
     return f'<div><h4>Evidence</h4><table class="evidence">{rows}</table></div>'
+
+
+def _value(item: Evidence) -> str:
+    # Shares are told without a unit, as counts are; only their label tells them apart.
+    unit = "share" if item.unit is None and _SHARE.search(item.label) else item.unit
+    return human.quantity(item.value, unit)
 
 
 def _remedy(finding: Finding) -> str:

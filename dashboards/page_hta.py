@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.dashboards.hta_tables import hta_tables
+from shardtoll.dashboards.hta_tables import contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.page_tables import table
 from shardtoll.dashboards.text import clip
-from shardtoll.ledger.hta_figures import HtaFigures
+from shardtoll.ledger import Report
 
 ROWS_SHOWN: Final = 64
 NOTICES_SHOWN: Final = 32
 
 
-def section(figures: HtaFigures | None) -> str:
+def section(report: Report) -> str:
     """Return the section; nothing where HTA was not asked."""
+    figures = report.hta
     if figures is None:
         return ""
     parts = []
-    for answer in hta_tables(figures, ROWS_SHOWN):
+    for answer in hta_tables(figures, ROWS_SHOWN, named_ranks(report)):
         rows = [[safe(cell) for cell in row] for row in answer.rows]
         more = f'<p class="note">{answer.left_out:,} more rows are in the JSON file.</p>'
         parts.append(
             f'<h3>{safe(answer.title)}</h3><p class="lead">{safe(answer.lead)}</p>'
             f"{table(answer.heads, rows, safe(answer.title))}{more if answer.left_out else ''}"
         )
-    notes = "".join(
+    caution = contradiction(report)
+    notes = f'<p class="note">{safe(caution)}</p>' if caution else ""
+    notes += "".join(
         f'<p class="note">{safe(clip(line, 400))}</p>' for line in figures.notices[:NOTICES_SHOWN]
     )
     rest = len(figures.notices) - NOTICES_SHOWN

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import ASKED, Figure, Strings, hover, literal
+from shardtoll.dashboards.figure import ASKED, ASKED_WORDS, Figure, Strings, hover, literal
 from shardtoll.dashboards.sites import Site
 from shardtoll.ledger.volume import OPS, busbw_factor
 
@@ -66,16 +66,28 @@ def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) ->
     """Return a log axis with a tick at each power of ten, and at 2 and 5 where there are few of those."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     between = (1, 2, 5) if high - low <= _FEW_DECADES else (1,)
+    span = [_tick_beyond(min(values), -1), _tick_beyond(max(values), 1)]
     # Beyond the data too, for those who zoom out.
     ticks = [float(f"{times}e{power}") for power in range(low - 3, high + 4) for times in between]
     return {
         "type": "log",
         "title": {"text": title, "standoff": 12},
         "automargin": True,
+        # Plotly fits the range to the data, which may lie between two ticks: then the axis had no number.
+        "range": [math.log10(end) for end in span],
         "tickvals": ticks,
         # `10 kB`, not `10.0 kB`: a tick is exact.
         "ticktext": [words(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
     }
+
+
+def _tick_beyond(value: float, way: int) -> float:
+    """Return the next of 1, 2, 5, 10, 20, ... that leaves a tenth of room below (-1) or above (1) a value."""
+    power = math.floor(math.log10(value))
+    ticks = [float(f"{times}e{exponent}") for exponent in range(power - 1, power + 3) for times in (1, 2, 5)]
+    if way < 0:
+        return max(tick for tick in ticks if tick <= value / 1.1)
+    return min(tick for tick in ticks if tick >= value * 1.1)
 
 
 def _curves(
@@ -119,7 +131,7 @@ def _points(sites: Sequence[Site], strings: Strings) -> list[dict[str, Any]]:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": f"{literal(op, 24)}, {asked}",
+                "name": f"{literal(op, 24)}, {ASKED_WORDS[asked]}",
                 "legendgroup": "sites",
                 "x": [site.message_bytes for site in members],
                 "y": [float(f"{site.busbw_gbps or 0:.6g}") for site in members],

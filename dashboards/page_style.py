@@ -50,6 +50,7 @@ pre { overflow: auto; max-height: 420px; margin: 6px 0; padding: 10px 12px; back
   border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; font-size: 14px; } th { text-align: left; font-weight: 600; }
 th, td { padding: 3px 12px 3px 0; vertical-align: top; } .evidence th { font-weight: 400; color: var(--dim); }
+.evidence .number { white-space: nowrap; }
 .scroll { overflow: auto; max-height: 480px; } .scroll td { border-top: 1px solid var(--line); }
 .scroll table { overflow-wrap: break-word; } .scroll td:nth-child(n+2) { min-width: 84px; }
 .scroll td:first-child { white-space: nowrap; }

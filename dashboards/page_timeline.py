@@ -11,7 +11,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import ASKED, PALETTE, TOP_LEGEND, Columns, Figure, Strings, height, ms
+from shardtoll.dashboards.figure import (
+    ASKED,
+    ASKED_WORDS,
+    PALETTE,
+    TOP_LEGEND,
+    Columns,
+    Figure,
+    Strings,
+    height,
+    ms,
+)
 from shardtoll.dashboards.sites import asked, cause, plain
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
@@ -111,7 +121,7 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
     ]
     for name, colour in ASKED.items():
         pick = [at for at, call in enumerate(calls) if asked(call["implicit"]) == name]
-        found.append(trace(name, "calls", pick, "whole", colour, (-0.34, 0.2), opacity=0.85))
+        found.append(trace(ASKED_WORDS[name], "calls", pick, "whole", colour, (-0.34, 0.2), opacity=0.85))
     waits = [at for at, call in enumerate(calls) if call["wait_ns"]]
     hatched = {"shape": "x", "size": 6, "solidity": 0.4, "fgcolor": "#000000", "bgcolor": PALETTE["yellow"]}
     found.append(

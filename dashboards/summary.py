@@ -20,6 +20,13 @@ PARTS: Final = (
 """The parts of a step, which add up to its duration, and the words for them."""
 
 
+UNBILLED_SHARE: Final = 0.2
+"""Share of a step that must not be passed over in silence because no finding has a price for it."""
+
+_IDLE_BILLS: Final = {"data-stall": "data", "host-sync": "host-sync", "pipeline-bubble": "bubble"}
+"""Finding kind -> kind of the stalls, parts of idle time, that it prices."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankTime:
     """The mean step of one rank, or of several folded into one; all times in ns."""
@@ -120,7 +127,57 @@ def headline(report: Report) -> str:
         return f"{human.plural(errors, 'error')}, to be mended before any cost: {title}."
     if top.toll_ns is None:
         return f"First on the bill: {title}. What it costs is unknown."
-    return f"Dearest: {title}. It costs {human.duration(top.toll_ns)} a step."
+    unbilled = _unbilled(report)
+    if unbilled is None or unbilled.time_ns <= max(finding.toll_ns or 0 for finding in report.findings):
+        return f"Dearest: {title}. It costs {human.duration(top.toll_ns)} a step."
+    toll = human.duration(top.toll_ns)
+    return f"{unbilled.sentence()} Dearest of what is billed: {title}. It costs {toll} a step."
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbilled:
+    """Time of the slowest rank's mean step that no finding has a price for."""
+
+    rank: int
+    time_ns: float
+    total_ns: float
+    idle: bool
+    """Idle, as against unattributed."""
+    on_cpu: bool
+
+    def sentence(self) -> str:
+        share, total = human.share(self.time_ns, self.total_ns), human.duration(self.total_ns)
+        what = f"{human.duration(self.time_ns)} of rank {self.rank}'s {total} step ({share})"
+        if not self.idle:
+            return f"{what} is unattributed, which is on no bill."
+        if self.on_cpu:
+            return f"In {what} no operator runs (Python, loading or sleep), which is on no bill."
+        return f"In {what} the device is idle, as its host has launched nothing: that is on no bill."
+
+
+def _unbilled(report: Report) -> _Unbilled | None:
+    """Return the largest part of the slowest rank's step that is on no bill, if it is a large share.
+
+    Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed.
+    """
+    time = slowest(rank_times(report))
+    if time is None or time.total_ns <= 0:
+        return None
+    rank = time.ranks[0]
+    parts = dict(zip((name for name, _ in PARTS), time.parts_ns, strict=True))
+    billed_kinds = {_IDLE_BILLS[f.kind] for f in report.findings if f.kind in _IDLE_BILLS}
+    stalls = report.tables["stalls"].select(["rank", "step", "kind", "lost_ns"]).to_pylist()
+    billed = sum(
+        row["lost_ns"]
+        for row in stalls
+        if row["rank"] == rank and row["step"] is not None and row["kind"] in billed_kinds
+    )
+    idle_ns = parts["idle_ns"] - billed / time.steps
+    lost_ns = parts["unattributed_ns"] - time.capture_ns
+    found = _Unbilled(
+        rank, max(idle_ns, lost_ns), time.total_ns, idle_ns >= lost_ns, report.run.device in (None, "cpu")
+    )
+    return found if found.time_ns >= UNBILLED_SHARE * time.total_ns else None
 
 
 def places(finding: Finding) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ class _Fitted:
             steps(self.report, width),
             Text(),
             bill(self.report, width),
-            *([] if self.report.hta is None else hta(self.report.hta, width)),
+            *hta(self.report, width),
             *_notices(self.report),
         )
 

@@ -10,26 +10,32 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.hta_tables import HtaTable, hta_tables
+from shardtoll.dashboards.hta_tables import HtaTable, contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.text import clip, unbroken
-from shardtoll.ledger.hta_figures import HtaFigures
+from shardtoll.ledger import Report
 
 ROWS_SHOWN: Final = 8
 NOTICES_SHOWN: Final = 4
 
 
-def hta(figures: HtaFigures, width: int) -> list[RenderableType]:
-    """Return what HTA says for a terminal of `width` columns."""
+def hta(report: Report, width: int) -> list[RenderableType]:
+    """Return what HTA says for a terminal of `width` columns; nothing where it was not asked."""
+    figures = report.hta
+    if figures is None:
+        return []
     head = Text("what HTA says", style="bold")
     head.append(f", Holistic Trace Analysis {clip(figures.version, 20)}", style="not bold")
     shown: list[RenderableType] = [Text(), head]
-    tables = hta_tables(figures, ROWS_SHOWN)
+    tables = hta_tables(figures, ROWS_SHOWN, named_ranks(report))
     for table in tables:
         title = Text(table.title, style="bold")
         title.append(f": {table.lead}", style="not bold")
         shown += [title, _fitted(table, width)]
         if table.left_out:
             shown.append(Text(f"{table.left_out:,} more rows are in the JSON file (-o out.json)"))
+    caution = contradiction(report)
+    if caution is not None:
+        shown.append(Text(caution))
     for line in figures.notices[:NOTICES_SHOWN]:
         shown.append(Text(clip(line, 300), style="yellow"))
     if len(figures.notices) > NOTICES_SHOWN:

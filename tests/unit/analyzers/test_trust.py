@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.ledger import Count, Group, Notice
+from shardtoll.ledger import Count, Group, Notice, Stall
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def found(kind, rows=(), **given):
@@ -108,6 +116,26 @@ class TestUnattributed:
         assert found("unattributed-time", steps=[unexplained(0.05)]) == []
         assert found("unattributed-time", steps=[unexplained(0.2, capture_ns=16 * MS)]) == []
         assert len(found("unattributed-time", steps=[unexplained(0.2, capture_ns=14 * MS)])) == 1
+
+    def test_kernels_that_nothing_classifies_are_named_with_the_lines_that_do(self):
+        name = "void my_lib::push<float, 4>(float*, int)"
+        stalls = [
+            Stall(0, 0, "unclassified", name, "backward", 2, 19 * MS, 19 * MS),
+            Stall(0, 0, "unclassified", "other's_kernel", "backward", 1, 1 * MS, 1 * MS),
+            Stall(7, 0, "unclassified", "outside", "backward", 1, 1 * MS, 1 * MS),
+        ]
+        (finding,) = found("unattributed-time", steps=[unexplained(0.2)], stalls=stalls)
+        assert "my_lib::push and 1 more ran in it, which may be communication" in finding.title
+        assert evidence(finding)[f"not classified: {name}"] == 19 * MS
+        assert "--kernels own.toml" in finding.remedy.text
+        rules = tomllib.loads(finding.remedy.code)["kernel"]
+        assert [rule["library"] for rule in rules] == ["own", "own"]
+        assert re.search(rules[0]["pattern"], name)
+        assert re.search(rules[1]["pattern"], "other's_kernel")
+        # Time that is small, or a step without such a kernel, is told as before.
+        assert found("unattributed-time", steps=[unexplained(0.01)], stalls=stalls) == []
+        (plain,) = found("unattributed-time", steps=[unexplained(0.2)])
+        assert plain.remedy.code is None
 
     def test_a_step_of_no_time_is_no_share(self):
         nothing = step(duration_ns=0, compute_ns=0, exposed_comm_ns=0, idle_ns=0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.dashboards import page_roofline, page_timeline
+from shardtoll.dashboards import human, page_roofline, page_timeline
 from shardtoll.dashboards.figure import literal
 from shardtoll.dashboards.sites import sites
 from shardtoll.ledger.volume import busbw_factor
@@ -49,6 +49,15 @@ def test_ceilings_are_the_floors_bandwidth():
     assert peak == pytest.approx(gathered / (100_000 + gathered // 4) * (busbw_factor("all_gather", 4) or 0))
 
 
+@pytest.mark.parametrize(("low", "high"), [(296.0, 440.0), (300.0, 300.0), (2.01, 4.99), (0.004, 9_000.0)])
+def test_an_axis_shows_at_least_two_of_its_numbers(low, high):
+    axis = page_roofline._axis("bus bandwidth", [low, high], human.rate)
+    first, last = (10**end for end in axis["range"])
+    assert first < low <= high < last
+    shown = [tick for tick in axis["tickvals"] if first * 0.999 <= tick <= last * 1.001]
+    assert len(shown) >= 2
+
+
 def test_points_of_the_roofline_are_measured_and_coloured_by_cause():
     figure = page_roofline.figure(sites(sample_reports.report()))
     marks = {trace["name"]: trace for trace in figure.data if trace.get("legendgroup") == "sites"}
@@ -81,7 +90,7 @@ def test_timeline_holds_each_collective_with_its_parts():
     assert (calls["exposed"][first], calls["wait"][first]) == (0.624288, 0.0)
     assert figure.strings[calls["text"][first]].startswith("rank 0: all_reduce ×2 tp, 2.10 MB\ntrain.py:42")
     picks = {trace["name"]: trace["rects"]["pick"] for trace in figure.data}
-    whole = [*picks["implicit"], *picks["explicit"], *picks["unknown"]]
+    whole = [*picks["implicit"], *picks["explicit"], *picks["origin unknown"]]
     assert sorted(whole) == list(range(48))
     assert picks["exposed"] == list(range(48))
     assert picks["waiting"] == [at for at in range(48) if calls["wait"][at]]

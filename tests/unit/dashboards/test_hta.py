@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shardtoll.dashboards import page
-from shardtoll.dashboards.hta_tables import hta_tables
+from shardtoll.dashboards import page, summary
+from shardtoll.dashboards.hta_tables import contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.terminal import renderable
 from shardtoll.ledger import Report, SchemaError
 from shardtoll.ledger.hta_figures import CriticalPath, HtaFigures, LaunchStats, QueueLength, StreamIdle
@@ -74,6 +74,31 @@ def test_of_many_ranks_those_that_matter_are_shown_and_the_rest_counted() -> Non
     assert [row[0] for row in paths.rows] == [str(rank) for rank in range(92, 100)]
     assert paths.left_out == 92
     assert "92 more rows" in printed(with_hta(100), 120)
+
+
+def test_the_rank_a_finding_names_is_shown_though_others_weigh_more() -> None:
+    tables = hta_tables(figures(100), 8, (3,))
+    for table in tables:
+        assert "3" in [row[0] for row in table.rows]
+        assert (len(table.rows), table.left_out) == (8, 92)
+    alone = replace(sample_reports.FINDINGS[0], ranks=(3,))
+    report = replace(with_hta(100), findings=(alone,))
+    # Rank 2 has the longest step in the sample.
+    assert named_ranks(report) == (3, 2)
+
+
+def test_communication_that_hta_calls_gaps_is_explained() -> None:
+    report = with_hta(4)
+    exposed = summary.rank_times(report)[0].parts_ns[1]
+    assert exposed > 4 * MS
+    text = contradiction(report)
+    assert text is not None
+    assert "HTA's critical path 2.00 ms" in text
+    assert "synchronisation events" in " ".join(printed(report, 100).split())
+    assert "synchronisation events" in page.render(report)
+    same = tuple(replace(path, communication_ns=round(exposed)) for path in figures(4).critical_paths)
+    assert contradiction(replace(report, hta=replace(figures(4), critical_paths=same))) is None
+    assert contradiction(sample_reports.report()) is None
 
 
 def test_a_report_with_hta_survives_json() -> None:

@@ -15,7 +15,7 @@ import pytest
 from shardtoll.dashboards import page, page_anatomy
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.text import clean
-from shardtoll.ledger import Report
+from shardtoll.ledger import Evidence, Report
 from tests import sample_reports
 
 
@@ -157,6 +157,28 @@ def test_bars_of_a_rank_add_up(ordinary: str):
     assert [sum(trace["x"][rank] for trace in data) for rank in range(4)] == [50, 50, 53, 50]
     assert data[0]["y"][2] == "rank 2 (slowest)"
     assert "of which capture: 2.00 ms" in page_anatomy.figure(sample_reports.report()).data[4]["hovertext"][0]
+
+
+def test_evidence_does_not_break_within_a_number_and_tells_shares_in_percent():
+    facts = (
+        Evidence("share of the step", 0.2568),
+        Evidence("ideal bubble, share of the step", 0.03),
+        Evidence("longest", 256_800, "ns"),
+        Evidence("kernel", "own kernel"),
+    )
+    report = sample_reports.report()
+    finding = replace(report.findings[0], ranks=(3,), evidence=facts)
+    html = page.render(replace(report, findings=(finding,)))
+    row = html[html.index('id="finding-1"') :]
+    assert '<td class="number"><bdi>26 %</bdi>' in row
+    assert '<td class="number"><bdi>3.0 %</bdi>' in row
+    assert '<td class="number"><bdi>257 µs</bdi>' in row
+    assert '<td class="text"><bdi>own kernel</bdi>' in row
+    assert ".evidence .number { white-space: nowrap; }" in html
+    # The row itself says whose it is, where it is not everybody's.
+    assert "· rank 3</small>" in row
+    every = replace(finding, ranks=report.run.ranks_seen)
+    assert "· rank" not in page.render(replace(report, findings=(every,)))
 
 
 def test_findings_in_order_with_evidence_remedy_and_source(ordinary: str):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.dashboards import summary
-from shardtoll.ledger import Finding, Where
+from shardtoll.ledger import Finding, Stall, Step, Where
+from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 
 
@@ -39,6 +40,43 @@ def test_folded_ranks_keep_the_slowest_and_the_mean():
 def test_errors_come_first_and_the_rest_stays_in_order():
     found = summary.by_severity(sample_reports.FINDINGS)
     assert [(at, finding.severity) for at, finding in found] == [(1, "error"), (2, "warning"), (3, "info")]
+
+
+def idle_report(idle, stalls=(), **changes):
+    """A job of one step on a device: 10 ms of compute, `idle` ms without work."""
+    ms = 1_000_000
+    row = Step(0, 0, 0, (10 + idle) * ms, 10 * ms, 0, 0, idle * ms, 0)
+    base = sample_reports.report()
+    run = replace(base.run, device="NVIDIA H100", ranks_seen=(0,), rank_hosts=())
+    tables = {**base.tables, "steps": to_table("steps", [row]), "stalls": to_table("stalls", list(stalls))}
+    small = replace(sample_reports.FINDINGS[0], toll_ns=2 * ms, saving_ns=None)
+    return replace(base, run=run, tables=tables, findings=(small,), **changes)
+
+
+def test_a_small_toll_is_not_the_matter_where_the_host_idles_the_device():
+    text = summary.headline(idle_report(70))
+    assert text.startswith("In 70.0 ms of rank 0's 80.0 ms step (88 %) the device is idle")
+    assert "Dearest of what is billed: " in text
+    assert text.endswith("It costs 2.00 ms a step.")
+    # A small share, or less than the toll, is nothing to begin with.
+    assert summary.headline(idle_report(2)).startswith("Dearest: ")
+    billed = replace(idle_report(70).findings[0], toll_ns=75_000_000)
+    assert summary.headline(replace(idle_report(70), findings=(billed,))).startswith("Dearest: ")
+
+
+def test_idle_time_that_a_finding_prices_is_billed():
+    stall = Stall(0, 0, "data", "next", "other", 1, 69_000_000, 69_000_000)
+    small = idle_report(70, [stall])
+    assert summary.headline(small).startswith("In 70.0 ms")
+    data = replace(small.findings[0], kind="data-stall", toll_ns=69_000_000)
+    assert summary.headline(replace(small, findings=(data,))).startswith("Dearest: ")
+
+
+def test_unattributed_time_is_told_before_a_small_toll():
+    row = Step(0, 0, 0, 16_000_000, 11_000_000, 0, 0, 0, 5_000_000)
+    report = idle_report(1)
+    report = replace(report, tables={**report.tables, "steps": to_table("steps", [row])})
+    assert summary.headline(report).startswith("5.00 ms of rank 0's 16.0 ms step (31 %) is unattributed")
 
 
 def test_headlines():
