@@ -23,7 +23,8 @@ from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Ledger
 
 UNEVEN_OPS: Final = ("all_to_all",)
-"""Ranks may send different amounts in these: a size that differs leaves them unmatched, no more."""
+"""Ranks may send different amounts in these: with a sequence number they are one whatever their sizes;
+by order, a size that differs leaves them unmatched, no more."""
 
 COMPARED: Final = ["op", "bytes", "dtype"]
 
@@ -80,9 +81,22 @@ def _slots(rows: pd.DataFrame) -> pd.DataFrame:
     work["slot"] = work["seq"].where(~work["by_order"], work["step"])
     # Several records may share a number (coalesced ones): then their order tells them apart.
     place = ["group_id", "by_order", "slot"]
-    work["nth"] = work.groupby([*place, "rank"]).cumcount()
+    work["nth"] = _asked_order(work, place)
     work["slot_id"] = work.groupby([*place, "nth"], sort=False).ngroup()
     return work
+
+
+def _asked_order(work: pd.DataFrame, place: list[str]) -> pd.Series[int]:
+    """Return each row's position among its rank's rows of the place.
+
+    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So
+    issue times count, where every row of the place has one; else the order in which they began.
+    """
+    asked = work["issue_ns"].notna().groupby([work[name] for name in place]).transform("all")
+    key = work["issue_ns"].to_numpy(dtype=np.int64, na_value=0) * asked.to_numpy(dtype=np.int64)
+    ordered = work.iloc[np.argsort(key, kind="stable")]
+    nth: pd.Series[int] = ordered.groupby([*place, "rank"]).cumcount()
+    return nth.reindex(work.index)
 
 
 def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
@@ -108,8 +122,10 @@ def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
     unsized = slots["unsized"].any().to_numpy()
     all_unsized = slots["unsized"].all().to_numpy()
     one_type = (low["dtype"] == high["dtype"]).to_numpy() | ~slots["by_order"].any().to_numpy()
-    agrees = present & one_op & one_size & one_type & (~unsized | all_unsized)
-    differs = ~one_op | ~one_type | (~one_size & ~unsized & ~slots["uneven"].all().to_numpy())
+    uneven = slots["uneven"].all().to_numpy()
+    numbered = uneven & ~slots["by_order"].any().to_numpy()
+    agrees = present & one_op & one_type & ((one_size & (~unsized | all_unsized)) | numbered)
+    differs = ~one_op | ~one_type | (~one_size & ~unsized & ~uneven)
     at = facts["slot_id"].to_numpy()
     return agrees[at], (differs | ~present)[at]
 
@@ -158,7 +174,18 @@ def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int,
 
 def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     """Return which rows of the collectives' frame are one collective on several ranks."""
-    columns = ["rank", "group", "group_size", "step", "seq", "op", "message_bytes", "dtype", "root"]
+    columns = [
+        "rank",
+        "group",
+        "group_size",
+        "step",
+        "seq",
+        "op",
+        "message_bytes",
+        "dtype",
+        "root",
+        "issue_ns",
+    ]
     rows = collectives[columns].reset_index(drop=True)
     rows["group_id"], members = _groups(ledger, rows)
     seen = set(ledger.run.ranks_seen)
@@ -169,6 +196,9 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
     if ledger.run.source == "trace":
         lopsided |= _disputed(work, suspect)
+        if "no-steps" in set(ledger.frame("notices")["kind"]):
+            # Where nothing marks the steps, ranks may have begun to record at different moments.
+            lopsided |= work["by_order"].to_numpy(dtype=bool)
     agrees &= ~lopsided
     group_of = work["group_id"].to_numpy(dtype=np.int64)
     slot_of = work["slot_id"].to_numpy(dtype=np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,10 +170,49 @@ def test_barriers_need_no_size():
     assert ids[0] == ids[1] is not None
 
 
-def test_uneven_all_to_all_is_unmatched_but_no_mistake():
+def test_uneven_all_to_all_is_matched_by_its_number_and_by_order_is_no_mistake():
     rows = [collective(rank=0, op="all_to_all"), collective(rank=1, op="all_to_all", message_bytes=8)]
+    ids = matched(rows)
+    assert ids[0] == ids[1] is not None
+    assert "unmatched-collectives" not in kinds(rows)
+    rows = [
+        collective(rank=0, op="all_to_all", seq=None),
+        collective(rank=1, op="all_to_all", seq=None, message_bytes=8),
+    ]
     assert matched(rows) == [None, None]
     assert "unmatched-collectives" not in kinds(rows)
+
+
+def test_uneven_all_to_all_has_the_bandwidth_of_each_ranks_own_bytes():
+    rows = filled(
+        [
+            collective(rank=0, op="all_to_all", message_bytes=4 << 20, start_ns=0, duration_ns=4 * MS),
+            collective(rank=1, op="all_to_all", start_ns=2 * MS, duration_ns=2 * MS),
+        ]
+    )
+    assert [(row.wait_ns, row.transfer_ns) for row in rows] == [(2 * MS, 2 * MS), (0, 2 * MS)]
+    assert rows[0].busbw_gbps == pytest.approx(4 * rows[1].busbw_gbps)
+
+
+def test_order_is_that_of_asking_where_streams_begin_in_another():
+    # Both ranks ask for A, then B; on rank 1 stream 21 begins first.
+    rows = [
+        collective(
+            rank=rank, seq=None, stream=stream, issue_ns=stream, start_ns=start, duration_ns=end - start
+        )
+        for rank, first, second in (
+            (0, (20, 1000 * US, 5000 * US), (21, 1200 * US, 9000 * US)),
+            (1, (21, 1000 * US, 9000 * US), (20, 1200 * US, 5000 * US)),
+        )
+        for stream, start, end in (first, second)
+    ]
+    ids = matched(rows)
+    assert ids[0] == ids[3] != ids[1] == ids[2]
+    assert None not in ids
+    # An issue time that one of them lacks leaves the order in which they began.
+    rows[0] = replace(rows[0], issue_ns=None)
+    ids = matched(rows)
+    assert ids[0] == ids[2] != ids[1] == ids[3]
 
 
 def test_a_small_clock_error_is_clipped():
