@@ -19,6 +19,7 @@ from shardtoll.analyzers import (
     incomplete_input,
     latency_bound,
     pipeline_bubble,
+    pipeline_imbalance,
     recompute,
     redundant_collective,
     serialized_collectives,
@@ -29,7 +30,8 @@ from shardtoll.analyzers import (
 )
 from shardtoll.analyzers.context import Context, make_context
 from shardtoll.analyzers.ranking import ranked
-from shardtoll.analyzers.roofline import Fabric, choose_fabric
+from shardtoll.analyzers.refuted import note
+from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
 __all__ = ["ANALYSES", "Context", "run"]
@@ -48,6 +50,7 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
     host_sync.find,
     transfer_stall.find,
     pipeline_bubble.find,
+    pipeline_imbalance.find,
     unmatched_collectives.find,
     unattributed_time.find,
     incomplete_input.find,
@@ -71,12 +74,18 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     findings = [*ledger.findings, *(found for find in ANALYSES for found in find(context))]
     return Report(
         run=ledger.run,
-        fabric=FabricInfo(name=fabric.name, provenance=fabric.provenance),
+        fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),
         groups=ledger.groups,
         tables={**ledger.tables, "collectives": _filled(ledger, context)},
         findings=ranked(findings),
         headline=headline.sentence(context),
     )
+
+
+def _provenance(context: Context) -> str:
+    """Return where the fabric's numbers come from, and what this job makes of them."""
+    notes = (hosts_note(context.ledger.run, context.fabric), note(context.refuted))
+    return "; ".join([context.fabric.provenance, *(text for text in notes if text)])
 
 
 def _filled(ledger: Ledger, context: Context) -> pa.Table:

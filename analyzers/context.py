@@ -12,6 +12,7 @@ from shardtoll.analyzers.align import align
 from shardtoll.analyzers.clocks import Clocks, estimate
 from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.match import Matches, match
+from shardtoll.analyzers.refuted import Refuted, refute
 from shardtoll.analyzers.roofline import Fabric, Placement, place, ranks_per_host
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
@@ -25,7 +26,8 @@ class Context:
     """As it came, findings made while the job ran included."""
     fabric: Fabric
     collectives: pd.DataFrame
-    """The ledger's table with wait, transfer, busbw and floor filled in, and these columns more:
+    """The ledger's table with wait, transfer, busbw and floor filled in (refuted floors left out), and these
+    columns more:
     group_id, match_id, floor_latency_ns, arrival_ns, skew_ns, torn, and `net`: what a reader calls the
     group, as `mesh dim tp` or, where it has none, `group 3`."""
     computes: pd.DataFrame
@@ -37,6 +39,8 @@ class Context:
     matches: Matches
     clocks: Clocks
     """Which ranks share a clock, and how far the clocks are apart."""
+    refuted: tuple[Refuted, ...]
+    """Floors that the job's own transfers lie below; the collectives do not have them."""
     steps: tuple[int, ...]
     """Numbers of the surveyed steps: those that at least one rank finished."""
     step_ns: float | None
@@ -92,6 +96,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     waited = add_waits(collectives, matches, clocks)
     collectives = add_floors(add_busbw(waited), matches, ledger.run, fabric)
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
+    collectives, refuted = refute(collectives)
     step_rows = ledger.frame("steps")
     own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
     durations = own_work.groupby(step_rows["rank"]).mean().to_numpy(dtype=np.float64)
@@ -107,6 +112,7 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         leadups=ledger.frame("leadups"),
         matches=matches,
         clocks=clocks,
+        refuted=refuted,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
         step_ns=float(durations.max()) if len(durations) else None,
     )

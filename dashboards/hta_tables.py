@@ -106,8 +106,8 @@ def contradiction(report: Report) -> str | None:
         f"The bill has {human.duration(exposed_ns)} of exposed communication a step on rank {rank}, HTA's "
         f"critical path {human.duration(by_hta)}, and {human.duration(gaps)} of kernel gaps. They do not "
         "measure the same: HTA follows one chain of work, and goes from a collective's kernel to the compute "
-        "that waits for it only where the trace holds synchronisation events; elsewhere that wait is a gap to it. "
-        "What waiting for communication costs is on the bill."
+        "that waits for it only where the trace holds synchronisation events; elsewhere that wait is a gap "
+        "to it. What waiting for communication costs is on the bill."
     )
 
 
@@ -122,7 +122,7 @@ def _table(
     named: Collection[int],
 ) -> HtaTable:
     heaviest = sorted(range(len(records)), key=lambda at: -weight(records[at]))
-    first = {}
+    first: dict[int, int] = {}
     for at in heaviest:
         if records[at].rank in named:
             first.setdefault(records[at].rank, at)

@@ -27,7 +27,9 @@ def choose_fabric(run: Run) -> Fabric:
     if device is not None and device != "cpu":
         for fabric in known_fabrics():
             if _named(fabric, device):
-                network = "" if len(run.hosts) == 1 else "; the network between hosts is assumed"
+                # One host among those seen does not make one of a job with missing ranks.
+                one = len(run.hosts) == 1 and not run.ranks_missing
+                network = "" if one else "; the network between hosts is assumed"
                 return replace(
                     fabric, provenance=f"{fabric.provenance} (chosen by device name {device}{network})"
                 )

@@ -36,13 +36,49 @@ def one_node(ranks: int) -> Placement:
 def ranks_per_host(run: Run, fabric: Fabric) -> int | None:
     """Return how many consecutive ranks share a host; None where neither run nor fabric tells.
 
-    A run with missing ranks counts too few ranks a host, so it is believed only when it is whole.
+    A run with missing ranks counts too few ranks a host, so its number is believed only when it is whole;
+    of a run with missing ranks the hosts of those seen decide, as far as they do. Where they leave a choice
+    the fabric's number is taken, if it fits.
     """
     if not run.ranks_missing and run.ranks_per_host is not None:
         return run.ranks_per_host
+    fitting = _fitting(run, fabric)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting and (fabric.ranks_per_node is None or fabric.ranks_per_node.value not in fitting):
+        return run.world_size if len(run.hosts) == 1 else None
     if fabric.ranks_per_node is not None:
         return int(fabric.ranks_per_node.value)
     return run.world_size if len(run.hosts) == 1 else None
+
+
+def hosts_note(run: Run, fabric: Fabric) -> str:
+    """Return that the hosts of missing ranks are assumed, where it changes the floors; else nothing."""
+    fitting, taken = _fitting(run, fabric), ranks_per_host(run, fabric)
+    hosts = {min(number, run.world_size) for number in fitting}
+    if not run.ranks_missing or len(hosts) < 2 or taken is None:
+        return ""
+    fewer = max((number for number in hosts if number < min(taken, run.world_size)), default=None)
+    higher = "" if fewer is None else f"; with {fewer} a host floors would be higher"
+    return f"on which hosts the missing ranks ran is not on record: {taken} ranks a host are assumed{higher}"
+
+
+def _fitting(run: Run, fabric: Fabric) -> tuple[int, ...]:
+    """Return the numbers of consecutive ranks a host that fit the hosts of all seen ranks, ascending.
+
+    Those are looked at that divide the job evenly, and the fabric's. Empty where a host is not known.
+    """
+    if not run.rank_hosts or None in run.rank_hosts:
+        return ()
+    own = {number for number in range(1, run.world_size + 1) if run.world_size % number == 0}
+    if fabric.ranks_per_node is not None:
+        own.add(int(fabric.ranks_per_node.value))
+    return tuple(number for number in sorted(own) if _fits(run, number))
+
+
+def _fits(run: Run, per_host: int) -> bool:
+    pairs = {(rank // per_host, host) for rank, host in zip(run.ranks_seen, run.rank_hosts, strict=True)}
+    return len(pairs) == len({block for block, _ in pairs}) == len({host for _, host in pairs})
 
 
 def place(ranks: Sequence[int], per_host: int | None) -> Placement | None:

@@ -181,4 +181,6 @@ def test_the_network_is_assumed_only_where_there_is_one():
     one = choose_fabric(run_of(device="NVIDIA H100 80GB HBM3", hosts=("a",)))
     two = choose_fabric(run_of(device="NVIDIA H100 80GB HBM3", hosts=("a", "b")))
     assert "assumed" not in one.provenance
+    half = choose_fabric(run_of(8, device="NVIDIA H100 80GB HBM3", hosts=("a",), ranks_seen=(0, 1, 2, 3)))
+    assert "the network between hosts is assumed" in half.provenance
     assert "the network between hosts is assumed" in two.provenance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.roofline import Placement, load_fabric, one_node, place, ranks_per_host
+from shardtoll.analyzers.roofline import Placement, hosts_note, load_fabric, one_node, place, ranks_per_host
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import run_of
 
@@ -34,6 +34,38 @@ def test_a_run_with_missing_ranks_is_not_believed():
     run = run_of(4, ranks_seen=(0, 1, 2), ranks_per_host=3)
     assert ranks_per_host(run, ROUND) == 4
     assert ranks_per_host(run, load_fabric("h100x8-ib400")) == 8
+
+
+H100 = "h100x8-ib400"
+
+
+@pytest.mark.parametrize(
+    ("world", "hosts", "expected", "assumed"),
+    [
+        # Rank 5 of two hosts of four is missing: the others tell where a host ends.
+        (8, "aaaab bb", 4, False),
+        # A host of eight of which one rank is missing.
+        (8, "aaaaaaa ", 8, False),
+        # A whole host may be missing, or half of one: the fabric's number, said to be assumed.
+        (8, "aaaa    ", 8, True),
+        (16, "aaaaaaaa        ", 8, True),
+        # No number of ranks a host fits.
+        (8, "aabababa"[:7] + " ", 8, False),
+    ],
+)
+def test_hosts_of_the_ranks_seen_decide_as_far_as_they_do(world, hosts, expected, assumed):
+    seen = tuple(rank for rank in range(world) if hosts[rank] != " ")
+    names = tuple(hosts[rank] for rank in seen)
+    run = run_of(world, ranks_seen=seen, rank_hosts=names, hosts=tuple(dict.fromkeys(names)))
+    fabric = load_fabric(H100)
+    assert ranks_per_host(run, fabric) == expected
+    assert ("8 ranks a host are assumed" in hosts_note(run, fabric)) is assumed
+
+
+def test_an_assumption_says_what_the_other_choice_would_do():
+    run = run_of(8, ranks_seen=(0, 1, 2, 3), rank_hosts=("a",) * 4)
+    assert hosts_note(run, load_fabric(H100)).endswith("; with 4 a host floors would be higher")
+    assert hosts_note(run_of(8), load_fabric(H100)) == ""
 
 
 def test_several_hosts_of_unknown_width_are_unknown():

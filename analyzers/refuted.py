@@ -1,0 +1,88 @@
+"""Floors that the job itself refutes: its transfers took less than the least time a model allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.words import ranks, times
+
+LIMIT: Final = 0.9
+"""Transfers below this part of their floor refute it. Closer to it a clock's error, or the spread of what
+the floor was measured by, explains the difference."""
+
+KEYS: Final = ("op", "message_bytes", "group_id", "group_size", "floor_ns")
+
+SHOWN: Final = 3
+"""Refuted floors named in the fabric's line; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """One floor that measured transfers lie below."""
+
+    op: str
+    net: str
+    ranks: tuple[int, ...]
+    floor_ns: int
+    factor: float
+    """Median transfer over the floor, of the slowest rank of each collective; below `LIMIT`."""
+    seen: int
+    """Collectives."""
+
+    def words(self) -> str:
+        """Return what took how much of its floor."""
+        return (
+            f"{self.op} on {self.net} ({ranks(self.ranks)}) took {self.factor:.2g} times its floor in the "
+            f"median of {times(self.seen, 'collective')}"
+        )
+
+
+def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
+    """Return the collectives without the floors that are refuted, and those floors, the worst first.
+
+    The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing.
+    A floor that was refuted is unknown: a model that is wrong there says nothing of the least time.
+    """
+    known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
+    rows = keep(frame, known & (frame["transfer_ns"] > 0))
+    if rows.empty:
+        return frame, ()
+    code, keys = codes(rows, KEYS)
+    each = rows.assign(code=code).groupby(["match_id", "code"])["transfer_ns"].max()
+    middle = each.astype("float64").groupby(level="code").agg(["median", "size"])
+    floors = keys["floor_ns"].to_numpy(dtype=np.float64)
+    factors = middle["median"].to_numpy(dtype=np.float64) / floors[middle.index.to_numpy(dtype=np.int64)]
+    wrong = {
+        int(at): float(factor) for at, factor in zip(middle.index, factors, strict=True) if factor < LIMIT
+    }
+    if not wrong:
+        return frame, ()
+    found = []
+    for at, factor in wrong.items():
+        first = keys.iloc[at]
+        who = tuple(sorted({int(rank) for rank in rows.loc[code == at, "rank"]}))
+        seen = int(middle.loc[at, "size"])
+        found.append(Refuted(str(first["op"]), str(first["net"]), who, int(first["floor_ns"]), factor, seen))
+    # All rows with such a floor lose it, those whose own transfer is unknown too.
+    bad = pd.MultiIndex.from_frame(keys.loc[list(wrong), list(KEYS)].astype(object))
+    gone = pd.MultiIndex.from_frame(frame[list(KEYS)].astype(object)).isin(bad)
+    frame = frame.copy()
+    frame.loc[gone, ["floor_ns", "floor_latency_ns"]] = pd.NA
+    return frame, tuple(sorted(found, key=lambda one: one.factor))
+
+
+def note(refuted: tuple[Refuted, ...]) -> str:
+    """Return the sentence for the fabric's line; empty where no floor is refuted."""
+    if not refuted:
+        return ""
+    named = "; ".join(one.words() for one in refuted[:SHOWN])
+    more = f"; and {len(refuted) - SHOWN} more" if len(refuted) > SHOWN else ""
+    return (
+        f"measurements refute it for this job: {named}{more}. These floors are left out as unknown: the fabric "
+        "is not what was assumed, calibrate it or name another"
+    )

@@ -1,0 +1,64 @@
+"""Floors that measured transfers lie below are unknown, and the fabric's line says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.analyzers.context import make_context
+from tests.unit.analyzers.fabrics import ROUND
+from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
+
+
+def job(duration_ns, *, many=3, size=1 << 30, late=0, **given):
+    """Two ranks in `many` all_reduces; rank 1 starts `late` ns after rank 0 and ends with it."""
+    rows = []
+    for seq in range(1, many + 1):
+        start = seq * 40 * MS
+        shared = {"seq": seq, "message_bytes": size, "group_size": 2} | given
+        rows.append(collective(rank=0, start_ns=start, duration_ns=duration_ns + late, **shared))
+        rows.append(collective(rank=1, start_ns=start + late, duration_ns=duration_ns, **shared))
+    return ledger(rows, steps=[step(rank=rank) for rank in (0, 1)], run=run_of(2))
+
+
+def floor_ns():
+    (row,) = {int(value) for value in make_context(job(10_000 * MS), ROUND).collectives["floor_ns"]}
+    return row
+
+
+@pytest.mark.parametrize(("factor", "refuted"), [(0.5, True), (0.89, True), (0.95, False), (1.5, False)])
+def test_a_floor_is_refuted_by_transfers_well_below_it(factor, refuted):
+    context = make_context(job(round(floor_ns() * factor), late=3 * MS), ROUND)
+    assert bool(context.collectives["floor_ns"].isna().all()) is refuted
+    assert bool(context.collectives["floor_latency_ns"].isna().all()) is refuted
+    report = run(job(round(floor_ns() * factor), late=3 * MS), ROUND)
+    assert ("measurements refute it" in report.fabric.provenance) is refuted
+    if refuted:
+        (one,) = context.refuted
+        assert (one.op, one.ranks, one.seen, one.floor_ns) == ("all_reduce", (0, 1), 3, floor_ns())
+        assert one.factor == pytest.approx(factor, rel=1e-3)
+        assert f"took {factor:.2g} times its floor in the median of 3 collectives" in report.fabric.provenance
+        assert "times its floor" not in (report.headline or "")
+        assert report.collectives["floor_ns"].isna().all()
+
+
+def test_one_rank_with_a_short_span_refutes_nothing():
+    rows = []
+    for seq in (1, 2, 3):
+        start, whole = seq * 40 * MS, floor_ns() * 2
+        shared = {"seq": seq, "message_bytes": 1 << 30, "group_size": 2}
+        rows.append(collective(rank=0, start_ns=start, duration_ns=whole, **shared))
+        rows.append(collective(rank=1, start_ns=start, duration_ns=whole // 10, **shared))
+    context = make_context(ledger(rows, steps=[step(rank=0), step(rank=1)], run=run_of(2)), ROUND)
+    assert context.refuted == ()
+    assert context.collectives["floor_ns"].notna().all()
+
+
+def test_other_sizes_keep_their_floors():
+    quick = job(floor_ns() // 2).tables["collectives"].to_pylist()
+    small = on_ranks((0, 1), seq=9, start_ns=400 * MS, message_bytes=1 << 10, duration_ns=5 * MS)
+    rows = [collective(**row) for row in quick] + small
+    context = make_context(ledger(rows, steps=[step(rank=0), step(rank=1)], run=run_of(2)), ROUND)
+    assert len(context.refuted) == 1
+    kept = context.collectives[context.collectives["message_bytes"] == 1 << 10]
+    assert kept["floor_ns"].notna().all()
