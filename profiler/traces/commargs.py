@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
-from shardtoll.profiler.traces.event import Args, Mixed, whole
+from shardtoll.ledger.record import MOST_RANKS
+from shardtoll.profiler.traces.event import Args, Mixed, mended, whole
 from shardtoll.profiler.traces.trace import CommArgs
 
 MOST_LISTED = 1 << 20
 """Longer lists of ranks, splits or shapes are left out."""
+
+_MOST_DIMENSIONS = 64
+"""A shape with more is none of torch's."""
 
 
 def comm_args(args: Args) -> CommArgs:
@@ -23,15 +27,15 @@ def comm_args(args: Args) -> CommArgs:
         out_elements=_count(args.out_elements),
         group=_text(args.group),
         group_description=_text(args.group_description),
-        group_size=_count(args.group_size) or None,
-        ranks=_numbers(args.ranks) or None,
-        rank_start=_count(args.rank_start),
-        rank_stride=_count(args.rank_stride),
+        group_size=_rank(args.group_size) or None,
+        ranks=_ranks(args.ranks),
+        rank_start=_rank(args.rank_start),
+        rank_stride=_rank(args.rank_stride),
         seq=_count(args.seq),
         is_async=_truth(args.is_async),
-        source_rank=_count(args.source_rank),
-        target_rank=_count(args.target_rank),
-        root=_count(args.root),
+        source_rank=_rank(args.source_rank),
+        target_rank=_rank(args.target_rank),
+        root=_rank(args.root),
         in_splits=_numbers(args.in_splits),
         out_splits=_numbers(args.out_splits),
         dims=dims,
@@ -40,7 +44,8 @@ def comm_args(args: Args) -> CommArgs:
 
 
 def _text(value: Mixed) -> str | None:
-    return None if value is None or value == "" else str(value)[:256]
+    """Return text that can be written as UTF-8; a lone half of a surrogate pair becomes a question mark."""
+    return None if value is None or value == "" else mended(str(value)[:256])
 
 
 def _count(value: Mixed) -> int | None:
@@ -48,6 +53,12 @@ def _count(value: Mixed) -> int | None:
         return None
     number = whole(value)
     return number if number >= 0 else None
+
+
+def _rank(value: Mixed) -> int | None:
+    """Return a rank or a number of ranks; None for more than any job has."""
+    number = _count(value)
+    return number if number is not None and number <= MOST_RANKS else None
 
 
 def _truth(value: Mixed) -> bool | None:
@@ -78,6 +89,12 @@ def _numbers(raw: msgspec.Raw) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def _ranks(raw: msgspec.Raw) -> tuple[int, ...] | None:
+    """Return listed ranks; None where there are none, or one that no job has."""
+    found = _numbers(raw)
+    return found if found and max(found) < MOST_RANKS else None
+
+
 def _shapes(
     dims: msgspec.Raw, types: msgspec.Raw
 ) -> tuple[tuple[tuple[int, ...], ...] | None, tuple[str, ...] | None]:
@@ -106,4 +123,6 @@ def _shapes(
 
 
 def _is_shape(found: list[Any]) -> bool:
-    return all(size.__class__ is int and 0 <= size < 2**62 for size in found)
+    return len(found) <= _MOST_DIMENSIONS and all(
+        size.__class__ is int and 0 <= size < 2**62 for size in found
+    )

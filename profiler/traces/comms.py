@@ -38,6 +38,12 @@ _OPS: Final = {
     "allreducebarrier": "barrier",
 }
 _TAILS: Final = re.compile(r"(_into)?(_tensor)?(_base|_single|_oop|_sparse|_coalesced|_)*$")
+_LONGEST: Final = 200
+"""Longer names are no collective's; patterns are not tried on the rest of them."""
+
+MOST_BYTES: Final = 2**50
+"""A message of more bytes is a damaged number."""
+
 _PEER: Final = re.compile(r"(?:send|recv)\D*(\d+)\s*(?:->|<-)\s*(\d+)")
 
 _DTYPES: Final = {
@@ -90,6 +96,7 @@ def op_of(name: str | None) -> str | None:
     """
     if not name:
         return None
+    name = name[:_LONGEST]
     for prefix in BACKENDS:
         name = name.removeprefix(prefix)
     word = re.split(r"[ #(]", name.strip().lower(), maxsplit=1)[0].lstrip("_")
@@ -122,15 +129,19 @@ def message_bytes(op: str, args: CommArgs, group_size: int | None) -> int | None
         return 0
     width = dtype_in(args)[1]
     elements = _elements(op, args, group_size)
-    return None if width is None or elements is None else elements * width
+    size = None if width is None or elements is None else elements * width
+    return size if size is not None and size <= MOST_BYTES else None
 
 
 def _elements(op: str, args: CommArgs, group_size: int | None) -> int | None:
     counts = (args.in_elements, args.out_elements)
     if any(count is not None and count > 0 for count in counts):
         into, out = (count if count else None for count in counts)
-        if op == "all_to_all" or op in ("reduce_scatter", "scatter"):
-            return into if into is not None else out if op == "all_to_all" else None
+        if op == "all_to_all":
+            # A rank that sends nothing says 0, and means it: what it receives is no part of its message.
+            return args.in_elements if args.in_elements is not None else out
+        if op in ("reduce_scatter", "scatter"):
+            return into
         if op in ("all_gather", "gather"):
             return out if out is not None else None
         return into if into is not None else out
@@ -158,7 +169,7 @@ def peer_of(
         return args.source_rank
     if op not in ("send", "recv"):
         return args.root
-    found = _PEER.search(name or "")
+    found = _PEER.search((name or "")[:_LONGEST])
     sides = [int(side) for side in found.groups()] if found else []
     if ranks and all(side < len(ranks) for side in sides):
         sides = [ranks[side] for side in sides]

@@ -192,6 +192,11 @@ def whole(value: Mixed, missing: int = -1) -> int:
     return number if -NUMBER_LIMIT < number < NUMBER_LIMIT else missing
 
 
+def mended(text: str) -> str:
+    """Return text that can be written as UTF-8: what cannot becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def unfinished(error: Exception, text: str) -> bool:
     """Whether a decoder failed only because the text ends."""
     return isinstance(error, json.JSONDecodeError) and (

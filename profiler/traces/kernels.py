@@ -35,6 +35,9 @@ class Kind:
 
 COMPUTE: Final = Kind("compute")
 
+_LONGEST: Final = 2000
+"""Patterns are tried on that much of a name: some take time by its length squared."""
+
 
 @dataclass(slots=True)
 class KernelTable:
@@ -49,7 +52,8 @@ class KernelTable:
         """Return what the kernel of that name is: the first entry that matches, else compute."""
         kind = self._known.get(name)
         if kind is None:
-            found = (kind for pattern, kind in self.entries if pattern.search(name))
+            start = name[:_LONGEST]
+            found = (kind for pattern, kind in self.entries if pattern.search(start))
             kind = self._known[name] = next(found, COMPUTE)
         return kind
 

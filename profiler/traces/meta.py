@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardtoll.profiler.traces.event import mended
 from shardtoll.profiler.traces.times import BASE_LIMIT_NS
 from shardtoll.profiler.traces.trace import GroupInfo, Meta
 
@@ -51,6 +52,12 @@ def host_from_name(address: str) -> str | None:
     name = re.split(r"[/\\]", address)[-1]
     match = _TENSORBOARD.match(name)
     return match["host"] if match and not _NAMED_RANK.search(name) else None
+
+
+def process_from_name(address: str) -> tuple[str, str] | None:
+    """Return (host and rank, process id) in a name that `tensorboard_trace_handler` gave."""
+    match = _TENSORBOARD.match(re.split(r"[/\\]", address)[-1])
+    return (match["host"], match["pid"]) if match else None
 
 
 def read_meta(found: Mapping[str, Any], address: str) -> tuple[Meta, list[tuple[str, str]]]:
@@ -129,7 +136,7 @@ def _ranks(found: Any) -> tuple[int, ...]:
 def _text(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
-    return str(value)[:256]
+    return mended(str(value)[:256])
 
 
 def _count(value: Any) -> int | None:

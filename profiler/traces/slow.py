@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardtoll.profiler.traces.event import ExactEvent, forgive, slow_decoder, unfinished
+from shardtoll.profiler.traces.event import ExactEvent, forgive, mended, slow_decoder, unfinished
 
 _BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
 _NEXT: Final = re.compile(r"(?:\}\s*)?,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
@@ -67,6 +67,6 @@ def mend(event: ExactEvent) -> ExactEvent:
     """Replace bytes that were no UTF-8 in the texts of an event."""
     for name in ("name", "cat", "pid", "tid"):
         value = getattr(event, name)
-        if isinstance(value, str) and not value.isascii():
-            setattr(event, name, value.encode("utf-8", "replace").decode("utf-8"))
+        if isinstance(value, str):
+            setattr(event, name, mended(value))
     return event

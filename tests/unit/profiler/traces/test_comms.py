@@ -78,6 +78,10 @@ def sized(into=None, out=None, dtype="Float", **more):
         ("all_gather", sized(100), None),
         ("reduce_scatter", sized(800, 100), 3200),
         ("all_to_all", sized(60, 90), 240),
+        ("all_to_all", sized(0, 1000), 0),
+        ("all_to_all", sized(None, 90), 360),
+        ("all_reduce", sized(2**61, 2**61, dtype="Double"), None),
+        ("all_reduce", CommArgs(dims=((2**61, 2**61),), types=("float",)), None),
         ("broadcast", sized(5, 5), 20),
         ("gather", sized(5, 40), 160),
         ("gather", sized(5, 0), None),
@@ -117,6 +121,13 @@ def test_peer_of_point_to_point():
     assert peer_of("send", CommArgs(), 4, "nccl:send 0->1", (4, 6)) == 6
     assert peer_of("broadcast", CommArgs(root=4), 0) == 4
     assert peer_of("all_reduce", CommArgs(), 0) is None
+
+
+def test_long_names_cost_no_time():
+    """Patterns that backtrack get the start of a name only: each of these took seconds."""
+    for letter in "abcdefgh":
+        assert op_of(f"nccl:{letter}{'_' * 16_000}x") is None
+        assert peer_of("send", CommArgs(), 0, "send" * 20_000 + letter) is None
 
 
 def test_ranks():

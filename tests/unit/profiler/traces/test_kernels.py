@@ -51,6 +51,7 @@ def test_communication(name, library, op):
         "my_rdma_put",
         "p2p_send_kernel",
         "fooNcclThing",
+        "triton_one_sided_allreduce_fused",
     ],
 )
 def test_what_merely_looks_like_it_is_no_known_communication(name):
@@ -65,6 +66,10 @@ def test_what_merely_looks_like_it_is_no_known_communication(name):
         "void at::native::_scatter_gather_elementwise_kernel<128, 8>",
         "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
         "triton_red_fused_all_sum_0",
+        "triton_poi_fused_all_reduce_add_0",
+        "triton_red_fused__to_copy_wait_tensor_all_gather_into_tensor_3",
+        "triton_per_fused_reduce_scatter_tensor_1",
+        "triton_tem_fused_mm_all_gather_2",
         "void at::native::vectorized_elementwise_kernel<4, FillFunctor<c10::BFloat16>>",
     ],
 )
