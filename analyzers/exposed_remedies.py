@@ -54,7 +54,8 @@ _ADVICE: Final = (
         "DistributedDataParallel",
         "broadcast",
         None,
-        "DDP agrees on its buckets once, in the first steps: survey later steps, and this is gone.",
+        "DDP agrees on its buckets once, in the first steps: survey later steps, and this message is gone. "
+        "Waiting in it for a rank that is late is not: it moves to the next collective.",
     ),
     *(
         _Advice(
@@ -76,12 +77,38 @@ _ADVICE: Final = (
         "own sum and count.",
         "if step % 100 == 0: log(x.full_tensor())",
     ),
+    *(
+        _Advice(
+            "",
+            op,
+            None,
+            "Post the receive before the work that comes first, and send as soon as the tensor is ready. "
+            "What is waiting for the other end rather than moving data goes only when that end is earlier.",
+            f"work = dist.{call}(tensor, {end}=other_rank)\n...\nwork.wait()",
+        )
+        for op, call, end in (("send", "isend", "dst"), ("recv", "irecv", "src"))
+    ),
+    *(
+        _Advice(
+            "",
+            op,
+            "backward",
+            "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
+            f"work = dist.{call}, async_op=True)\n...\nwork.wait()",
+        )
+        for op, call in (
+            ("all_reduce", "all_reduce(tensor"),
+            ("all_gather", "all_gather_into_tensor(whole, part"),
+            ("reduce_scatter", "reduce_scatter_tensor(part, whole"),
+            ("all_to_all", "all_to_all_single(received, sent"),
+            ("broadcast", "broadcast(tensor, src=root"),
+        )
+    ),
     _Advice(
         "",
         None,
         "backward",
         "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
-        "work = dist.all_reduce(tensor, async_op=True)\n...\nwork.wait()",
     ),
     _Advice(
         "",

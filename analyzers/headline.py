@@ -1,4 +1,4 @@
-"""One sentence: is the network at fault, a rank, or neither."""
+"""One sentence: is the network at fault, a rank, a pipeline's stage, or the host."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import headline_idle, pipeline_imbalance
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.pipeline_bubble import message_waits
-from shardtoll.analyzers.straggler import named
+from shardtoll.analyzers.straggler import named, uncertain, waiting
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import duration, percent, times
 
 LEAST_SHARE: Final = 0.05
 """Share of all ranks' steps below which communication is not the matter."""
 
-IDLE_SHARE: Final = 0.2
 SLOW_FACTOR: Final = 2.0
-"""Transfers this many times above their floor are the network's fault; below, they do what it allows."""
+"""Transfers this many times above their floor are the network's fault."""
+
+REFUTED_FACTOR: Final = 0.9
+"""Transfers faster than that show that the floor is too high: it says nothing then."""
 
 
 def sentence(context: Context) -> str | None:
@@ -32,100 +35,131 @@ def sentence(context: Context) -> str | None:
     total = float(steps["duration_ns"].sum())
     if steps.empty or total <= 0 or not context.step_ns:
         return None
-    mean = steps.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
-    at = int(np.argmax(mean["duration_ns"].to_numpy(dtype=np.float64)))
-    slowest, of_slowest = int(mean.index[at]), mean.iloc[at]
     share = float(steps["exposed_comm_ns"].sum()) / total
-    took = duration(float(of_slowest["duration_ns"]))
-    fact = (
-        f"rank {slowest}, the slowest, is exposed to communication for "
-        f"{duration(float(of_slowest['exposed_comm_ns']))} of its {took} step"
-    )
-    run = context.ledger.run
-    seen, world = len(run.ranks_seen), run.world_size
-    if seen > 1:
-        fact += f" (all ranks: {percent(share)} of their steps)"
+    fact = _fact(context, share)
+    idle = headline_idle.verdict(context, total, share)
+    if idle is not None:
+        return f"{idle}; {fact}."
+    return f"{_sentence(context, share, fact)}{headline_idle.besides(context, total, share)}."
+
+
+def _sentence(context: Context, share: float, fact: str) -> str:
     if share < LEAST_SHARE:
-        return f"{_neither(context, total)}: {fact}."
+        head = "Neither network nor a late rank is at fault, communication is hidden or small"
+        return f"{'No communication on record' if context.collectives.empty else head}: {fact}"
     frame = context.in_steps
     frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, known = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or known < exposed / 2:
-        why = _why_unknown(context, frame, seen, world)
-        return f"Network or a late rank cannot be told: {fact}; {why}."
+        return f"Network or a late rank cannot be told: {fact}; {_why_unknown(context, frame)}"
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
-    waiting = known - moving
-    unknown = "" if known == exposed else f", and {percent(1 - known / exposed)} cannot be told"
-    rate, factor = _rate(split)
+    waited = known - moving
+    unknown = "" if known == exposed else f", {percent(1 - known / exposed)} cannot be told"
+    rate, factor = _rate(split, moving)
     parts = (
-        f"{percent(waiting / exposed)} of it is waiting for late ranks{{who}}, "
-        f"{percent(moving / exposed)} is moving data{rate}{unknown}"
+        f"of this {percent(waited / exposed)} waiting{{who}}, "
+        f"{percent(moving / exposed)} moving data{rate}{unknown}"
     )
-    who, verdict = "", ""
-    rows = waits(context)
     bubbles = float(message_waits(context)["lost_ns"].sum())
-    culprits = named(rows) if not rows.empty and bubbles <= waiting / 2 else []
-    if bubbles > waiting / 2:
-        who = f" or other stages ({percent(bubbles / exposed)} between pipeline stages)"
-    elif culprits:
-        once = late_to(rows)
-        last = int(((once["late_rank"] == culprits[0]) & (once["late_ns"] >= LEAST_LATE_NS)).sum())
-        who = f" (rank {culprits[0]} is last in {last} of {times(len(once), 'collective')})"
-    elif waiting:
-        who = " (no single rank)"
-    if waiting > moving and bubbles > waiting / 2:
-        verdict = "Pipeline stages wait for each other, not for the network"
-    elif waiting > moving:
-        verdict = f"Rank {culprits[0]} is late" if culprits else "Late ranks, no single one, are at fault"
-        verdict += ", not the network"
-    elif factor is None:
+    if waited > moving and bubbles > waited / 2:
+        return f"{_stages(context)}: {fact}; {parts.format(who=' between stages')}"
+    if waited > moving:
+        return _late(context, share, fact, parts)
+    if factor is None:
         verdict = "Moving data, not late ranks, is what costs"
     elif factor >= SLOW_FACTOR:
         verdict = "The network is at fault, not a late rank"
     else:
-        verdict = "Neither: the network does what it can, and what it has to move is not hidden"
-    return f"{verdict}: {fact}; {parts.format(who=who)}."
+        verdict = "Neither a late rank nor a slow network: what has to move is not hidden"
+    return f"{verdict}: {fact}; {parts.format(who='')}"
 
 
-def _neither(context: Context, total: float) -> str:
-    """Return the verdict where communication costs little: what costs instead."""
-    steps = context.step_rows
-    if context.collectives.empty:
-        head = "No communication on record"
-    else:
-        head = "Neither network nor a late rank is at fault, communication is hidden or small"
-    idle = float(steps["idle_ns"].sum())
-    if idle / total < IDLE_SHARE:
-        return head
-    lost = context.stalls_in_steps.groupby("kind")["lost_ns"].sum()
-    reasons = {"data": "data loading", "host-sync": "waits for the device", "bubble": "pipeline bubbles"}
-    told = {words: float(lost.get(kind, 0)) for kind, words in reasons.items()}
-    most = max(told, key=lambda words: told[words])
-    by = f", most of it by {most}" if told[most] > idle / 2 else ", bound by the host" if len(lost) else ""
-    return f"{head}; {percent(idle / total)} of the steps is idle{by}"
+def _fact(context: Context, share: float) -> str:
+    """Return how much communication is exposed, over all ranks and where it is most."""
+    mean = context.step_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
+    at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
+    most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["duration_ns"]))
+    if len(mean) == 1:
+        return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} step"
+    return f"exposed communication takes {percent(share)} of all ranks' steps, up to {most} of {took}"
 
 
-def _why_unknown(context: Context, frame: pd.DataFrame, seen: int, world: int) -> str:
+def _stages(context: Context) -> str:
+    head = "Pipeline stages wait for each other, not for the network"
+    uneven = pipeline_imbalance.worst(context)
+    return head if uneven is None else f"{head}: {pipeline_imbalance.clause(uneven)}"
+
+
+def _late(context: Context, share: float, fact: str, parts: str) -> str:
+    """Return the sentence where waiting for late ranks costs most."""
+    rows = waits(context)
+    culprits = named(rows) if not rows.empty else []
+    if not culprits:
+        head = "Late ranks, no single one, are at fault, not the network"
+        return f"{head}: {fact}; {parts.format(who='')}"
+    culprit = culprits[0]
+    late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
+    often, least, most = last_in(context, rows, culprit)
+    doubt = ", or began recording later; not" if uncertain(context, late) else ", not"
+    wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
+    head = f"Rank {culprit} is late{doubt} the network"
+    return (
+        f"{head}: last in {often}, others wait {wait} a step; exposed communication takes {percent(share)} "
+        f"of all steps, {parts.format(who='')}"
+    )
+
+
+def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
+    """Return in how many collectives the rank is last, and the least and most that others wait a step."""
+    late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
+    once = late_to(rows)
+    return (
+        f"{len(late_to(late))} of {times(len(once), 'collective')}",
+        *waiting(late, rank, len(context.steps)),
+    )
+
+
+def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
+    run = context.ledger.run
+    seen, world = len(run.ranks_seen), run.world_size
     peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
     if peers > float(frame["exposed_ns"].sum()) / 2:
         return "most of it is in sends and receives whose other ends could not be matched"
     if seen < world:
-        return f"{seen} of {world} ranks seen: waiting cannot be told from moving data"
+        why = f"{seen} of {world} ranks seen"
+        rows = waits(context)
+        culprits = named(keep(rows, rows["at_least"])) if not rows.empty else []
+        if not culprits:
+            return f"{why}: waiting cannot be told from moving data"
+        often, _, most = last_in(context, rows, culprits[0])
+        return (
+            f"{why}, and rank {culprits[0]} comes last of those seen in {often}: others wait at least "
+            f"{duration(most)} a step for it"
+        )
     if context.collectives["skew_ns"].notna().any():
         return "the hosts' clocks disagree: waiting cannot be told from moving data"
     return "the ranks' collectives could not be matched: waiting cannot be told from moving data"
 
 
-def _rate(split: pd.DataFrame) -> tuple[str, float | None]:
-    """Return ` at a median busbw of 11 GB/s, 1.3 times its floor` as far as known, and the factor."""
-    words = ""
-    rates = split["busbw_gbps"].dropna()
-    if len(rates):
-        words = f" at a median busbw of {float(rates.median()):.3g} GB/s"
+def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
+    """Return ` at 11 GB/s (median), 1.3 times its floor` as far as known, and the factor.
+
+    What is known of less than half of the moving says nothing of the whole.
+    """
+
+    def share(rows: pd.DataFrame) -> float:
+        return float(np.minimum(rows["exposed_ns"], rows["transfer_ns"]).sum()) / moving if moving else 0.0
+
+    rates = keep(split, split["busbw_gbps"].notna())
+    if share(rates) < 0.5:
+        return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
+    words = f" at {float(rates['busbw_gbps'].median()):.3g} GB/s (median)"
     judged = keep(split, (split["floor_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna())
-    if judged.empty:
-        return f"{words}, floor unknown" if words else " at an unknown rate", None
+    if judged.empty or share(judged) < 0.5:
+        return f"{words}, floor unknown", None
     fastest = judged.groupby("match_id").agg(t=("transfer_ns", "min"), floor=("floor_ns", "first"))
     factor = float(fastest["t"].sum()) / float(fastest["floor"].sum())
+    if factor < REFUTED_FACTOR:
+        return f"{words}, {factor:.2g} times its floor, so that the floor is too high", None
     return f"{words}, {factor:.2g} times its floor", factor

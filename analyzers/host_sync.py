@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.stalled import costs, finding, lost, often
-from shardtoll.analyzers.words import place
+from shardtoll.analyzers.words import place, ranks
 from shardtoll.ledger import Finding, Remedy
 
 
@@ -20,7 +20,8 @@ def find(context: Context) -> list[Finding]:
                 "host-sync",
                 f"the device is idle for {costs(one)} around {call}, {often(line.figures['count'])}, in "
                 f"{phase}"
-                f"{place(line.text('module'), line.text('source'))}: the host waits for the device",
+                f"{place(line.text('module'), line.text('source'))}, on {ranks(line.ranks)}: the host waits "
+                "for the device",
                 Remedy(
                     "Keep values on the device and read them every so many steps: `.item()`, `.cpu()`, "
                     "printing "

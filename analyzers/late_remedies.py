@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.ledger import Evidence
-
 WORDS: Final = {
     "began_ns": "before its step began",
     "compute_ns": "computing",
@@ -17,25 +15,31 @@ WORDS: Final = {
 }
 """Part of a lead-up -> what the rank was doing, as it stands in a sentence."""
 
+ON_CPU: Final = {"host_ns": "outside operators (Python, sleeping, files)"}
+"""The same where there is no device that could stand idle."""
 
-def remedy(known: bool, parts: tuple[Evidence, ...], phase: str | None, rank: int) -> tuple[str, str | None]:
-    """Return text and code for the first of `parts`, the largest; general advice if it is not known."""
-    if not known or not parts:
+
+def words(part: str, *, on_cpu: bool) -> str:
+    """Return what the rank was doing, as it stands in a sentence."""
+    return ON_CPU.get(part, WORDS[part]) if on_cpu else WORDS[part]
+
+
+def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> tuple[str, str | None]:
+    """Return text and code for the part that is longer most; general advice if it is not known."""
+    if part is None:
         return (
             f"What rank {rank} does meanwhile is not on record: trace it beside another rank and compare "
             "them between two collectives.",
             None,
         )
-    label = parts[0].label
-    what = next(name for name, words in WORDS.items() if words in label)
-    if what == "began_ns":
+    if part == "began_ns":
         return (
             f"Rank {rank} begins its step late, and what held it before is not on record: survey the "
             "steps before as well. Where the recording itself began there, ranks may only have started to "
             "record at different moments.",
             None,
         )
-    if what == "compute_ns":
+    if part == "compute_ns":
         return (
             f"If rank {rank} has more work{f' in {phase}' if phase else ''} (longer sequences, more experts' "
             "tokens, more layers), balance it. If it has the same work, its device is slower: compare "
@@ -43,29 +47,35 @@ def remedy(known: bool, parts: tuple[Evidence, ...], phase: str | None, rank: in
             "temperature and power limits with another rank's.",
             "nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER",
         )
-    if what == "data_ns":
+    if part == "data_ns":
         return (
             f"Give rank {rank} its batch earlier: more workers, prefetching, data as near as the other "
             f"ranks'.",
             "DataLoader(dataset, num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)",
         )
-    if what == "copy_ns":
+    if part == "copy_ns":
         return (
             f"Take the copies on rank {rank} off the critical path: pinned memory and non_blocking "
             f"copies, or "
             "no copy at all.",
             "batch = batch.to(device, non_blocking=True)  # from pinned memory",
         )
-    if what == "sync_ns":
+    if part == "sync_ns":
         return (
             f"Rank {rank} reads back from the device where others do not (logging, checks, checkpoints): "
             f"do it "
             "less often, or after the collective.",
             None,
         )
-    if what == "comm_ns":
+    if part == "comm_ns":
         return (
             f"Rank {rank} is held up by another group's collective: look at who is late to that one.",
+            None,
+        )
+    if on_cpu:
+        return (
+            f"The training thread of rank {rank} ran no operator meanwhile: look for sleeping, reading and "
+            "writing files, loading data and other Python work that only this rank does.",
             None,
         )
     return (

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.clocks import SYNCHRONISING
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.fill import CLOCK_SLACK_NS
 from shardtoll.analyzers.tally import keep
 
 LEAST_LATE_NS: Final = 10_000
 """A rank that comes less than this after the one before it is not late: somebody is always last."""
 
+ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
+"""Ranks may leave these before others arrive: only one still in it when the last came has waited for it."""
+
 CAUSES: Final = ("began_ns", "compute_ns", "comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns")
 
 
 def waits(context: Context) -> pd.DataFrame:
-    """Return the rows of collectives in steps in which all waited for the last rank.
+    """Return the rows of collectives in steps in which ranks waited for the last one.
 
-    New columns: late_rank, late_ns (after the rank before it) and waited_ns, the exposed part of the
-    wait: what is exposed beyond the transfer, as `exposed-communication` counts it.
+    New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
+    at_least, and waited_ns, the exposed part of the wait: what is exposed beyond the transfer, as
+    `exposed-communication` counts it. at_least: a rank of the group was not seen, so that the last one
+    seen is meant, and the wait is at least this long. A rooted collective is among them only if all its
+    ranks were seen and none left it early.
     """
     frame = context.in_steps
-    fit = frame["wait_ns"].notna() & frame["match_id"].notna() & frame["op"].isin(SYNCHRONISING)
-    frame = keep(frame, fit & frame["exposed_ns"].notna())
+    symmetric = frame["op"].isin(SYNCHRONISING)
+    told = frame["wait_ns"].notna() & (symmetric | frame["op"].isin(ROOTED))
+    part = symmetric & frame.index.isin(_partly_seen(context))
+    fit = frame["match_id"].notna() & frame["exposed_ns"].notna() & frame["arrival_ns"].notna()
+    frame = keep(frame, fit & (told | part))
     if frame.empty:
-        none: pd.DataFrame = frame.assign(late_rank=0, late_ns=0, waited_ns=0)
+        none: pd.DataFrame = frame.assign(late_rank=0, late_ns=0, behind_ns=0, waited_ns=0, at_least=False)
         return none
     match = frame["match_id"].to_numpy(dtype=np.int64)
     arrival = frame["arrival_ns"].to_numpy(dtype=np.int64)
@@ -38,30 +48,87 @@ def waits(context: Context) -> pd.DataFrame:
     before = order[np.maximum(last_of - 1, 0)]
     late = np.where(match[before] == match[last], arrival[last] - arrival[before], 0)
     place = np.searchsorted(match[last], match)
+    last_ns = arrival[last][place]
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
-    transfer = frame["transfer_ns"].to_numpy(dtype=np.int64)
+    span = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)
+    at_least = frame["wait_ns"].isna().to_numpy(dtype=bool)
+    transfer = np.where(
+        at_least,
+        span - np.clip(last_ns - arrival, 0, span),
+        frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=0),
+    )
+    # Medians are floats, which hold small numbers only: count from the last arrival.
+    behind = pd.Series(last_ns - arrival).groupby(match).transform("median")
     waited: pd.DataFrame = frame.assign(
         late_rank=rank[last][place],
         late_ns=late[place],
+        behind_ns=behind.to_numpy().round().astype(np.int64),
         waited_ns=np.maximum(exposed - transfer, 0),
+        at_least=at_least,
     )
-    return waited
+    stayed = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) | (transfer > 0)
+    whole = pd.Series(stayed).groupby(match).transform("all").to_numpy(dtype=bool)
+    return keep(waited, whole)
+
+
+def _partly_seen(context: Context) -> pd.Index[Any]:
+    """Return the rows of matched collectives of which several ranks were seen, and not all.
+
+    Those whose ranks' times contradict each other are left out.
+    """
+    frame = context.collectives
+    marks = context.matches.rows
+    part = (marks["match_id"].notna() & ~marks["whole"]).to_numpy(dtype=bool)
+    timed = (frame["arrival_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
+    rows = keep(frame, part & frame["wait_ns"].isna().to_numpy(dtype=bool))
+    match = rows["match_id"].to_numpy(dtype=np.int64)
+    facts = pd.DataFrame(
+        {
+            "start": rows["arrival_ns"].to_numpy(dtype=np.int64, na_value=0),
+            "end": (rows["arrival_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64, na_value=0),
+            "timed": timed[rows.index.to_numpy()],
+        }
+    )
+    of = facts.groupby(match)
+    agree = of["start"].transform("max") - of["end"].transform("min") <= CLOCK_SLACK_NS
+    fit = agree & of["timed"].transform("all") & (of["start"].transform("size") > 1)
+    fitting: pd.Index[Any] = keep(rows, fit.to_numpy(dtype=bool)).index
+    return fitting
 
 
 def late_to(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a collective: step, op, late_rank, late_ns, and the longest waited_ns."""
+    """Return one row a collective: what `waits` tells of it, with the last arrival and the longest wait."""
     once: pd.DataFrame = (
         rows.groupby("match_id")
         .agg(
             step=("step", "first"),
             op=("op", "first"),
+            group_id=("group_id", "first"),
+            arrival_ns=("arrival_ns", "max"),
             late_rank=("late_rank", "first"),
             late_ns=("late_ns", "first"),
+            behind_ns=("behind_ns", "first"),
             waited_ns=("waited_ns", "max"),
         )
         .reset_index()
     )
     return once
+
+
+def host_computes(context: Context) -> bool:
+    """Whether there is no device beside the host that could stand idle."""
+    run = context.ledger.run
+    return run.device == "cpu" or "gloo" in (run.backend or "")
+
+
+def at_the_start(rows: pd.DataFrame) -> bool:
+    """Whether most of the waiting is in the first collective of its group on record.
+
+    There ranks may only have begun to record at different moments.
+    """
+    once = late_to(rows).sort_values("arrival_ns", kind="stable")
+    first = once.groupby("group_id", dropna=False)["waited_ns"].first().sum()
+    return bool(first > once["waited_ns"].sum() / 2)
 
 
 def excess(context: Context, rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.step_excess import told_steps
 from shardtoll.analyzers.tally import Line, keep, tally
 from shardtoll.analyzers.words import duration, percent
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Severity, Where
@@ -56,7 +57,7 @@ def lost(
     rows = rows.assign(all=0)
     if rows.empty or not context.step_ns:
         return []
-    result = tally(rows, ("all", *columns), VALUES, context.steps)
+    result = tally(rows, ("all", *columns), VALUES, told_steps(context))
     found = []
     for line in result.lines:
         here = keep(rows, np.asarray(result.code == line.code))

@@ -27,6 +27,7 @@ def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
     Mean per step in ns. `late` as `lateness.waits` gives it, with the rows of one late rank. Empty where
     no part is so much longer that it explains half of the waiting.
     """
+    late = keep(late, late["step"].isin(told_steps(context)))
     if late.empty:
         return {}
     pairs = late[["step", "late_rank", "rank"]].drop_duplicates()
@@ -36,9 +37,16 @@ def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
     others = joined[~is_late].groupby(["step", "late_rank"])[parts].median()
     own = keep(joined, is_late).set_index(["step", "late_rank"])[parts]
     more = (own - others).dropna()
-    found = {name: float(more[name].sum()) / len(context.steps) for name in PARTS}
-    waited = float(late.groupby("rank")["waited_ns"].sum().max()) / len(context.steps)
+    found = {name: float(more[name].sum()) / len(told_steps(context)) for name in PARTS}
+    waited = float(late.groupby("rank")["waited_ns"].sum().max()) / len(told_steps(context))
     return found if max(found.values()) >= EXPLAINS * waited else {}
+
+
+def told_steps(context: Context) -> tuple[int, ...]:
+    """Return the steps whose lost time is told by reason: of an audit those it traced, if it traced any."""
+    leadups = context.leadups
+    traced = {int(step) for step in leadups["step"].dropna()} if context.ledger.run.source == "live" else ()
+    return tuple(step for step in context.steps if step in traced) or context.steps
 
 
 def _totals(context: Context) -> pd.DataFrame:

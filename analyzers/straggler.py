@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +10,17 @@ import pandas as pd
 
 from shardtoll.analyzers import late_remedies
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.lateness import CAUSES, LEAST_LATE_NS, excess, late_to, waits
-from shardtoll.analyzers.step_excess import step_excess
+from shardtoll.analyzers.lateness import (
+    CAUSES,
+    LEAST_LATE_NS,
+    ROOTED,
+    at_the_start,
+    excess,
+    host_computes,
+    late_to,
+    waits,
+)
+from shardtoll.analyzers.step_excess import step_excess, told_steps
 from shardtoll.analyzers.tally import Line, keep, tally, text
 from shardtoll.analyzers.words import duration, percent, ranks, times
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Where
@@ -25,6 +34,14 @@ what it would be if ranks took turns: of two ranks each is last half the time.""
 
 FEW: Final = 3
 """Collectives below which being last may be chance."""
+
+CPU_WARNING_SHARE: Final = 0.2
+"""On CPUs ranks share cores, so each delays the others: below that share of the step it is information."""
+
+EVEN: Final = 0.8
+"""Where each rank waits at least this part of what the one waits that waits most, all wait so long."""
+
+HEDGE: Final = "or began recording later: most of the waiting is in the first collective on record"
 
 
 def named(rows: pd.DataFrame) -> list[int]:
@@ -77,8 +94,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a rank that is late by habit, and one for waiting on ranks that take turns.
 
     Toll: exposed waiting per step on the rank that waits most; `exposed-communication` leaves it out. The
-    saving is against the late rank arriving with the one before it. Collectives without a known last
-    arrival are left out.
+    saving is against the late rank arriving with the one before it. Where ranks were not seen, waiting for
+    the last of those seen is a lower bound, and is said to be one.
     """
     rows, found = bills(context)
     besides = any(bill.rank is not None for bill in found)
@@ -94,8 +111,15 @@ def _confidence(context: Context, rows: pd.DataFrame, count: int) -> Confidence:
     if count < FEW:
         return "possible"
     by_guess = bool(context.matches.rows["likely"].to_numpy(dtype=bool)[rows.index.to_numpy()].any())
+    by_guess = by_guess or bool(rows["op"].isin(ROOTED).any())
     clock_off = any(clock.claimed for clock in context.clocks.clocks)
     return "likely" if by_guess or clock_off else "certain"
+
+
+def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:
+    """Return the least and the most that ranks wait for a late one, per step."""
+    each = keep(rows, rows["rank"] != rank).groupby("rank")["waited_ns"].sum() / steps
+    return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
 
 
 def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, line: Line) -> Finding:
@@ -103,61 +127,98 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
     toll, saving = line.figures["waited_ns"], line.figures["saved_ns"]
     if toll is None or saving is None:
         raise AssertionError("waits of unknown length were left out")
-    waiting = tuple(sorted({int(r) for r in late.loc[late["rank"] != rank, "rank"]}))
-    cause, told, why = _cause(context, late)
-    within = "" if why is None else f": {why}"
-    counted = [int(n) for n in (len(once), len(all_once))]
+    who = tuple(sorted({int(r) for r in late.loc[late["rank"] != rank, "rank"]}))
+    cause = _cause(context, late)
+    bound = bool(late["at_least"].any())
+    least, most = waiting(late, rank, len(context.steps))
+    others = "the others wait " if least >= EVEN * most else "others wait up to "
+    counted = f"{len(once)} of {times(len(all_once), 'collective')}"
+    hedge = f", {HEDGE}" if uncertain(context, late) else ""
+    share = context.share(toll) or 0.0
+    alarming = not context.on_cpu or share >= CPU_WARNING_SHARE
     return Finding(
         kind="straggler",
-        # On CPUs ranks share cores, so each delays the others: worth knowing, not alarming.
-        severity="info" if context.on_cpu else "warning",
-        title=f"rank {rank} is last in {counted[0]} of {times(counted[1], 'collective')}, and the others "
-        f"wait "
-        f"{duration(toll)} a step ({percent(context.share(toll) or 0.0)}) for it{within}",
+        severity="warning" if alarming else "info",
+        title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
+        f"{'at least ' if bound else ''}{duration(toll)} a step ({percent(share)}) for it"
+        f"{'' if cause.clause is None else f': {cause.clause}'}{hedge}",
         toll_ns=toll,
         floor_ns=None,
         saving_ns=min(toll, saving),
         bytes=None,
         count=max(1, round(len(once) / len(context.steps))),
         ranks=(rank,),
-        where=told,
+        where=cause.where,
         evidence=(
-            Evidence("last in", f"{counted[0]} of {times(counted[1], 'collective')}"),
+            Evidence("last in", counted),
             Evidence("arrives after the rank before it, median", int(once["late_ns"].median()), "ns"),
+            Evidence("arrives after the median rank, median", int(once["behind_ns"].median()), "ns"),
             Evidence("longest exposed wait for it", int(once["waited_ns"].max()), "ns"),
-            Evidence("ranks that wait", ranks(waiting) if waiting else None),
-            *cause,
+            Evidence("ranks that wait", ranks(who) if who else None),
+            Evidence("the one that waits least, a step", round(least), "ns"),
+            Evidence("the one that waits most, a step", round(most), "ns"),
+            *(
+                (Evidence("waits are lower bounds", "ranks that were not seen may have come later still"),)
+                if bound
+                else ()
+            ),
+            *cause.parts,
+            *(() if alarming else (_why_info(),)),
         ),
         remedy=Remedy(
-            *late_remedies.remedy(why is not None, cause, told.phase, rank),
+            *late_remedies.remedy(cause.part, cause.where.phase, rank, on_cpu=host_computes(context)),
             counterfactual="the same step with this rank arriving with the one before it",
         ),
-        confidence=_confidence(context, late, len(once)),
+        confidence="possible" if hedge or bound else _confidence(context, late, len(once)),
     )
 
 
-def _cause(context: Context, late: pd.DataFrame) -> tuple[tuple[Evidence, ...], Where, str | None]:
-    """Return what the late rank did longer than the others: the parts, the place, a clause."""
+def _why_info() -> Evidence:
+    return Evidence(
+        "why it is only information",
+        f"on CPUs ranks share cores and delay each other; from {percent(CPU_WARNING_SHARE)} of the step "
+        "on it is a warning",
+    )
+
+
+def uncertain(context: Context, late: pd.DataFrame) -> bool:
+    """Whether the waiting may only show that ranks began to record at different moments."""
+    return at_the_start(late) and _cause(context, late).part in (None, "began_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a late rank did longer than the others."""
+
+    part: str | None = None
+    """One of `lateness.CAUSES`; None where nothing tells."""
+    parts: tuple[Evidence, ...] = ()
+    where: Where = field(default_factory=Where)
+    clause: str | None = None
+    """As it stands in a sentence."""
+
+
+def _cause(context: Context, late: pd.DataFrame) -> Cause:
+    """Return what the late rank did longer than the others."""
     table = excess(context, late)
-    if table.empty:
-        return (), Where(), None
-    sums = {name: float(table[name].sum()) / len(context.steps) for name in CAUSES}
     # Whole steps come first: lead-ups of collectives behind compute mislead (see step_excess).
-    sums = step_excess(context, late) or sums
+    sums = step_excess(context, late)
+    if not sums and not table.empty:
+        steps = len(told_steps(context))
+        sums = {name: float(table[name].sum()) / steps for name in CAUSES}
     order = sorted(sums, key=lambda name: -sums[name])
+    words = {name: late_remedies.words(name, on_cpu=host_computes(context)) for name in order}
     parts = tuple(
-        Evidence(f"longer {late_remedies.WORDS[name]}, a step", round(sums[name]), "ns")
-        for name in order
-        if sums[name] > 0
+        Evidence(f"longer {words[name]}, a step", round(sums[name]), "ns") for name in order if sums[name] > 0
     )
     if not parts:
-        return (), Where(), None
+        return Cause()
     first = order[0]
-    clause = f"it spends {duration(sums[first])} longer {late_remedies.WORDS[first]} than the others"
+    clause = f"it spends {duration(sums[first])} longer {words[first]} than the others"
     if first == "began_ns":
-        clause = f"it begins its step {duration(sums[first])} after the others"
-    if first != "compute_ns":
-        return parts, Where(), clause
+        clause = f"it begins its step {duration(sums[first])} after the median of the others"
+    if first != "compute_ns" or table.empty:
+        return Cause(first, parts, clause=clause)
     longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))
     top = table.iloc[longest][["phase", "module", "op"]]
     phase, module, kernel = (text(value) for value in top)
@@ -165,18 +226,20 @@ def _cause(context: Context, late: pd.DataFrame) -> tuple[tuple[Evidence, ...], 
         clause += f", most in {phase}" + (f" of {module}" if module else "")
     if kernel is not None:
         parts += (Evidence("kernel with the most time there", kernel),)
-    return parts, Where(phase=phase, module=module, op=kernel), clause
+    return Cause(first, parts, Where(phase=phase, module=module, op=kernel), clause)
 
 
 def _turns(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> Finding:
     once = late_to(rest)
     toll = line.figures["waited_ns"]
+    bound = bool(rest["at_least"].any())
     who = tuple(sorted({int(rank) for rank in once["late_rank"]}))
     last = once["late_rank"].value_counts()
     return Finding(
         kind="straggler",
         severity="info",
-        title=f"ranks wait {duration(toll)} a step ({percent(context.share(toll) or 0.0)}) for late ones in "
+        title=f"ranks wait {'at least ' if bound else ''}{duration(toll)} a step "
+        f"({percent(context.share(toll) or 0.0)}) for late ones in "
         f"{times(len(once), 'other collective' if besides else 'collective')}, and no single rank is the "
         f"cause",
         toll_ns=toll,
@@ -195,5 +258,5 @@ def _turns(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> F
             "Ranks take turns in being late: look for what differs from batch to batch (sequence lengths, "
             "experts' loads) and for noise on the hosts (other processes, garbage collection, checkpoints)."
         ),
-        confidence=_confidence(context, rest, len(once)),
+        confidence="possible" if bound else _confidence(context, rest, len(once)),
     )

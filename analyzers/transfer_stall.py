@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.stalled import costs, finding, lost, often
-from shardtoll.analyzers.words import place, size
+from shardtoll.analyzers.words import place, ranks, size
 from shardtoll.ledger import Finding, Remedy
 
 
@@ -17,14 +17,16 @@ def find(context: Context) -> list[Finding]:
     for one in lost(context, "copy", ("name", "phase", "module", "source")):
         line = one.line
         copy, phase = line.text("name") or "copies", str(line.first["phase"])
+        size_bytes = line.figures["bytes"]
+        moved = "" if size_bytes is None else f"{size(size_bytes)} in all, "
         pageable = "pageable" in copy.lower()
         findings.append(
             finding(
                 one,
                 "transfer-stall",
                 f"{copy} costs {costs(one)} that no compute hides, {often(line.figures['count'])}, "
-                f"{size(line.figures['bytes'])} in all, in {phase}"
-                f"{place(line.text('module'), line.text('source'))}",
+                f"{moved}in {phase}"
+                f"{place(line.text('module'), line.text('source'))}, on {ranks(line.ranks)}",
                 Remedy(
                     ("Pageable memory makes the copy slow and the host wait: pin it. " if pageable else "")
                     + "Copy on a stream of its own ahead of use, with non_blocking=True, or make the "

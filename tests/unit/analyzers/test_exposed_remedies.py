@@ -17,7 +17,10 @@ from shardtoll.analyzers.exposed_remedies import COUNTERFACTUAL, remedy
         ("RowwiseParallel", "all_reduce", "forward", "SequenceParallel"),
         ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
         ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
-        ("all_reduce", "all_reduce", "backward", "async_op=True"),
+        ("all_reduce", "all_reduce", "backward", "dist.all_reduce(tensor, async_op=True)"),
+        ("", "reduce_scatter", "backward", "dist.reduce_scatter_tensor("),
+        ("", "recv", "backward", "dist.irecv(tensor, src="),
+        ("", "send", "forward", "dist.isend(tensor, dst="),
     ],
 )
 def test_advice_fits_the_cause(cause: str, op: str, phase: str, says: str) -> None:

@@ -1,0 +1,64 @@
+"""The part of the headline that speaks of a device standing idle, where that is what costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardtoll.analyzers import pipeline_imbalance
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.lateness import host_computes
+from shardtoll.analyzers.words import duration, percent
+
+IDLE_SHARE: Final = 0.2
+"""Share of all ranks' steps from which idle time is the matter, if it is also `MORE` times what
+communication costs."""
+
+MORE: Final = 3.0
+
+REASONS: Final = {
+    "data": "Data loading is the matter, not communication",
+    "host-sync": "Waits of the host for the device are the matter, not communication",
+    "bubble": "Pipeline stages stand idle, and not for the network",
+    "host": "The host is the matter, not communication",
+}
+"""Kind of stall -> what to say where it is more than half of the idle time."""
+
+
+def besides(context: Context, total_ns: float, comm_share: float) -> str:
+    """Return a clause on idle time that is more than exposed communication, though it does not lead."""
+    share = float(context.step_rows["idle_ns"].sum()) / total_ns
+    if share < IDLE_SHARE or share <= comm_share:
+        return ""
+    return f"; besides, {percent(share)} of all steps is idle"
+
+
+def verdict(context: Context, total_ns: float, comm_share: float) -> str | None:
+    """Return what idle time says, with its figures; None where communication or compute costs more.
+
+    `total_ns`: all ranks' steps added up; `comm_share`: the share of exposed communication in them.
+    """
+    steps = context.step_rows
+    idle = float(steps["idle_ns"].sum())
+    if idle / total_ns < IDLE_SHARE or idle / total_ns < MORE * comm_share:
+        return None
+    lost = context.stalls_in_steps.groupby("kind")["lost_ns"].sum()
+    told = {kind: float(lost.get(kind, 0)) for kind in REASONS}
+    most = max(told, key=lambda kind: told[kind])
+    head = REASONS[most] if told[most] > idle / 2 else "Idle time is the matter, not communication"
+    mean = steps.groupby("rank")[["duration_ns", "idle_ns"]].mean()
+    at = int(np.argmax(mean["idle_ns"].to_numpy(dtype=np.float64)))
+    worst = mean.iloc[at]
+    who = f"rank {mean.index[at]}" if host_computes(context) else f"rank {mean.index[at]}'s device"
+    does = "runs no operator" if host_computes(context) else "is idle"
+    share = percent(float(worst["idle_ns"]) / float(worst["duration_ns"]))
+    fact = (
+        f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
+        f"{duration(float(worst['duration_ns']))} step"
+    )
+    if most == "bubble":
+        uneven = pipeline_imbalance.worst(context)
+        if uneven is not None:
+            fact = f"{fact}, while {pipeline_imbalance.clause(uneven)}"
+    return f"{head}: {fact}"

@@ -1,0 +1,138 @@
+"""Stages of a pipeline of which one computes more than the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.pipeline_bubble import PIPELINE_DIMS, message_waits
+from shardtoll.analyzers.tally import keep
+from shardtoll.analyzers.words import duration, percent, ranks
+from shardtoll.ledger import Evidence, Finding, Remedy, Where
+
+LEAST_SHARE: Final = 0.02
+"""Share of the step that the slowest stage must compute beyond the mean: less is noise."""
+
+LEAST_EXCESS: Final = 0.05
+"""And the part of the mean."""
+
+WARNING_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """The pipeline whose slowest stage computes most beyond its mean. Times per step, in ns."""
+
+    slowest: tuple[int, ...]
+    """Rank of the slowest stage, and of other pipelines those whose excess is at least half of its."""
+    stage: int | None
+    """Its place in the pipeline, from 0; None where the order of stages is not on record."""
+    stages: int
+    slowest_ns: float
+    mean_ns: float
+
+    @property
+    def excess_ns(self) -> float:
+        """What the slowest stage computes beyond the mean of the stages."""
+        return self.slowest_ns - self.mean_ns
+
+
+def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
+    """Return the ranks of each pipeline, in order of stages, and whether that order is on record.
+
+    By the mesh, else by groups whose messages flow as a pipeline's; else the ranks that were idle in a
+    pipeline's schedule are taken as one.
+    """
+    groups = context.ledger.groups
+    found = [group.ranks for group in groups if group.mesh_dim in PIPELINE_DIMS and group.size > 1]
+    if found:
+        return sorted(set(found)), True
+    waits = message_waits(context)
+    if not waits.empty:
+        numbers = context.collectives.loc[waits.index, "group_id"].dropna().unique()
+        return sorted({context.matches.members[int(number)] for number in numbers}), True
+    stalls = context.stalls_in_steps
+    idle = keep(stalls, stalls["kind"] == "bubble")
+    one = tuple(sorted({int(rank) for rank in idle["rank"]}))
+    return ([one] if len(one) > 1 else []), False
+
+
+def worst(context: Context) -> Imbalance | None:
+    """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small."""
+    if context.step_rows.empty or not context.step_ns:
+        return None
+    computed: pd.Series[float] = context.step_rows.groupby("rank")["compute_ns"].mean().astype("float64")
+    found: list[tuple[float, tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
+    lines, ordered = pipes(context)
+    for line in lines:
+        if set(line) <= set(computed.index):
+            times = computed.loc[list(line)].to_numpy(dtype=np.float64)
+            found.append((float(times.max() - times.mean()), line, times))
+    if not found:
+        return None
+    excess, line, times = max(found, key=lambda one: one[0])
+    if excess < LEAST_SHARE * context.step_ns or excess < LEAST_EXCESS * times.mean():
+        return None
+    stage = int(np.argmax(times))
+    slow = {other[int(np.argmax(each))] for more, other, each in found if more >= excess / 2}
+    return Imbalance(
+        slowest=tuple(sorted(slow)),
+        stage=stage if ordered else None,
+        stages=len(line),
+        slowest_ns=float(times[stage]),
+        mean_ns=float(times.mean()),
+    )
+
+
+def clause(found: Imbalance) -> str:
+    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms a step, 10.5 ms beyond the mean of the stages`."""
+    stage = "" if found.stage is None else f" (stage {found.stage} of 0-{found.stages - 1})"
+    verb = "computes" if len(found.slowest) == 1 else "compute"
+    return (
+        f"{ranks(found.slowest)}{stage} {verb} {duration(found.slowest_ns)} a step, "
+        f"{duration(found.excess_ns)} beyond the mean of the stages"
+    )
+
+
+def find(context: Context) -> list[Finding]:
+    """Return at most one finding.
+
+    Toll: what the slowest stage computes beyond the mean of the stages, per step. With many micro-batches
+    a step takes as long as its slowest stage, so that balance saves no more than this.
+    """
+    found = worst(context)
+    if found is None:
+        return []
+    toll = round(found.excess_ns)
+    share = context.share(toll) or 0.0
+    return [
+        Finding(
+            kind="pipeline-imbalance",
+            severity="warning" if share >= WARNING_SHARE else "info",
+            title=f"{clause(found)} ({percent(share)} of the step), and the others wait for it",
+            toll_ns=toll,
+            floor_ns=None,
+            saving_ns=toll,
+            bytes=None,
+            count=1,
+            ranks=found.slowest,
+            where=Where(),
+            evidence=(
+                Evidence("the slowest stage computes, a step", round(found.slowest_ns), "ns"),
+                Evidence("mean of the stages", round(found.mean_ns), "ns"),
+                Evidence("stages", found.stages),
+                Evidence("the others' waiting", "billed as pipeline-bubble"),
+            ),
+            remedy=Remedy(
+                "Move layers from the slowest stage to the others, counting embedding and head as layers. If "
+                "its share of the model is no larger, its device is slower: compare clocks, temperature and "
+                "power limits with another rank's.",
+                counterfactual="the same step with every stage computing as long as the mean",
+            ),
+            confidence="certain" if found.stage is not None else "likely",
+        )
+    ]

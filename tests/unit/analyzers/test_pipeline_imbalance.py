@@ -1,0 +1,88 @@
+"""The stage of a pipeline that computes longer than the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Finding, Group, Report, Stall
+from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+from tests.unit.truth import found, report, tell
+
+
+def of(computes: list[int], **given: Any) -> Report:
+    steps = [
+        step(rank=rank, compute_ns=ms * MS, exposed_comm_ns=0, idle_ns=(100 - ms) * MS)
+        for rank, ms in enumerate(computes)
+    ]
+    return run(ledger(run=run_of(len(computes)), steps=steps, **given))
+
+
+def imbalances(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.kind == "pipeline-imbalance"]
+
+
+PIPE = Group("pp", (0, 1, 2, 3), mesh_dim="pp")
+
+
+def test_the_toll_is_what_the_slowest_stage_computes_beyond_the_mean() -> None:
+    (finding,) = imbalances(of([30, 30, 50, 30], groups=[PIPE]))
+    assert (finding.ranks, finding.toll_ns, finding.saving_ns) == ((2,), 15 * MS, 15 * MS)
+    assert finding.title.startswith(
+        "rank 2 (stage 2 of 0-3) computes 50 ms a step, 15 ms beyond the mean of the stages (15 %"
+    )
+    assert finding.confidence == "certain"
+
+
+def test_of_several_pipelines_each_slow_stage_is_named() -> None:
+    groups = [Group("a", (0, 2), mesh_dim="pp"), Group("b", (1, 3), mesh_dim="pp")]
+    (finding,) = imbalances(of([30, 30, 50, 48], groups=groups))
+    assert (finding.ranks, finding.toll_ns) == ((2, 3), 10 * MS)
+
+
+@pytest.mark.parametrize("computes", [[30, 31, 30, 30], [30, 30, 30, 30], [1, 2, 1, 1]])
+def test_noise_and_little_time_are_no_imbalance(computes: list[int]) -> None:
+    assert imbalances(of(computes, groups=[PIPE])) == []
+
+
+def test_ranks_that_differ_without_a_pipeline_are_none() -> None:
+    assert imbalances(of([30, 30, 50, 30])) == []
+
+
+def test_a_pipeline_with_a_rank_missing_says_nothing() -> None:
+    about = run_of(4, ranks_seen=(0, 1, 2))
+    steps = [
+        step(rank=rank, compute_ns=ms * MS, exposed_comm_ns=0, idle_ns=(100 - ms) * MS)
+        for rank, ms in enumerate((30, 50, 70))
+    ]
+    assert imbalances(run(ledger(run=about, steps=steps, groups=[PIPE]))) == []
+
+
+def test_where_only_idle_time_tells_of_a_pipeline_the_order_is_not_claimed() -> None:
+    stalls = [Stall(0, rank, "bubble", "Forward", "forward", 1, 50 * MS, 50 * MS) for rank in range(4)]
+    (finding,) = imbalances(of([30, 30, 50, 30], stalls=stalls))
+    assert "stage 2" not in finding.title
+    assert (finding.ranks, finding.confidence) == ((2,), "likely")
+
+
+@pytest.mark.parametrize("transport", ["device", "host"])
+def test_the_slow_stage_of_a_made_up_job_is_named_in_bill_and_headline(transport: str) -> None:
+    knobs = {"strategy": "pipeline", "transport": transport, "straggler": 2}
+    (finding,) = found("pipeline-imbalance", **knobs)
+    told = tell(**knobs)
+    computed = [0.0] * told.spec.ranks
+    for row in told.truth["steps"]:
+        computed[row["rank"]] += row["compute_ns"] / told.spec.steps
+    assert finding.ranks == (2,)
+    assert finding.toll_ns == pytest.approx(max(computed) - sum(computed) / len(computed), rel=0.02)
+    headline = report(**knobs).headline
+    assert headline is not None
+    assert "rank 2" in headline
+    assert "beyond the mean of the stages" in headline
+
+
+@pytest.mark.parametrize("transport", ["device", "host"])
+def test_even_stages_are_no_finding(transport: str) -> None:
+    assert found("pipeline-imbalance", strategy="pipeline", transport=transport) == []
