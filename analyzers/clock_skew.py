@@ -19,9 +19,9 @@ def find(context: Context) -> list[Finding]:
     """Return one finding for clocks whose offset is known, and one for collectives that make no sense still.
 
     An offset is claimed above 100 us and above the residual of its estimate (`clocks`); starts are then
-    corrected by it before waiting is told from moving. Where the clocks are not known and a rank seems to
-    leave a collective before another arrives, by more than `fill.CLOCK_SLACK_NS`, wait and transfer stay
-    unknown. Neither is ever said of ranks of one host.
+    corrected by it before waiting is told from moving. Where the clocks are not known and ranks seem to
+    leave a collective that all leave together more than 100 us after each other, wait and transfer stay
+    unknown. Of ranks of one host either is said only where their ends contradict a shared clock.
     """
     return [*_estimated(context), *_unknown(context)]
 
@@ -81,7 +81,7 @@ def _unknown(context: Context) -> list[Finding]:
         Finding(
             kind="clock-skew",
             severity="warning",
-            title=f"clocks of {ranks(seen)} disagree by {duration(worst)} or more: "
+            title=f"clocks of {ranks(seen)} disagree by {duration(worst)}: "
             f"waiting in {times(count, 'collective')} is unknown",
             toll_ns=None,
             floor_ns=None,

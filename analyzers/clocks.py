@@ -6,14 +6,14 @@ clock is off. Ranks of one host share a clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.match import Ints, Matches
+from shardtoll.analyzers import clock_fit
+from shardtoll.analyzers.match import UNEVEN_OPS, Ints, Matches
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Run
 
@@ -24,16 +24,13 @@ LEAST_NS: Final = 100_000
 """Ranks leave a collective up to this long after one another: a smaller offset is not claimed."""
 
 LEAST_COLLECTIVES: Final = 3
-"""Of fewer ends no median is worth its name: then the clocks are unknown."""
+"""Of fewer ends no median is worth its name: clocks are then known only where all agree in `LEAST_NS`."""
 
-LEAST_FOR_DRIFT: Final = 5
-MOST_COLLECTIVES: Final = 64
-"""Of more, the largest, spread over the time: pairs for the drift grow with the square."""
+GLOO_NS: Final = 1_000_000
+"""The same within a host under gloo: its threads share the cores, so ranks leave later by habit."""
 
 LEAST_WEIGHT: Final = 1 / 64
 """Weight of the smallest message against the largest: the end of a tiny one is mostly noise."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,12 @@ class Clocks:
         """Return for each rank the number of its clock."""
         return _code_table(self.clocks)[ranks]
 
+    def frames(self, ranks: Ints) -> Ints:
+        """Return for each rank a number that ranks share whose times can be compared, once corrected."""
+        known: dict[str, int] = {}
+        frame = [known.setdefault(clock.reference or clock.host, len(known)) for clock in self.clocks]
+        return np.array(frame, dtype=np.int64)[self.codes(ranks)]
+
     def corrected(self, ranks: Ints, times_ns: Ints) -> Ints:
         """Return times as the reference's clock has them; where no offset is claimed they stay."""
         if not any(clock.claimed for clock in self.clocks):
@@ -124,29 +127,84 @@ def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     """Return the clocks with their offsets, as far as matched collectives tell.
 
     Clocks are compared group by group, the widest first; a group whose hosts are all known already
-    adds nothing, one that shares a host with those known is tied to them by it.
+    adds nothing, one that shares a host with those known is tied to them by it. Groups with few ends come
+    last: they tie clocks only where these agree.
     """
     clocks = shared(run)
+    by_rank, first = _ends(frame, matches)
+    if run.source == "trace":
+        clocks = _split(run, clocks, by_rank)
     found = list(clocks.clocks)
     if len(found) < 2:
         return clocks
-    ends, first = _ends(frame, matches, clocks)
+    ends = _of_hosts(by_rank, clocks)
     wide = ends.groupby("group")["code"].nunique().sort_values(ascending=False, kind="stable")
     by_group = ends.groupby("group").indices
-    for group, hosts in wide.items():
-        if hosts < 2:
-            break
-        rows = ends.iloc[by_group[group]]
-        codes = np.unique(rows["code"].to_numpy())
-        if all(found[code].offset_ns is not None for code in codes) or len(rows) < hosts * LEAST_COLLECTIVES:
-            continue
-        for code, clock in zip(codes, _compared(rows, first, [found[code] for code in codes]), strict=True):
-            found[code] = clock
+    for few in (False, True):
+        for group, hosts in wide.items():
+            if hosts < 2:
+                break
+            rows = ends.iloc[by_group[group]]
+            codes = np.unique(rows["code"].to_numpy())
+            if _tied([found[code] for code in codes]) or (len(rows) < hosts * LEAST_COLLECTIVES) is not few:
+                continue
+            compare = _agreeing if few else _compared
+            _settle(found, codes, compare(rows, first, [found[code] for code in codes]))
     return Clocks(tuple(found))
 
 
-def _ends(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> tuple[pd.DataFrame, int]:
-    """Return one row a matched symmetric collective and host: its size and its median end there.
+def _tied(clocks: list[Clock]) -> bool:
+    """Return whether the offsets between these clocks are known."""
+    return all(clock.offset_ns is not None for clock in clocks) and len({c.reference for c in clocks}) == 1
+
+
+def _settle(found: list[Clock], codes: Ints, seen: list[Clock]) -> None:
+    """Take over what a group says of its clocks, where that is new.
+
+    Clocks that were tied to another reference before move to the group's, all that share theirs with them.
+    """
+    for code, clock in zip(codes, seen, strict=True):
+        own = found[code]
+        if own.offset_ns is None:
+            found[code] = clock
+        elif clock.reference != own.reference:
+            shift = _offset_at(clock, clock.at_ns) - _offset_at(own, clock.at_ns)
+            rate = (clock.drift_ppm or 0.0) - (own.drift_ppm or 0.0)
+            for at, other in enumerate(found):
+                if other.reference == own.reference:
+                    moved = shift + rate * 1e-6 * (other.at_ns - clock.at_ns)
+                    drift = round((other.drift_ppm or 0.0) + rate, 3)
+                    found[at] = replace(
+                        other,
+                        reference=clock.reference,
+                        offset_ns=(other.offset_ns or 0) + round(moved),
+                        drift_ppm=drift or None,
+                    )
+
+
+def _split(run: Run, clocks: Clocks, ends: pd.DataFrame) -> Clocks:
+    """Return the clocks, that of a host divided by rank where its ranks' ends contradict a shared one.
+
+    Hosts that share a name (`localhost`) are not one host.
+    """
+    coded = ends.assign(code=clocks.codes(ends["rank"].to_numpy(dtype=np.int64)))
+    least = GLOO_NS if "gloo" in (run.backend or "") else LEAST_NS
+    parted = clock_fit.apart(coded, least, LEAST_COLLECTIVES)
+    return Clocks(
+        tuple(
+            part
+            for code, clock in enumerate(clocks.clocks)
+            for part in (
+                [Clock(f"{clock.host} (rank {rank})", (rank,)) for rank in clock.ranks]
+                if code in parted
+                else [clock]
+            )
+        )
+    )
+
+
+def _ends(frame: pd.DataFrame, matches: Matches) -> tuple[pd.DataFrame, int]:
+    """Return one row a matched symmetric collective and rank: its size and its end there.
 
     Ends count from the instant that comes second, as medians are floats and hold small numbers only.
     """
@@ -163,18 +221,28 @@ def _ends(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> tuple[pd.Dat
         {
             "group": marks["group_id"].to_numpy(dtype=np.int64, na_value=-1)[fit],
             "match": marks["match_id"].to_numpy(dtype=np.int64, na_value=-1)[fit],
-            "code": clocks.codes(rows["rank"].to_numpy(dtype=np.int64)),
+            "rank": rows["rank"].to_numpy(dtype=np.int64),
             "end": (rows["start_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64),
             "bytes": rows["message_bytes"].to_numpy(dtype=np.int64, na_value=0),
+            "uneven": rows["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
         }
     )
+    # Nor need ranks that send different amounts leave together.
+    sizes = data.groupby("match")["bytes"]
+    data = keep(data, (sizes.transform("min") == sizes.transform("max")) | ~data["uneven"])
     first = int(data["end"].min()) if len(data) else 0
-    data["end"] -= first
-    by_host = data.groupby(["group", "match", "code"])
+    counted: pd.DataFrame = data.assign(end=data["end"] - first)
+    return counted, first
+
+
+def _of_hosts(ends: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
+    """Return one row a collective and clock: its size and its median end there."""
+    coded = ends.assign(code=clocks.codes(ends["rank"].to_numpy(dtype=np.int64)))
+    by_host = coded.groupby(["group", "match", "code"])
     merged = by_host.agg(end=("end", "median"), bytes=("bytes", "max")).reset_index()
     # A collective of which a host has no time says nothing of the others' either.
     hosts = merged.groupby("match")["code"].transform("size")
-    return keep(merged, hosts == merged.groupby("group")["code"].transform("nunique")), first
+    return keep(merged, hosts == merged.groupby("group")["code"].transform("nunique"))
 
 
 def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Clock]:
@@ -183,7 +251,7 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
     ends = rows["end"].to_numpy(dtype=np.float64).reshape(-1, len(before))
     size = rows["bytes"].to_numpy(dtype=np.float64).reshape(-1, len(before)).max(axis=1)
     weight = np.maximum(size / max(1.0, size.max()), LEAST_WEIGHT)
-    chosen = _chosen(weight)
+    chosen = clock_fit.chosen(weight)
     ends, weight = ends[chosen], weight[chosen]
     if len(ends) < LEAST_COLLECTIVES:
         return before
@@ -191,13 +259,14 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
     apart = ends - middle[:, None]
     centre = float((middle.min() + middle.max()) / 2)
     time, span = middle - centre, float(np.ptp(middle))
-    offset, drift = _fit(apart, time, weight, span)
+    offset, drift = clock_fit.fit(apart, time, weight, span)
     at = round(centre) + first_ns
-    known = [i for i, clock in enumerate(before) if clock.offset_ns is not None]
-    base = known[0] if known else 0
-    reference = before[base].reference if known else before[base].host
+    base = next((i for i, clock in enumerate(before) if clock.offset_ns is not None), None)
+    reference = before[0].host if base is None else before[base].reference
+    known = [] if base is None else [i for i, c in enumerate(before) if c.reference == reference]
+    base = base or 0
     rest = apart - offset - drift * time[:, None]
-    residual = 1.4826 * _middle(np.abs(rest - rest[:, base, None]), weight)
+    residual = 1.4826 * clock_fit.middle(np.abs(rest - rest[:, base, None]), weight)
     if known:
         # What the known ones are off here, seen from this group's own middle.
         there = [_offset_at(before[i], at) for i in known]
@@ -208,7 +277,7 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
         offset, drift = offset - offset[0], drift - drift[0]
     return [
         clock
-        if clock.offset_ns is not None
+        if i in known
         else Clock(
             host=clock.host,
             ranks=clock.ranks,
@@ -224,49 +293,35 @@ def _compared(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Cl
     ]
 
 
+def _agreeing(rows: pd.DataFrame, first_ns: int, before: list[Clock]) -> list[Clock]:
+    """Return the clocks of a group with too few ends for medians: none is off, if all the ends agree.
+
+    Where they do not, nothing is known, and the clocks are returned as they came.
+    """
+    ends = rows["end"].to_numpy(dtype=np.float64).reshape(-1, len(before)).copy()
+    for i, clock in enumerate(before):
+        if clock.claimed:
+            ends[:, i] -= [_offset_at(clock, round(end) + first_ns) for end in ends[:, i]]
+    apart = np.ptp(ends, axis=1)
+    if (apart > LEAST_NS).any():
+        return before
+    base = next((clock for clock in before if clock.offset_ns is not None), None)
+    reference = before[0].host if base is None else base.reference
+    here = Clock("", (), reference, 0, None, round(apart.max()), len(ends))
+    return [
+        clock
+        if clock.reference == reference
+        else replace(
+            here,
+            host=clock.host,
+            ranks=clock.ranks,
+            offset_ns=round(_offset_at(clock, first_ns)),
+            drift_ppm=clock.drift_ppm,
+            at_ns=first_ns,
+        )
+        for clock in before
+    ]
+
+
 def _offset_at(clock: Clock, at_ns: int) -> float:
     return float(clock.offset_ns or 0) + (clock.drift_ppm or 0.0) * 1e-6 * (at_ns - clock.at_ns)
-
-
-def _chosen(weight: Floats) -> Ints:
-    """Return which collectives to look at: all, or the heaviest, spread evenly over their order."""
-    if len(weight) <= MOST_COLLECTIVES:
-        return np.arange(len(weight))
-    least = np.sort(weight)[-MOST_COLLECTIVES]
-    heavy = np.flatnonzero(weight >= least)
-    return heavy[np.unique(np.linspace(0, len(heavy) - 1, MOST_COLLECTIVES).astype(np.int64))]
-
-
-def _fit(apart: Floats, time: Floats, weight: Floats, span: float) -> tuple[Floats, Floats]:
-    """Return for each column offset and drift, 0 where that cannot be seen.
-
-    Weighted medians, and for the drift the weighted median of the slopes between pairs (Theil-Sen).
-    """
-    offset = _middle(apart, weight)
-    drift = np.zeros(apart.shape[1])
-    first, second = np.triu_indices(len(time), 1)
-    step = time[second] - time[first]
-    far = np.abs(step) > span / 10
-    if len(time) < LEAST_FOR_DRIFT or not far.any():
-        return offset, drift
-    first, second, step = first[far], second[far], step[far]
-    slopes = (apart[second] - apart[first]) / step[:, None]
-    slope = _middle(slopes, weight[first] * weight[second] * np.abs(step))
-    level = apart - slope * time[:, None]
-    flat = _middle(level, weight)
-    rest = 1.4826 * _middle(np.abs(level - flat), weight)
-    seen = np.abs(slope) * span > np.maximum(3 * rest, 10_000)
-    return np.where(seen, flat, offset), np.where(seen, slope, drift)
-
-
-def _middle(values: Floats, weight: Floats) -> Floats:
-    """Return the weighted median of each column; between two values of equal weight their mean."""
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    total = np.cumsum(weight[order], axis=0)
-    half = total[-1] / 2
-    low = (total < half * (1 - 1e-12)).sum(axis=0)
-    high = np.minimum((total <= half * (1 + 1e-12)).sum(axis=0), len(values) - 1)
-    columns = np.arange(values.shape[1])
-    middle: Floats = (ranked[low, columns] + ranked[high, columns]) / 2
-    return middle

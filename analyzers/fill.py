@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks
-from shardtoll.analyzers.match import Bools, Ints, Matches
+from shardtoll.analyzers.clocks import LEAST_NS, SYNCHRONISING, Clocks
+from shardtoll.analyzers.match import UNEVEN_OPS, Bools, Ints, Matches
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, place, ranks_per_host
 from shardtoll.analyzers.tally import codes, number
@@ -34,10 +34,11 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> pd.DataF
     arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
 
     wait: from this rank's start to the last rank's, within this rank's own span. transfer: the
-    rest of the span. Both stay unknown where a rank is missing or a time is, and where the clocks
-    plainly disagree: skew_ns is then by how much the last arrival lies after another's end. torn: the
-    same where all ranks share a clock, so that the record and not the clock must be wrong; collectives
-    of no bytes, which need not wait for anybody, are neither.
+    rest of the span. Both stay unknown where a rank is missing or a time is, where the ranks' clocks are
+    not tied to each other, and where they plainly disagree: skew_ns is then how far apart the ends lie,
+    which ranks reach together. torn: a rank left before another arrived although all share a clock, so
+    that the record and not the clock must be wrong. Collectives of no bytes, and those to which ranks
+    give different amounts, need not wait for everybody: they are neither.
     """
     frame = frame.copy()
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
@@ -48,28 +49,39 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> pd.DataF
     match_id = matches.rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     spans = pd.DataFrame({"match": match_id, "start": start, "end": start + span, "has_time": has_time})
     spans["clock"] = clocks.codes(rank)
+    spans["frame"] = clocks.frames(rank)
+    spans["bytes"] = frame["message_bytes"].to_numpy(dtype=np.int64, na_value=0)
     of_match = spans[whole].groupby("match")
     by_match = pd.DataFrame(
         {
             "last": of_match["start"].max(),
             "first_end": of_match["end"].min(),
             "has_time": of_match["has_time"].all(),
+            "last_end": of_match["end"].max(),
             "clocks": of_match["clock"].max() - of_match["clock"].min(),
+            "frames": of_match["frame"].max() - of_match["frame"].min(),
+            "bytes": of_match["bytes"].max() - of_match["bytes"].min(),
         }
     )
     by_row = by_match.reindex(match_id)
     timed = by_row["has_time"].eq(True).to_numpy(dtype=bool)
     last = by_row["last"].fillna(0).to_numpy(dtype=np.int64)
     early = last - by_row["first_end"].fillna(0).to_numpy(dtype=np.int64)
-    off = timed & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & (early > CLOCK_SLACK_NS)
-    no_bytes = (frame["message_bytes"] == 0) & (frame["op"] != "barrier")
-    nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
+    apart = (by_row["last_end"] - by_row["first_end"]).fillna(0).to_numpy(dtype=np.int64)
+    untied = timed & (by_row["frames"].fillna(0).to_numpy(dtype=np.int64) > 0)
     several = by_row["clocks"].fillna(0).to_numpy(dtype=np.int64) > 0
+    no_bytes = (frame["message_bytes"] == 0) & (frame["op"] != "barrier")
+    uneven = frame["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool) & (by_row["bytes"] > 0).to_numpy(dtype=bool)
+    synchronising = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & ~uneven
+    off = timed & synchronising & (early > CLOCK_SLACK_NS)
+    skewed = (off & several) | (untied & synchronising & (apart > LEAST_NS))
+    nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
     wait = np.clip(last - start, 0, span)
-    frame["wait_ns"] = _filled(frame, "wait_ns", wait, timed & ~off)
-    frame["transfer_ns"] = _filled(frame, "transfer_ns", span - wait, timed & ~off)
+    told = timed & ~off & ~untied
+    frame["wait_ns"] = _filled(frame, "wait_ns", wait, told)
+    frame["transfer_ns"] = _filled(frame, "transfer_ns", span - wait, told)
     frame["arrival_ns"] = pd.arrays.IntegerArray(start, ~has_time)
-    frame["skew_ns"] = pd.arrays.IntegerArray(early, ~(off & several & ~nothing))
+    frame["skew_ns"] = pd.arrays.IntegerArray(apart, ~(skewed & ~nothing))
     frame["torn"] = off & ~several & ~nothing
     return frame
 
