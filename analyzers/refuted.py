@@ -83,6 +83,6 @@ def note(refuted: tuple[Refuted, ...]) -> str:
     named = "; ".join(one.words() for one in refuted[:SHOWN])
     more = f"; and {len(refuted) - SHOWN} more" if len(refuted) > SHOWN else ""
     return (
-        f"measurements refute it for this job: {named}{more}. These floors are left out as unknown: the fabric "
-        "is not what was assumed, calibrate it or name another"
+        f"REFUTED by this job's measurements: {named}{more}. These floors are left out as unknown; calibrate "
+        "the fabric or name another"
     )

@@ -51,10 +51,12 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {text}"
 
 
-def times(count: float, noun: str) -> str:
-    """Return `1 all_gather`, `3 all_gathers`, `0.33 all_gathers`."""
+def times(count: float, noun: str, several: str | None = None) -> str:
+    """Return `1 all_gather`, `3 all_gathers`, `0.33 all_gathers`; `several` is a plural of its own."""
     if count == 1:
         return f"1 {noun}"
+    if several is not None:
+        return f"{count:,} {several}"
     return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"
 
 

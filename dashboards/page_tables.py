@@ -78,7 +78,7 @@ def facts(report: Report) -> str:
         ("mesh", " × ".join(f"{safe(clip(k, 40))} = {v}" for k, v in run.mesh.items()) or "none found"),
         ("hosts", safe(clip(", ".join(run.hosts), 300)) if run.hosts else human.UNKNOWN),
         ("source", escape(run.source)),
-        ("fabric", f"{safe(clip(report.fabric.name, 80))}: {safe(clip(report.fabric.provenance, 400))}"),
+        ("fabric", f"{safe(clip(report.fabric.name, 80))}: {safe(clip(report.fabric.provenance, 900))}"),
     ]
     if run.ranks_missing:
         rows.insert(1, ("missing", f"<b>{summary.ranks_words(run.ranks_missing)} left no records</b>"))

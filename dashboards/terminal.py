@@ -60,7 +60,7 @@ def _header(report: Report) -> Text:
         text.append(f" · {len(run.hosts)} hosts")
     text.append(f" · {run.source}")
     text.append(
-        f"\nfabric {clip(report.fabric.name, 60)}: {clip(report.fabric.provenance, 300)}", style="dim"
+        f"\nfabric {clip(report.fabric.name, 60)}: {clip(report.fabric.provenance, 900)}", style="dim"
     )
     if run.ranks_missing:
         text.append("\nmissing: ", style="bold red")

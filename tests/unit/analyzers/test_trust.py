@@ -151,6 +151,21 @@ class TestUnattributed:
 
 
 class TestIncomplete:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "the group of 73 of 74 collectives is unknown",
+            "2 of 2 collectives name no group: assumed the default group",
+        ],
+    )
+    def test_unknown_groups_are_told_as_the_notice_tells_them(self, text):
+        (finding,) = found("incomplete-input", notices=[Notice(0, "groups-unknown", text)])
+        assert finding.title == f"rank 0 did not name every group: {text}"
+        both = [Notice(0, "groups-unknown", text), Notice(1, "groups-unknown", "another text")]
+        (finding,) = found("incomplete-input", notices=both)
+        assert finding.title.startswith("ranks 0-1 did not name the group of every collective")
+        assert [item.value for item in finding.evidence] == [text, "another text"]
+
     def test_missing_ranks_are_named(self):
         book = run_of(4, ranks_seen=(0, 2))
         (finding,) = found("incomplete-input", run=book)
