@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,86 @@ def test_of_fewer_than_three_collectives_nothing_is_estimated():
     rows, about = job(2, offset=30 * MS)
     assert [clock.offset_ns for clock in clocks_of(rows, about)] == [None, None]
     assert waits(rows, about) == [None] * 4
+
+
+def test_two_ends_that_differ_leave_waiting_unknown_even_where_it_would_make_sense():
+    # 40 ms off in collectives of 50 ms: starts and ends overlap, and nobody is late.
+    rows = [
+        collective(rank=rank, seq=n + 1, start_ns=n * EVERY + rank * 40 * MS, duration_ns=50 * MS)
+        for n in range(2)
+        for rank in range(2)
+    ]
+    about = run_of(hosts=HOSTS, ranks_per_host=1)
+    assert waits(rows, about) == [None] * 4
+    found = {finding.kind: finding.title for finding in report(rows, about).findings}
+    assert "straggler" not in found
+    assert found["clock-skew"] == "clocks of ranks 0-1 disagree by 40 ms: waiting in 2 collectives is unknown"
+
+
+def test_two_ends_that_agree_tie_clocks_for_all_collectives_of_these_hosts():
+    rows, about = job(2, offset=90 * US)
+    rooted = [
+        collective(
+            rank=rank, op="broadcast", root=0, seq=9, start_ns=990 * MS + rank * MS, duration_ns=5 * MS
+        )
+        for rank in range(2)
+    ]
+    first, second = clocks_of(rows, about)
+    assert (second.offset_ns, second.residual_ns, second.collectives) == (0, 90 * US, 2)
+    assert second.reference == first.reference == "a"
+    assert waits(rows + rooted, about)[4:] == [MS, 0]
+    assert waits(rooted, about) == [None, None], "no end says whether the clocks agree"
+
+
+def test_pairs_tied_apart_are_tied_together_by_groups_across():
+    about = run_of(4, hosts=("a", "b", "c", "d"), ranks_per_host=1)
+    groups = (Group("ab", (0, 1)), Group("cd", (2, 3)), Group("ac", (0, 2)))
+    ahead = {0: 0, 1: 10 * MS, 2: -7 * MS, 3: 20 * MS}
+
+    def ends(names):
+        rows = [
+            collective(rank=rank, group=name, group_size=2, seq=n + 1, start_ns=n * EVERY + ahead[rank])
+            for n in range(4)
+            for name, ranks in names.items()
+            for rank in ranks
+        ]
+        book = ledger(rows, run=about, groups=groups, steps=[step(rank=rank) for rank in range(4)])
+        frame = book.frame("collectives")
+        return estimate(about, frame, match(book, frame))
+
+    pairs = {"ab": (0, 1), "cd": (2, 3)}
+    assert list(ends(pairs).frames(np.arange(4))) == [0, 0, 1, 1]
+    tied = ends(pairs | {"ac": (0, 2)})
+    assert [clock.offset_ns for clock in tied.clocks] == [0, 10 * MS, -7 * MS, 20 * MS]
+    assert {clock.reference for clock in tied.clocks} == {"a"}
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_ends():
+    rows, about = job(5, offset=5 * MS, per_host=2)
+    localhost = replace(about, source="trace", hosts=("x",), ranks_per_host=4, rank_hosts=("x",) * 4)
+    found = clocks_of(rows, localhost)
+    assert [(c.host, c.offset_ns) for c in found] == [
+        (f"x (rank {rank})", offset) for rank, offset in enumerate((0, 0, 5 * MS, 5 * MS))
+    ]
+    assert waits(rows, localhost) == [MS, 0, MS, MS] * 5
+    titles = [f.title for f in report(rows, localhost).findings if f.kind == "clock-skew"]
+    assert titles == [
+        "the clock of x (rank 2) is 5 ms ahead of that of x (rank 0), and 1 other clock differ too: "
+        "waiting is computed on corrected times"
+    ]
+
+
+def test_ranks_of_a_host_that_leave_unsteadily_keep_their_clock():
+    noise = [-400 * US, 300 * US, 0, 500 * US, -200 * US]
+    rows, about = job(20, noise=noise)
+    assert len(clocks_of(rows, replace(about, source="trace", hosts=("x",), ranks_per_host=2))) == 1
+
+
+def test_uneven_all_to_all_says_nothing_of_clocks():
+    rows, about = job(8, offset=30 * MS, op="all_to_all")
+    assert clocks_of(rows, about)[1].offset_ns == 30 * MS
+    uneven = [replace(row, message_bytes=8 << row.rank) for row in rows]
+    assert clocks_of(uneven, about)[1].offset_ns is None
 
 
 def test_collectives_of_nothing_and_rooted_ones_say_nothing():
