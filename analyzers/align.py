@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks
-from shardtoll.analyzers.match import Ints, Matches
+from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks, estimate
+from shardtoll.analyzers.match import Bools, Ints, Matches
 from shardtoll.analyzers.tally import codes
+from shardtoll.analyzers.windows import shifted
 from shardtoll.ledger import Run
 
 TOLERANCE_NS: Final = 100_000
@@ -32,7 +33,13 @@ MOST_ROWS: Final = 400
 
 
 def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Matches:
-    """Return the matches with those added that end times tell; the same object where nothing is open."""
+    """Return the matches with those added that end times tell; the same object where nothing is open.
+
+    Matches by order that end times refute are opened first, and the clocks compared again without them.
+    """
+    if run.source == "trace" and (doubted := shifted(frame, matches)).any():
+        matches = _opened(matches, doubted)
+        clocks = estimate(run, frame, matches)
     rows = matches.rows
     timed = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
     fit = rows["open"].to_numpy(dtype=bool) & timed & frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool)
@@ -52,7 +59,8 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
     kind, _ = codes(kinds, list(kinds.columns))
     end, tied = _tied(rank, clocks.corrected(rank, end), kind, slack, clocks)
     found = rows.copy()
-    next_id = int(rows["slot_id"].max()) + 1 if rows["slot_id"].notna().any() else 0
+    # Both ends of a message have numbers beyond those of slots.
+    next_id = int(rows[["slot_id", "match_id"]].max().fillna(-1).max()) + 1
     seen = set(run.ranks_seen)
     for group, places in pd.Series(np.arange(len(at))).groupby(kinds["group"].to_numpy(dtype=np.int64)):
         members = matches.members[int(str(group))]
@@ -70,6 +78,15 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
         found.loc[where, ["suspect", "open"]] = False
         next_id += int(together.max(initial=-1)) + 1
     return replace(matches, rows=found)
+
+
+def _opened(matches: Matches, doubted: Bools) -> Matches:
+    """Return the matches without those of the doubted rows, which are open again."""
+    rows = matches.rows.copy()
+    rows.loc[doubted, ["match_id", "slot_id"]] = pd.NA
+    rows.loc[doubted, ["whole", "suspect", "likely"]] = False
+    rows.loc[doubted, "open"] = True
+    return replace(matches, rows=rows)
 
 
 def _together(kind: Ints, end: Ints, rank: Ints, slack: Ints, expected: int) -> Ints:
@@ -120,17 +137,20 @@ def _offset(apart: Ints, slack: Ints) -> int | None:
     """Return by how much the second clock is ahead of the first; None where no offset is clearly best.
 
     `apart` holds the distances of all pairs of one kind, each with its slack. No offset at all wins where
-    it explains as many pairs as the best: most hosts keep time.
+    it explains nearly as many pairs as the best: most hosts keep time, and of equally spaced collectives in
+    windows that begin elsewhere an offset of one place explains the most.
     """
     if len(apart) < LEAST_VOTES:
         return None
     tried = np.append(apart, 0)
     low, high = np.sort(apart - slack), np.sort(apart + slack)
     votes = np.searchsorted(low, tried, "right") - np.searchsorted(high, tried, "left")
-    best = len(apart) if votes[-1] == votes.max() else int(np.argmax(votes))
+    if votes[-1] >= LEAST_VOTES and votes[-1] * CLEAR >= votes.max():
+        return 0
+    best = int(np.argmax(votes))
     far = np.abs(tried - tried[best]) > 2 * slack.max()
     rival = int(votes[far].max(initial=0))
     if votes[best] < LEAST_VOTES or votes[best] < CLEAR * rival:
         return None
     near = apart[np.abs(apart - tried[best]) <= slack]
-    return 0 if best == len(apart) else int(np.median(near))
+    return int(np.median(near))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shardtoll.analyzers import run
 from shardtoll.analyzers.context import make_context
 from shardtoll.analyzers.roofline import UNKNOWN
+from shardtoll.ledger import Notice
 from shardtoll.ledger.tables import to_records
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of
 
@@ -102,3 +105,53 @@ def test_a_number_outside_the_other_ranks_window_is_no_disagreement():
     assert "unmatched-collectives" not in [f.kind for f in run(ledger(rows, run=trace())).findings]
     inside = [collective(rank=0, seq=n) for n in (1, 2, 3)] + [collective(rank=1, seq=n) for n in (1, 3)]
     assert "unmatched-collectives" in [f.kind for f in run(ledger(inside, run=trace())).findings]
+
+
+def even(rank, numbers, **given):
+    """Return equal collectives 10 ms apart."""
+    return ends(rank, [n * 10 * MS for n in numbers], **given)
+
+
+@pytest.mark.parametrize("about", [trace(), run_of(source="trace", hosts=(), ranks_per_host=None)])
+@pytest.mark.parametrize("notices", [(), (Notice(0, "no-steps", "no steps"),)])
+def test_windows_shifted_by_one_of_many_equal_collectives_are_no_clock_that_is_off(about, notices):
+    rows = even(0, range(10)) + even(1, range(1, 11))
+    book = ledger(rows, run=about, notices=notices)
+    ids = make_context(book, UNKNOWN).collectives["match_id"]
+    assert list(ids[1:10]) == list(ids[10:19])
+    assert ids[[0, 19]].isna().all()
+    assert len(set(ids.dropna())) == 9
+    assert "clock-skew" not in [finding.kind for finding in run(book).findings]
+
+
+def test_a_clock_that_is_off_is_no_shifted_window():
+    away = run_of(source="trace", hosts=("a", "b"), ranks_per_host=1)
+    rows = ends(0, TIMES) + ends(1, [time + 11 * MS for time in TIMES])
+    ids = matched(rows, away)
+    assert ids[:6] == ids[6:]
+    assert None not in ids
+    # So close to each other that ends agree by chance: order stands.
+    close = [n * 80 * US for n in range(40)]
+    rows = ends(0, close) + ends(1, [time + 801 * US for time in close])
+    ids = matched(rows, away)
+    assert ids[:40] == ids[40:]
+
+
+def test_unmarked_steps_are_not_matched_by_order():
+    rows = ends(0, [10 * MS]) + ends(1, [90 * MS])
+    marked = make_context(ledger(rows, run=trace()), UNKNOWN).collectives["match_id"]
+    assert marked.notna().all()
+    book = ledger(rows, run=trace(), notices=[Notice(1, "no-steps", "no steps")])
+    assert make_context(book, UNKNOWN).collectives["match_id"].isna().all()
+
+
+def test_numbers_of_messages_are_not_given_again():
+    rows = [
+        *ends(0, [5 * MS], op="send", root=1),
+        *ends(1, [5 * MS], op="recv", root=0),
+        *ends(0, TIMES),
+        *ends(1, TIMES[1:]),
+    ]
+    ids = matched(rows, trace())
+    assert ids[0] == ids[1] is not None
+    assert ids.count(ids[0]) == 2
