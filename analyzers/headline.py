@@ -36,14 +36,14 @@ def sentence(context: Context) -> str | None:
     if steps.empty or total <= 0 or not context.step_ns:
         return None
     share = float(steps["exposed_comm_ns"].sum()) / total
-    fact = _fact(context, share)
     idle = headline_idle.verdict(context, total, share)
     if idle is not None:
-        return f"{idle}; {fact}."
-    return f"{_sentence(context, share, fact)}{headline_idle.besides(context, total, share)}."
+        return f"{idle}; {_brief(context, share)}."
+    return f"{_sentence(context, share)}{headline_idle.besides(context, total, share)}."
 
 
-def _sentence(context: Context, share: float, fact: str) -> str:
+def _sentence(context: Context, share: float) -> str:
+    fact = _fact(context, share)
     if share < LEAST_SHARE:
         head = "Neither network nor a late rank is at fault, communication is hidden or small"
         return f"{'No communication on record' if context.collectives.empty else head}: {fact}"
@@ -52,27 +52,35 @@ def _sentence(context: Context, share: float, fact: str) -> str:
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, known = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or known < exposed / 2:
-        return f"Network or a late rank cannot be told: {fact}; {_why_unknown(context, frame)}"
+        return (
+            f"Network or a late rank cannot be told: {_brief(context, share)}; {_why_unknown(context, frame)}"
+        )
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = known - moving
     unknown = "" if known == exposed else f", {percent(1 - known / exposed)} cannot be told"
     rate, factor = _rate(split, moving)
     parts = (
-        f"of this {percent(waited / exposed)} waiting{{who}}, "
-        f"{percent(moving / exposed)} moving data{rate}{unknown}"
+        f"of this {percent(waited / exposed)} waiting, {percent(moving / exposed)} moving data{rate}{unknown}"
     )
     bubbles = float(message_waits(context)["lost_ns"].sum())
     if waited > moving and bubbles > waited / 2:
-        return f"{_stages(context)}: {fact}; {parts.format(who=' between stages')}"
+        between = f"{percent(bubbles / exposed)} of it waiting between stages"
+        return f"{_stages(context)}; {_brief(context, share)}, {between}"
     if waited > moving:
-        return _late(context, share, fact, parts)
+        return _late(context, _brief(context, share), fact, parts)
     if factor is None:
         verdict = "Moving data, not late ranks, is what costs"
     elif factor >= SLOW_FACTOR:
         verdict = "The network is at fault, not a late rank"
     else:
         verdict = "Neither a late rank nor a slow network: what has to move is not hidden"
-    return f"{verdict}: {fact}; {parts.format(who='')}"
+    return f"{verdict}: {fact}; {parts}"
+
+
+def _brief(context: Context, share: float) -> str:
+    """Return how much communication is exposed, in few words."""
+    whose = "all steps" if len(context.ledger.run.ranks_seen) > 1 else "the step"
+    return f"exposed communication takes {percent(share)} of {whose}"
 
 
 def _fact(context: Context, share: float) -> str:
@@ -91,23 +99,20 @@ def _stages(context: Context) -> str:
     return head if uneven is None else f"{head}: {pipeline_imbalance.clause(uneven)}"
 
 
-def _late(context: Context, share: float, fact: str, parts: str) -> str:
+def _late(context: Context, brief: str, fact: str, parts: str) -> str:
     """Return the sentence where waiting for late ranks costs most."""
     rows = waits(context)
     culprits = named(rows) if not rows.empty else []
     if not culprits:
         head = "Late ranks, no single one, are at fault, not the network"
-        return f"{head}: {fact}; {parts.format(who='')}"
+        return f"{head}: {fact}; {parts}"
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     often, least, most = last_in(context, rows, culprit)
     doubt = ", or began recording later; not" if uncertain(context, late) else ", not"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
     head = f"Rank {culprit} is late{doubt} the network"
-    return (
-        f"{head}: last in {often}, others wait {wait} a step; exposed communication takes {percent(share)} "
-        f"of all steps, {parts.format(who='')}"
-    )
+    return f"{head}: last in {often}, others wait {wait} a step; {brief}, {parts}"
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
@@ -143,7 +148,7 @@ def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
 
 
 def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
-    """Return ` at 11 GB/s (median), 1.3 times its floor` as far as known, and the factor.
+    """Return ` at 11 GB/s, 1.3 times its floor` as far as known, and the factor.
 
     What is known of less than half of the moving says nothing of the whole.
     """
@@ -154,7 +159,7 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     rates = keep(split, split["busbw_gbps"].notna())
     if share(rates) < 0.5:
         return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
-    words = f" at {float(rates['busbw_gbps'].median()):.3g} GB/s (median)"
+    words = f" at {float(rates['busbw_gbps'].median()):.3g} GB/s"
     judged = keep(split, (split["floor_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna())
     if judged.empty or share(judged) < 0.5:
         return f"{words}, floor unknown", None

@@ -31,7 +31,7 @@ def besides(context: Context, total_ns: float, comm_share: float) -> str:
     share = float(context.step_rows["idle_ns"].sum()) / total_ns
     if share < IDLE_SHARE or share <= comm_share:
         return ""
-    return f"; besides, {percent(share)} of all steps is idle"
+    return f"; besides, {percent(share)} is idle"
 
 
 def verdict(context: Context, total_ns: float, comm_share: float) -> str | None:

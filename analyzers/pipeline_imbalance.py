@@ -89,12 +89,12 @@ def worst(context: Context) -> Imbalance | None:
 
 
 def clause(found: Imbalance) -> str:
-    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms a step, 10.5 ms beyond the mean of the stages`."""
+    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms a step, 10.5 ms beyond the mean stage`."""
     stage = "" if found.stage is None else f" (stage {found.stage} of 0-{found.stages - 1})"
     verb = "computes" if len(found.slowest) == 1 else "compute"
     return (
         f"{ranks(found.slowest)}{stage} {verb} {duration(found.slowest_ns)} a step, "
-        f"{duration(found.excess_ns)} beyond the mean of the stages"
+        f"{duration(found.excess_ns)} beyond the mean stage"
     )
 
 

@@ -31,7 +31,7 @@ def test_the_toll_is_what_the_slowest_stage_computes_beyond_the_mean() -> None:
     (finding,) = imbalances(of([30, 30, 50, 30], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns, finding.saving_ns) == ((2,), 15 * MS, 15 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) computes 50 ms a step, 15 ms beyond the mean of the stages (15 %"
+        "rank 2 (stage 2 of 0-3) computes 50 ms a step, 15 ms beyond the mean stage (15 %"
     )
     assert finding.confidence == "certain"
 
@@ -80,7 +80,7 @@ def test_the_slow_stage_of_a_made_up_job_is_named_in_bill_and_headline(transport
     headline = report(**knobs).headline
     assert headline is not None
     assert "rank 2" in headline
-    assert "beyond the mean of the stages" in headline
+    assert "beyond the mean stage" in headline
 
 
 @pytest.mark.parametrize("transport", ["device", "host"])
