@@ -10,6 +10,7 @@ from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
 
+_NUMBER_MOST: Final = 24
 _SHARE: Final = re.compile(r"\bshare of\b")
 
 
@@ -75,18 +76,18 @@ def _evidence(evidence: tuple[Evidence, ...]) -> str:
     if not evidence:
         return "<div><h4>Evidence</h4><p>none given</p></div>"
     rows = "".join(
-        f'<tr><th scope="row">{safe(clip(item.label, 400))}</th>'
-        f'<td class="{"text" if isinstance(item.value, str) else "number"}">'
-        f"{safe(clip(_value(item), 2000))}</td></tr>"
-        for item in evidence
+        f'<tr><th scope="row">{safe(clip(item.label, 400))}</th>{_cell(item)}</tr>' for item in evidence
     )
     return f'<div><h4>Evidence</h4><table class="evidence">{rows}</table></div>'
 
 
-def _value(item: Evidence) -> str:
+def _cell(item: Evidence) -> str:
     # Shares are told without a unit, as counts are; only their label tells them apart.
     unit = "share" if item.unit is None and _SHARE.search(item.label) else item.unit
-    return human.quantity(item.value, unit)
+    value = clip(human.quantity(item.value, unit), 2000)
+    # A number stays on the line of its unit; a unit is text from a file and may be as long as it likes.
+    kind = "text" if isinstance(item.value, str) or len(value) > _NUMBER_MOST else "number"
+    return f'<td class="{kind}">{safe(value)}</td>'
 
 
 def _remedy(finding: Finding) -> str:

@@ -63,10 +63,13 @@ def figure(sites: Sequence[Site]) -> Figure:
 
 
 def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) -> dict[str, Any]:
-    """Return a log axis with a tick at each power of ten, and at 2 and 5 where there are few of those."""
+    """Return a log axis with a tick at each power of ten; at 2 and 5 too where there are few of those,
+    and at every digit within one."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    between = (1, 2, 5) if high - low <= _FEW_DECADES else (1,)
     span = [_tick_beyond(min(values), -1), _tick_beyond(max(values), 1)]
+    between: Sequence[int] = (1, 2, 5) if high - low <= _FEW_DECADES else (1,)
+    if span[1] <= 10 * span[0]:
+        between = range(1, 10)
     # Beyond the data too, for those who zoom out.
     ticks = [float(f"{times}e{power}") for power in range(low - 3, high + 4) for times in between]
     return {
@@ -74,7 +77,7 @@ def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) ->
         "title": {"text": title, "standoff": 12},
         "automargin": True,
         # Plotly fits the range to the data, which may lie between two ticks: then the axis had no number.
-        "range": [math.log10(end) for end in span],
+        "range": [math.log10(span[0] * 0.97), math.log10(span[1] * 1.03)],
         "tickvals": ticks,
         # `10 kB`, not `10.0 kB`: a tick is exact.
         "ticktext": [words(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
