@@ -121,7 +121,7 @@ def add_floors(frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) 
             at = None if pd.isna(peer) or peer == own else place((int(own), int(peer)), per_host)
         elif not pd.isna(group):
             at = place(matches.members[int(group)], per_host)
-        elif group_size == 1:
+        elif group_size == 1 and run.source != "trace":  # in a trace it may stand for an unknown size
             at = place((0,), per_host)
         costs.append(collective_cost(fabric, op, number(size), at))
     known = np.array([cost is not None for cost in costs], dtype=bool)

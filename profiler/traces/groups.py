@@ -11,6 +11,9 @@ from shardtoll.profiler.traces.comms import UNKNOWN, ranks_in
 from shardtoll.profiler.traces.trace import CommArgs, GroupInfo, Meta
 
 DEFAULT: Final = "default"
+ASSUMED: Final = "assumed the default group"
+"""How the notice ends that collectives name no group and were taken for the default group's."""
+
 _MESH: Final = re.compile(r"mesh_(?!default)(\w+)$")
 
 

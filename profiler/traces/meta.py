@@ -78,6 +78,9 @@ def read_meta(found: Mapping[str, Any], address: str) -> tuple[Meta, list[tuple[
     world_size = _count(info.get("world_size")) or None
     if world_size is not None and (world_size > _LISTED or (rank is not None and rank >= world_size)):
         world_size = None
+    if world_size is None and (said := info.get("world_size")) is not None:
+        text = f"{address} says that rank {rank} is of {str(said)[:20]} ranks, which no job can have"
+        notices.append(("world-size-unknown", text))
     devices = found.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     base = found.get("baseTimeNanoseconds")

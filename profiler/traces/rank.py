@@ -15,7 +15,7 @@ from shardtoll.profiler.traces.causes import Stacks, Work
 from shardtoll.profiler.traces.causes import causes as causes_of
 from shardtoll.profiler.traces.comms import UNKNOWN
 from shardtoll.profiler.traces.facts import Facts, work_out
-from shardtoll.profiler.traces.groups import Groups, Placed
+from shardtoll.profiler.traces.groups import ASSUMED, Groups, Placed
 from shardtoll.profiler.traces.idle import pieces, reasons
 from shardtoll.profiler.traces.kernels import KernelTable
 from shardtoll.profiler.traces.leadups import leadups
@@ -24,6 +24,7 @@ from shardtoll.profiler.traces.rows import collectives
 from shardtoll.profiler.traces.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.stalls import stalls
 from shardtoll.profiler.traces.trace import KERNEL, Trace
+from shardtoll.profiler.traces.worlds import least_world
 
 
 def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
@@ -38,13 +39,13 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
             f"{meta.address} does not say which rank it is from",
             "put the rank into the file's name, as rank3.json",
         )
-    world = meta.world_size or rank + 1
+    facts = work_out(trace, table)
+    world = meta.world_size or least_world(trace, rank, facts.rows)
     if not 0 <= rank < world <= MOST_RANKS:
         raise TraceError(
             f"{meta.address} says it is rank {rank} of {world}",
             "leave the file out, or name its rank in its name",
         )
-    facts = work_out(trace, table)
     epoch_ns = int(facts.split.edges_ns[0])
     told = any(args.group is not None for args in trace.comm_args)
     groups = Groups(meta, world, told=told)
@@ -134,7 +135,7 @@ def _notices(facts: Facts, rank: int, placed: Sequence[Placed], table: pa.Table)
         texts.append(
             (
                 "groups-unknown",
-                f"{assumed} of {len(rows)} collectives name no group: assumed the default group",
+                f"{assumed} of {len(rows)} collectives name no group: {ASSUMED}",
             )
         )
     unknown = sum(place.name == UNKNOWN for place in placed)

@@ -177,9 +177,11 @@ def test_a_head_of_the_wrong_types_says_nothing(written: Write) -> None:
     "info", [{"rank": -1}, {"rank": 5, "world_size": 2}, {"rank": "0"}, {"world_size": 10**9}]
 )
 def test_impossible_ranks_are_unknown(written: Write, info: dict[str, Any]) -> None:
-    meta = read_trace(
+    trace = read_trace(
         written(json.dumps({"distributedInfo": info})[:-1] + "," + listed(kernel())[1:], "t.json")
-    ).meta
+    )
+    meta = trace.meta
+    assert [kind for kind, _ in trace.notices] == ["world-size-unknown"] * ("world_size" in info)
     assert meta.world_size is None
     assert meta.rank in (None, 5)
 

@@ -4,8 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from shardtoll.analyzers import run as analyze
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces.groups import mesh_dim
 from shardtoll.profiler.traces.kernels import load_table
@@ -159,6 +161,23 @@ def test_a_rank_outside_the_job():
 
 def test_world_size_is_at_least_the_rank():
     assert ledger(Build(rank=3, world=None).work(GEMM, 0, 1)).run.world_size == 4
+
+
+def test_a_job_that_communicates_has_two_ranks_at_least():
+    made = ledger(Build(rank=0, world=None).work(ALL_REDUCE, 0, 1))
+    assert made.run.ranks_missing == (1,)
+    (finding,) = (one for one in analyze(made).findings if "left no records" in one.title)
+    assert finding.ranks == (1,)
+
+
+def test_an_unknown_group_has_no_floor_and_sends_no_known_bytes():
+    args = CommArgs(name="allreduce", dtype="Float", in_elements=1 << 20, out_elements=1 << 20)
+    build = Build(world=8, groups=(MESH,), device="NVIDIA H100 80GB HBM3")
+    book = ledger(build.note("ProfilerStep#1", 0, 9_000).work(ALL_REDUCE, 20, 9_000, launch=5, args=args))
+    (row,) = analyze(book).collectives.to_dict("records")
+    assert (row["group"], row["message_bytes"]) == ("unknown", 4 << 20)
+    assert pd.isna(row["wire_bytes"])
+    assert pd.isna(row["floor_ns"])
 
 
 def test_an_empty_trace():
