@@ -17,7 +17,7 @@ NOTICES: Final = {
     "times-unknown": "recorded collectives without times; their cost is unknown",
     "no-steps": "named no training steps: the whole recording is billed as one",
     "no-kernels": "recorded no device work: times are those of the host",
-    "groups-unknown": "did not say which groups communicated: the default group is assumed",
+    "groups-unknown": "did not name the group of every collective: it is unknown, or assumed as noted",
     "sizes-unknown": "did not say how large some messages are: their bandwidth is unknown",
     "launches-unseen": "ran device work whose launch lies outside the recording",
     "file-unreadable": "left files that could not be read",
@@ -78,6 +78,9 @@ def find(context: Context) -> list[Finding]:
             continue
         who = tuple(sorted({int(rank) for rank in rows["rank"]}))
         texts = list(dict.fromkeys(str(text) for text in rows["text"]))
+        if kind == "groups-unknown" and len(texts) == 1:
+            # Whether groups were assumed or stay unknown is known to the reader of the trace only.
+            did = f"did not name every group: {texts[0]}"
         findings.append(
             _finding(
                 f"{ranks(who)} {did}",
