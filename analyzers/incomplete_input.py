@@ -17,17 +17,21 @@ NOTICES: Final = {
     "times-unknown": "recorded collectives without times; their cost is unknown",
     "no-steps": "named no training steps: the whole recording is billed as one",
     "no-kernels": "recorded no device work: times are those of the host",
+    "world-size-unknown": "did not say how many ranks the job has: the fewest it can have are assumed",
     "groups-unknown": "did not name the group of every collective: it is unknown, or assumed as noted",
     "sizes-unknown": "did not say how large some messages are: their bandwidth is unknown",
     "launches-unseen": "ran device work whose launch lies outside the recording",
-    "file-unreadable": "left files that could not be read",
+    "file-unreadable": "could not be read",
     "file-cut": "left a file that ends in the middle; what could be read is counted",
-    "file-left-out": "left files that were set aside",
+    "file-left-out": "found beside the job's own and set aside",
     "steps-differ": "recorded other steps than the rest",
     "rank-from-name": "did not say which rank it is: the file's name does",
     "clock-unknown": "did not say what the clock counts from",
 }
-"""Notice kinds that make the input incomplete, and what such a rank did."""
+"""Notice kinds that make the input incomplete, and what such a rank (or file, of `FILES`) did."""
+
+FILES: Final = {"file-unreadable": "file", "file-left-out": "path"}
+"""Kinds that are of files or folders, one text each, and of no rank that was seen."""
 
 MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "sizes-unknown")
 """Kinds that leave the rest of the bill as good as it was."""
@@ -35,12 +39,13 @@ MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "sizes-unknown"
 REMEDIES: Final = {
     "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
+    "world-size-unknown": "Record after `init_process_group`: newer versions of torch write the job's size.",
     "groups-unknown": "Read waiting and floors as likely, not certain; newer versions of torch name groups.",
     "sizes-unknown": "Record with record_shapes=True, or with a newer torch, which writes sizes by itself.",
     "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`).",
     "file-unreadable": "Write these files again; the others are counted.",
     "file-cut": "Write these files again: what is missing is not in the bill.",
-    "file-left-out": "Give each job a folder of its own.",
+    "file-left-out": "Give each job a folder of its own, and report each folder by its path.",
     "steps-differ": "Record the same steps on every rank: only those are compared.",
     "rank-from-name": "Check that the names are right; newer versions of torch write the rank into the file.",
     "clock-unknown": "Compare only durations of these ranks with the others'.",
@@ -83,8 +88,8 @@ def find(context: Context) -> list[Finding]:
             did = f"did not name every group: {texts[0]}"
         findings.append(
             _finding(
-                f"{ranks(who)} {did}",
-                who,
+                f"{times(len(texts), FILES[kind])} {did}" if kind in FILES else f"{ranks(who)} {did}",
+                () if kind in FILES else who,
                 (
                     *(Evidence(kind, text) for text in texts[:SHOWN]),
                     *((Evidence("texts more", len(texts) - SHOWN),) if len(texts) > SHOWN else ()),

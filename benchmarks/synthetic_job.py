@@ -63,6 +63,10 @@ def _meet(meetings: dict[Key, Meeting], arrival: Arrival, rank: int) -> Meeting:
     return meeting
 
 
+_EXAMPLE = 3
+"""The straggler where none is named, so that the example tells something."""
+
+
 def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
     """Write a job's traces into a folder, which is made, and the truth beside it; return the truth.
 
@@ -226,19 +230,23 @@ def _parser() -> argparse.ArgumentParser:
         else:
             kind = {str: str, float: float}.get(type(default), int)
             parser.add_argument(option, type=kind, default=default, metavar="N", help=told)
-    parser.set_defaults(straggler=3)  # so that the example tells something; -1 for none
+    parser.set_defaults(straggler=_EXAMPLE)  # so that the example tells something; -1 for none
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
     """Write the job that the command line describes."""
-    given = vars(_parser().parse_args(argv))
+    parser = _parser()
+    given = vars(parser.parse_args(argv))
     out: Path = given.pop("out")
     given["missing"] = tuple(int(rank) for rank in given["missing"].split(",") if rank)
     pairs = [pair.partition(":") for pair in given["damage"].split(",") if pair]
     given["damage"] = tuple((int(rank), kind) for rank, _, kind in pairs)
-    if given["straggler"] is not None and not 0 <= given["straggler"] < given["ranks"]:
+    straggler = given["straggler"]
+    if straggler == -1 or (straggler == _EXAMPLE and given["ranks"] <= _EXAMPLE):
         given["straggler"] = None
+    elif not 0 <= straggler < given["ranks"]:
+        parser.error(f"--straggler {straggler} is no rank of {given['ranks']}; -1 for none")
     spec = Spec(**given)
     truth = write_job(out, spec)
     size = sum(path.stat().st_size for path in out.glob(f"{spec.prefix}*.{spec.format}"))

@@ -53,7 +53,7 @@ class Spec:
     cause: str = "backward"
     """Why it is slow."""
     extra_ns: int = 3 * MS
-    """How much it loses in each step."""
+    """How much it loses in each step; in a pipeline, in each micro-batch."""
     hosts: int = 1
     """Ranks are dealt to hosts in blocks."""
     offset_ns: int = 0

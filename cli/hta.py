@@ -39,7 +39,12 @@ def with_hta(report: Report, job: Job) -> Report:
 def _events(job: Job, failed: list[str]) -> Iterator[tuple[int, pa.Table]]:
     from shardtoll.profiler.traces.events import read_events
 
-    for rank, file in zip(job.ledger.run.ranks_seen, job.files, strict=True):
+    seen: set[int] = set()
+    for rank, file in zip(job.file_ranks, job.files, strict=True):
+        if rank in seen:
+            failed.append(f"rank {rank}: {file.address} is a later recording, which HTA was not asked about")
+            continue
+        seen.add(rank)
         try:
             yield rank, read_events(file)
         except TraceError as error:

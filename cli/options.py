@@ -38,6 +38,8 @@ Kernels: TypeAlias = Annotated[
     typer.Option(
         "--kernels",
         metavar="FILE.toml",
-        help="Names of communication kernels of your own, beside those shardtoll knows.",
+        help="Names of communication kernels of your own, beside those shardtoll knows. TOML: for each a "
+        "[[kernel]] table with pattern (a regular expression), op (as all_reduce; may be left out) and "
+        "library.",
     ),
 ]

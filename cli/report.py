@@ -52,7 +52,7 @@ def command(
         typer.Option(
             "--hta",
             help="Ask Holistic Trace Analysis too, for critical path, kinds of idle time, launches and queue "
-            "length. Traces only; takes a few seconds a rank.",
+            "length. Traces only; takes a few seconds to half a minute a rank, by the trace's size.",
         ),
     ] = False,
     width: Width = None,

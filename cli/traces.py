@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from shardtoll.profiler.traces.job import Job, Progress
-
-_MOST_LINES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,17 @@ def read(paths: Sequence[str], options: TraceOptions) -> Iterator[Job]:
 
 
 def _tell(job: Job) -> None:
-    from shardtoll.dashboards.text import clean
+    """Say in one line how much was left out; the report itself names each with its reason."""
+    count = len(job.set_aside)
+    if count == 1:
+        from shardtoll.dashboards.text import clean
 
-    for address, reason in job.set_aside[:_MOST_LINES]:
+        ((address, reason),) = job.set_aside
         text = reason if address in reason else f"{address}: {reason}"
         typer.echo(f"left out: {clean(text)}", err=True)
-    more = len(job.set_aside) - _MOST_LINES
-    if more > 0:
-        typer.echo(f"left out: {more} more files; the report's notices have all of them", err=True)
+    elif count:
+        named = "named with their reasons in the report's notices"
+        typer.echo(f"left out: {count} files, {named}", err=True)
 
 
 @contextlib.contextmanager

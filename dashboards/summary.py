@@ -201,4 +201,8 @@ def notices(report: Report) -> list[tuple[str, str]]:
     ranks: dict[tuple[str, str], list[int]] = {}
     for notice in report.notices:
         ranks.setdefault((notice.kind, notice.text), []).append(notice.rank)
-    return [(kind, f"{text} ({ranks_words(seen)})") for (kind, text), seen in ranks.items()]
+    # A file that was left out speaks for itself, whichever rank its notice stands by.
+    return [
+        (kind, text if kind in ("file-left-out", "file-unreadable") else f"{text} ({ranks_words(seen)})")
+        for (kind, text), seen in ranks.items()
+    ]

@@ -91,6 +91,10 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
     run = replace(
         first,
         epoch_ns=epoch_ns,
+        # A rank whose file breaks off may say nothing of what all others know.
+        backend=_said([part.run.backend for part in ordered]),
+        device=_said([part.run.device for part in ordered]),
+        torch=_said([part.run.torch for part in ordered]),
         ranks_seen=tuple(sorted(seen)),
         hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
         rank_hosts=_rank_hosts(ordered),
@@ -99,6 +103,59 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
     )
     findings = tuple(dict.fromkeys(finding for part in ordered for finding in part.findings))
     return Ledger(run, _merged_groups(ordered), tables, findings)
+
+
+def concatenated(parts: Sequence[Ledger]) -> Ledger:
+    """Return one ledger of several recordings of the same ranks, given in order of time.
+
+    Steps must differ between the parts; times count from the earliest epoch. Raises ValueError where
+    the parts are of different ranks or jobs.
+    """
+    if not parts:
+        raise ValueError("no ledgers to put together")
+    first = parts[0].run
+    for part in parts[1:]:
+        if (part.run.ranks_seen, part.run.world_size) != (first.ranks_seen, first.world_size):
+            raise ValueError(f"recordings of ranks {first.ranks_seen} and {part.run.ranks_seen}")
+    epoch_ns = min(part.run.epoch_ns for part in parts)
+    rows: dict[int, int] = {}
+    moved = []
+    for part in parts:
+        tables = shifted_by(part.tables, part.run.epoch_ns - epoch_ns)
+        tables["leadups"] = _reindexed(tables["leadups"], rows)
+        for rank in tables["collectives"].column("rank").to_pylist():
+            rows[rank] = rows.get(rank, 0) + 1
+        moved.append(tables)
+    return Ledger(
+        run=replace(
+            first,
+            epoch_ns=epoch_ns,
+            backend=_said([part.run.backend for part in parts]),
+            device=_said([part.run.device for part in parts]),
+            torch=_said([part.run.torch for part in parts]),
+            mesh=max((part.run.mesh for part in parts), key=len),
+        ),
+        groups=_merged_groups(parts),
+        tables={name: pa.concat_tables([tables[name] for tables in moved]) for name in SCHEMAS},
+        findings=tuple(dict.fromkeys(finding for part in parts for finding in part.findings)),
+    )
+
+
+def _reindexed(leadups: pa.Table, rows: Mapping[int, int]) -> pa.Table:
+    """Return the lead-ups of collectives that come after `rows` others of their rank."""
+    if not leadups.num_rows or not any(rows.values()):
+        return leadups
+    place = leadups.schema.get_field_index("index")
+    field = leadups.schema.field(place)
+    pairs = zip(leadups.column("index").to_pylist(), leadups.column("rank").to_pylist(), strict=True)
+    moved = [index + rows.get(rank, 0) for index, rank in pairs]
+    return leadups.set_column(place, field, pa.array(moved, field.type))
+
+
+def _said(values: Sequence[str | None]) -> str | None:
+    """Return what most parts say, the first of equals; None where none says anything."""
+    known = [value for value in values if value is not None]
+    return max(known, key=known.count, default=None)
 
 
 def _rank_hosts(parts: Sequence[Ledger]) -> tuple[str | None, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ CACHE_SCHEMA: Final = 1
 """Raised when entries change their form."""
 LIMIT_BYTES: Final = 2_000_000_000
 """Above this the entries used least recently are removed."""
+_TEMPORARY: Final = "shardtoll-"
+"""How folders begin that last as long as one report; one that was killed leaves its own."""
 _STALE_S: Final = 86_400
 """A part of an entry that is older was left by a process that died."""
 _CODE: Final = (
@@ -71,7 +74,9 @@ def open_place(*, keep: bool, shared: bool = False) -> Iterator[Place]:
         yield Place(folder, kept=True)
         prune(folder)
         return
-    with tempfile.TemporaryDirectory(prefix="shardtoll-", dir=folder if shared else None) as made:
+    if folder is not None:
+        prune(folder)
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder if shared else None) as made:
         yield Place(Path(made), kept=False)
 
 
@@ -133,6 +138,10 @@ def prune(folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
     found: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as items:
         for item in items:
+            if item.name.startswith(_TEMPORARY) and item.is_dir(follow_symlinks=False):
+                if item.stat(follow_symlinks=False).st_mtime < time.time() - _STALE_S:
+                    shutil.rmtree(item.path, ignore_errors=True)
+                continue
             if not item.name.endswith((entry.SUFFIX, ".part")):
                 continue
             with contextlib.suppress(OSError):

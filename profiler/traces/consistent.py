@@ -10,10 +10,16 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from shardtoll.ledger.ledger import concatenated
 from shardtoll.profiler.traces.entry import Entry
+from shardtoll.profiler.traces.meta import process_from_name
 
 CLOCKS_NS: Final = 60 * 1_000_000_000
 """Hosts' clocks differ by less: recordings further apart are two, if ranks or steps say so too."""
+
+CYCLES_NS: Final = 60 * CLOCKS_NS
+"""Recordings of a rank further apart are of two runs, unless their names give the same process."""
+_RUN_NS: Final = 365 * 24 * 60 * CLOCKS_NS
 
 
 @dataclass(slots=True)
@@ -23,6 +29,8 @@ class Candidate:
     entry: Entry
     steps: tuple[int, ...]
     """Numbers of the steps recorded, ascending."""
+    addresses: tuple[str, ...]
+    """The traces it is from, in order of time."""
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -45,7 +53,7 @@ class Choice:
 def candidate(entry: Entry) -> Candidate:
     """Return the entry with what is compared."""
     steps = entry.ledger.tables["steps"].column("step").unique().to_pylist()
-    return Candidate(entry, tuple(sorted(steps)))
+    return Candidate(entry, tuple(sorted(steps)), (entry.facts.address,))
 
 
 def choose(found: Sequence[Candidate]) -> Choice:
@@ -53,6 +61,7 @@ def choose(found: Sequence[Candidate]) -> Choice:
     choice = Choice(sorted(found, key=lambda one: (one.entry.rank, one.order)))
     _by_world_size(choice)
     _by_groups(choice)
+    _join_cycles(choice)
     _by_time(choice)
     _by_steps(choice)
     _by_rank(choice)
@@ -78,7 +87,7 @@ def _largest(classes: dict[Hashable, list[Candidate]]) -> Hashable:
 def _keep(choice: Choice, fits: Callable[[Candidate], bool], why: Callable[[Candidate], str]) -> None:
     for one in choice.kept:
         if not fits(one):
-            choice.left_out.append((one.entry.facts.address, why(one)))
+            choice.left_out += [(address, why(one)) for address in one.addresses]
     choice.kept = [one for one in choice.kept if fits(one)]
 
 
@@ -115,6 +124,42 @@ def _by_groups(choice: Choice) -> None:
         why = f"its group {name} has {len(ranks)} ranks unlike the {len(clash)} that the others say"
         if len(odd) < len(choice.kept):
             _keep(choice, lambda one: id(one) not in odd, lambda _: why)  # noqa: B023
+
+
+def _join_cycles(choice: Choice) -> None:
+    """Put together the recordings of a rank whose steps follow each other, as `schedule(repeat=3)` makes."""
+    by_rank: dict[int, list[Candidate]] = defaultdict(list)
+    for one in sorted(choice.kept, key=lambda one: (one.entry.facts.start_ns, one.order)):
+        same = by_rank[one.entry.rank]
+        at = next((at for at in range(len(same) - 1, -1, -1) if _follows(same[at], one)), None)
+        if at is None:
+            same.append(one)
+        else:
+            same[at] = _joined(same[at], one)
+    choice.kept = [one for _, same in sorted(by_rank.items()) for one in sorted(same, key=lambda o: o.order)]
+
+
+def _follows(first: Candidate, second: Candidate) -> bool:
+    """Whether the second is a later recording of the same process: no instant and no step is in both."""
+    if not first.steps or not second.steps or first.steps[-1] >= second.steps[0]:
+        return False
+    before, after = first.entry.facts, second.entry.facts
+    # Files a process wrote itself are named by it; else what comes later was run later.
+    process = process_from_name(first.addresses[-1])
+    same = process is not None and process == process_from_name(second.addresses[0])
+    return 0 <= after.start_ns - before.end_ns <= (_RUN_NS if same else CYCLES_NS)
+
+
+def _joined(first: Candidate, second: Candidate) -> Candidate:
+    before, after = first.entry, second.entry
+    facts = replace(
+        before.facts,
+        world_size=before.facts.world_size or after.facts.world_size,
+        end_ns=after.facts.end_ns,
+        events=before.facts.events + after.facts.events,
+    )
+    ledger = concatenated([before.ledger, after.ledger])
+    return Candidate(Entry(facts, ledger), first.steps + second.steps, first.addresses + second.addresses)
 
 
 def _by_time(choice: Choice) -> None:

@@ -14,7 +14,7 @@ from shardtoll.profiler.traces.task import Task, TaskResult, Work, one_line
 
 ANSWER_S: Final = 10.0
 """How long a scheduler may take to answer."""
-IDLE_S: Final = 60.0
+IDLE_S: Final = 20.0
 """How long the cluster may be without any worker."""
 _POLL_S: Final = 2.0
 _AHEAD: Final = 2_000

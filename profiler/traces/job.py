@@ -14,12 +14,15 @@ import pyarrow as pa
 
 from shardtoll.ledger.errors import TraceError, UsageError
 from shardtoll.ledger.ledger import Ledger, merge
-from shardtoll.ledger.record import Group, Notice
+from shardtoll.ledger.record import Group, Notice, Run
 from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.traces import cache, sources
 from shardtoll.profiler.traces.consistent import Candidate, Choice, candidate, choose
 from shardtoll.profiler.traces.executor import Executor, InProcess, cores
+from shardtoll.profiler.traces.kernels import load_table
+from shardtoll.profiler.traces.meta import rank_from_name
 from shardtoll.profiler.traces.task import Options, Task, TaskResult, Work, run_task
+from shardtoll.profiler.traces.worlds import without_assumed
 
 if TYPE_CHECKING:
     from shardtoll.profiler.traces.sources import TraceFile
@@ -37,7 +40,9 @@ class Job:
     """The path it was read from."""
     ledger: Ledger
     files: tuple[TraceFile, ...]
-    """The traces it was made from, by rank."""
+    """The traces it was made from, by rank; several of a rank that was recorded several times."""
+    file_ranks: tuple[int, ...]
+    """The rank that each of the files is of."""
     set_aside: tuple[tuple[str, str], ...]
     """(address, reason) of the traces that are not part of it: unreadable, or of something else."""
 
@@ -84,8 +89,11 @@ def iter_traces(
 ) -> Iterator[Job]:
     """Yield the jobs of `read_traces` one after the other, so that one need not wait for all."""
     digest = cache.digest(kernels)
+    if kernels is not None:
+        load_table(kernels)  # a mistake in it is told once, before anything is read
     for name, parts in _places(paths):
-        files = sources.find(parts)
+        folders, passed = _folders(parts, sources.find(parts))
+        files = [file for held in folders.values() for file in held]
         alone = len(files) == 1
         options = Options(
             digest=f"{digest} alone" if alone else digest,
@@ -96,6 +104,11 @@ def iter_traces(
         with cache.open_place(keep=keep, shared=dask is not None) as place:
             reading = partial(_read, place=place, executor=executor, work=work, progress=progress)
             found, unreadable = reading(files, options)
+            chosen, others = _fullest(folders, found)
+            inside = {file.address for file in folders[chosen]}
+            files = folders[chosen]
+            found = [one for one in found if one.entry.facts.address in inside]
+            unreadable = [result for result in unreadable if result.address in inside]
             world_size = _world_size(found)
             unsure = {
                 one.entry.facts.address
@@ -108,7 +121,46 @@ def iter_traces(
                 more, failed = reading([file for file in files if file.address in unsure], again)
                 found = [one for one in found if one.entry.facts.address not in unsure] + more
                 unreadable += failed
-        yield _job(name, files, found, unreadable)
+        yield _job(sources.readable(name), files, found, unreadable, others + passed)
+
+
+def _folders(
+    parts: Sequence[str], files: list[TraceFile]
+) -> tuple[dict[str, list[TraceFile]], list[tuple[str, str]]]:
+    """Return the traces of each folder that may be the job, and (folder, reason) of those that are not."""
+    if len(parts) != 1:
+        return {"": files}, []
+    found = sources.by_folder(parts[0], files)
+    own = found.pop(parts[0], None)
+    if own is None:
+        return found, []
+    why = "the traces above it are one job, report this folder by its own path"
+    return {parts[0]: own}, [(name, f"{_traces(held)} set aside: {why}") for name, held in found.items()]
+
+
+def _fullest(
+    folders: dict[str, list[TraceFile]], found: Sequence[Candidate]
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the folder with the most complete job, and (folder, reason) of the others."""
+    if len(folders) == 1:
+        return next(iter(folders)), []
+    full: dict[str, tuple[int, int, int]] = {}
+    for name, held in folders.items():
+        inside = {file.address for file in held}
+        kept = choose(mine).kept if (mine := [c for c in found if c.entry.facts.address in inside]) else []
+        full[name] = (
+            len(kept),
+            sum(one.entry.facts.events for one in kept),
+            max((one.entry.facts.start_ns for one in kept), default=0),
+        )
+    chosen = max(folders, key=lambda name: full[name])
+    why = f"{chosen} is more complete, report this folder by its own path"
+    rest = [(name, f"{_traces(held)} set aside: {why}") for name, held in folders.items() if name != chosen]
+    return chosen, rest
+
+
+def _traces(held: Sequence[TraceFile]) -> str:
+    return f"{len(held)} {'trace' if len(held) == 1 else 'traces'}"
 
 
 def _world_size(found: Sequence[Candidate]) -> int | None:
@@ -116,7 +168,7 @@ def _world_size(found: Sequence[Candidate]) -> int | None:
     said = Counter(size for one in found if (size := one.entry.facts.world_size) is not None)
     if said:
         return max(said, key=lambda size: (said[size], size))
-    return max((one.entry.rank + 1 for one in found), default=None)
+    return max((one.entry.ledger.run.world_size for one in found), default=None)
 
 
 def _places(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -214,23 +266,37 @@ class _Meter:
             self._tell(Progress(self._files, len(self._sizes), self._bytes, self._all_bytes))
 
 
-def _job(name: str, files: Sequence[TraceFile], found: list[Candidate], unreadable: list[TaskResult]) -> Job:
+def _job(
+    name: str,
+    files: Sequence[TraceFile],
+    found: list[Candidate],
+    unreadable: list[TaskResult],
+    folders: Sequence[tuple[str, str]],
+) -> Job:
     unreadable.sort(key=lambda result: result.address)
     if not found:
         raise _nothing(name, unreadable)
     choice = choose(found)
     ledger = _merged(choice)
-    first = ledger.run.ranks_seen[0]
-    notices = [Notice(first, kind, text) for kind, text in choice.notices]
-    notices += [Notice(first, "file-left-out", _named(*aside)) for aside in choice.left_out]
+    run = ledger.run
+    notices = [Notice(run.ranks_seen[0], kind, text) for kind, text in choice.notices]
     failed = [(result.address, result.reason or "unknown") for result in unreadable]
-    notices += [Notice(first, "file-unreadable", _named(*aside)) for aside in failed]
+    left = [*choice.left_out, *folders]
+    for kind, aside in (("file-left-out", left), ("file-unreadable", failed)):
+        notices += [Notice(_blamed(address, run), kind, _named(address, why)) for address, why in aside]
     if notices:
         table = pa.concat_tables([ledger.tables["notices"], to_table("notices", notices)])
         ledger = replace(ledger, tables={**ledger.tables, "notices": table})
     by_address = {file.address: file for file in files}
-    used = tuple(by_address[one.entry.facts.address] for one in choice.kept)
-    return Job(name, ledger, used, (*failed, *choice.left_out))
+    used = [(one.entry.rank, by_address[address]) for one in choice.kept for address in one.addresses]
+    ranks = tuple(rank for rank, _ in used)
+    return Job(name, ledger, tuple(file for _, file in used), ranks, (*failed, *left))
+
+
+def _blamed(address: str, run: Run) -> int:
+    """Return the rank that a file's notice stands by: its own as its name says, else the first seen."""
+    rank = rank_from_name(address)
+    return rank if rank is not None and rank < run.world_size else run.ranks_seen[0]
 
 
 def _named(address: str, reason: str) -> str:
@@ -242,8 +308,10 @@ def _merged(choice: Choice) -> Ledger:
     kept = choice.kept
     if all(one.entry.facts.world_size is None for one in kept):
         world_size = max(one.entry.ledger.run.world_size for one in kept)
-        text = f"no trace says how many ranks the job has: {world_size} assumed, from the highest rank seen"
+        text = f"no trace says how many ranks the job has: the {world_size} it has at least are assumed"
         choice.notices.append(("world-size-unknown", text))
+        for one in kept:
+            one.entry = replace(one.entry, ledger=without_assumed(one.entry.ledger))
     try:
         return merge([one.entry.ledger for one in kept])
     except ValueError as error:  # every cause of it was set aside before

@@ -21,7 +21,10 @@ else:
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
-HINT: Final = "write [[kernel]] entries with pattern, library and op, as in profiler/traces/kernels.toml"
+HINT: Final = (
+    "write [[kernel]] on a line, and below it pattern = '^my_allreduce', op = \"all_reduce\" and "
+    'library = "mine"'
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
             text = f"{where} breaks off before it says from when its times count"
             trace.notices.append(("clock-unknown", text))
     bad = scan.bad + collector.chooser.bad
+    kept = (trace.device, trace.calls, trace.ops, trace.annotations, trace.frames)
+    if bad and not any(len(part.start_ns) for part in kept):
+        raise TraceError(f"{where} holds no usable event ({bad} could not be read)", _HINT)
     if bad:
         trace.notices.append(("file-damaged", f"{where}: {bad} events could not be read and were left out"))
     return trace

@@ -16,6 +16,8 @@ from shardtoll.ledger.errors import ShardtollError, TraceError
 _TRACE_NAME: Final = re.compile(r"\.(json|trace)(\.(gz|gzip|zst|zstd))?$", re.IGNORECASE)
 _GLOB: Final = re.compile(r"[*?\[]")
 _ADDRESS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+_RANK_FOLDER: Final = re.compile(r"(?:^|[/\\_.-])(?:rank|worker|trainer|gpu)[-_ .]?\d{1,7}$", re.IGNORECASE)
+"""A folder that a rank has to itself."""
 _HINT: Final = "name a trace file, a folder or a glob of traces, or an address such as s3://bucket/traces"
 
 
@@ -28,6 +30,8 @@ class TraceFile:
     size_bytes: int | None
     identity: str
     """Changes when the file does: its address with size and time of change, or its etag."""
+    path: str | None = None
+    """What to open, where the name is no text and `address` only shows it."""
 
 
 def is_trace_input(path: str) -> bool:
@@ -52,6 +56,33 @@ def find(paths: Sequence[str]) -> list[TraceFile]:
         for file in files:
             found.setdefault(file.address, file)
     return list(found.values())
+
+
+def readable(path: str) -> str:
+    """Return a path as text that can be printed and stored: bytes that are no UTF-8 become `\\xe9`."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def by_folder(path: str, files: Sequence[TraceFile]) -> dict[str, list[TraceFile]]:
+    """Return the traces found in `path` by the folder that holds them: each folder may be a job.
+
+    One entry where `path` is a glob or a file, and where each rank has a folder of its own (`rank0/`,
+    `rank1/`). Traces right in `path` come first, under its own name.
+    """
+    if _GLOB.search(path) and not Path(path).is_dir():
+        return {path: list(files)}
+    found: dict[str, list[TraceFile]] = {}
+    for file in files:
+        found.setdefault(file.address.rpartition("/")[0], []).append(file)
+    if len(found) < 2:
+        return {path: list(files)}
+    for name, held in found.items():
+        if all(other == name or other.startswith(f"{name}/") for other in found):
+            rest = {other: inside for other, inside in found.items() if other != name}
+            return {path: held, **rest}
+    if all(_RANK_FOLDER.search(name) for name in found):
+        return {path: list(files)}
+    return found
 
 
 def left_out(path: str) -> list[str]:
@@ -109,7 +140,8 @@ def _in_folder(folder: Path) -> Iterator[Path]:
 def _local_file(path: Path) -> TraceFile:
     state = path.stat()
     identity = f"{path.resolve()}|{state.st_size}|{state.st_mtime_ns}"
-    return TraceFile(str(path), state.st_size, identity)
+    shown = readable(str(path))
+    return TraceFile(shown, state.st_size, identity, None if shown == str(path) else str(path))
 
 
 def _natural(path: Path | str) -> list[tuple[int, int, str]]:
@@ -164,7 +196,7 @@ def opened(file: TraceFile) -> Iterator[BinaryIO]:
             with system.open(root, "rb") as source:
                 yield cast(BinaryIO, source)
         else:
-            with open(file.address, "rb", buffering=0) as plain:
+            with open(file.path or file.address, "rb", buffering=0) as plain:
                 yield cast(BinaryIO, plain)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
-from shardtoll.ledger import TraceError, UsageError
+from shardtoll.ledger import TraceError, UsageError, analyze
 from shardtoll.profiler.traces import Job, read_traces
 from shardtoll.profiler.traces.job import Progress
 from tests.small_traces import trace, write, write_job
@@ -104,7 +106,14 @@ def test_another_day_is_another_recording(tmp_path: Path):
     write_job(tmp_path / "new", 2, at_us=86_400_000_000 * 3)
     job = read(tmp_path)
     assert {Path(file.address).parent.name for file in job.files} == {"new"}
-    assert [reason for _, reason in job.set_aside] == ["it was recorded 3 days earlier than the others"] * 2
+    assert job.set_aside == (
+        (
+            f"{tmp_path}/old",
+            f"2 traces set aside: {tmp_path}/new is more complete, report this folder by its own path",
+        ),
+    )
+    together = read(f"{tmp_path}/*/*.gz")
+    assert [why for _, why in together.set_aside] == ["it was recorded 3 days earlier than the others"] * 2
 
 
 def test_clocks_hours_apart_lose_no_rank(tmp_path: Path):
@@ -151,7 +160,81 @@ def test_the_profilers_next_recording_is_set_aside(tmp_path: Path):
         write(tmp_path / "second" / f"rank{rank}.json.gz", trace(rank, 3, steps=(10, 11), at_us=20_000))
     job = read(tmp_path)
     assert {Path(file.address).parent.name for file in job.files} == {"first"}
-    assert len(job.set_aside) == 2
+    assert [address for address, _ in job.set_aside] == [f"{tmp_path}/second"]
+
+
+def test_folders_are_never_mixed(tmp_path: Path):
+    write_job(tmp_path / "a", 4)
+    write_job(tmp_path / "b", 4)
+    (tmp_path / "a" / "rank2.json.gz").unlink()
+    (tmp_path / "b" / "rank0.json.gz").write_bytes(b"broken")
+    (tmp_path / "b" / "rank1.json.gz").unlink()
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1, 3), "rank 2 of the other folder is of another job"
+    ((folder, why),) = job.set_aside
+    assert folder == f"{tmp_path}/b"
+    assert "report this folder by its own path" in why
+    assert notices(job, "file-unreadable") == [], "a broken file of another job is no matter of this one"
+    (finding,) = (one for one in analyze(job.ledger).findings if "set aside" in one.title)
+    assert finding.title == "1 path found beside the job's own and set aside"
+    assert finding.ranks == ()
+
+
+def test_traces_right_in_a_folder_are_the_job(tmp_path: Path):
+    write_job(tmp_path, 2)
+    write_job(tmp_path / "more", 5)
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1)
+    assert [address for address, _ in job.set_aside] == [f"{tmp_path}/more"]
+
+
+def test_a_folder_for_each_rank_is_one_job(tmp_path: Path):
+    for rank in range(3):
+        write(tmp_path / f"rank{rank}" / "trace.json", trace(rank, 3))
+    assert read(tmp_path).ledger.run.ranks_seen == (0, 1, 2)
+
+
+def test_recordings_of_one_job_are_put_together(tmp_path: Path):
+    for nth, steps in enumerate(((2, 3), (6, 7), (10, 11))):
+        for rank in range(2):
+            made = trace(rank, 2, steps=steps, at_us=nth * 5_000)
+            write(tmp_path / f"host_{40 + rank}.{1_760_000_000_000 + nth}.pt.trace.json", made)
+    job = read(tmp_path)
+    assert job.set_aside == ()
+    assert len(job.files) == 6
+    assert job.file_ranks == (0, 0, 0, 1, 1, 1)
+    tables = job.ledger.tables
+    assert tables["steps"].column("step").to_pylist() == [2, 3, 6, 7, 10, 11] * 2
+    begun = tables["steps"].column("start_ns").to_pylist()
+    assert [late - begun[0] for late in begun[:6:2]] == [0, 5_000_000, 10_000_000]
+    collectives = tables["collectives"].filter(pc.equal(tables["collectives"].column("rank"), 1)).to_pylist()
+    leads = [row for row in tables["leadups"].to_pylist() if row["rank"] == 1]
+    assert len(leads) == len(collectives) == 6
+    assert [row["index"] for row in leads] == list(range(6))
+    assert [row["step"] for row in leads] == [row["step"] for row in collectives]
+    assert all(row["since_ns"] <= collectives[row["index"]]["start_ns"] for row in leads)
+
+
+def test_what_one_rank_does_not_say_another_does(tmp_path: Path):
+    made = trace(0, 2)
+    del made["distributedInfo"], made["deviceProperties"]
+    write(tmp_path / "rank0.json", made)
+    write(tmp_path / "rank1.json", trace(1, 2))
+    run = read(tmp_path).ledger.run
+    assert (run.backend, run.device) == ("nccl", "Test GPU")
+
+
+def test_a_name_that_is_no_text(tmp_path: Path):
+    write_job(tmp_path, 2)
+    odd = os.path.join(os.fsencode(tmp_path), b"caf\xe9 rank1.json.gz")
+    os.rename(tmp_path / "rank1.json.gz", odd)
+    job = read(tmp_path)
+    assert job.ledger.run.ranks_seen == (0, 1)
+    assert {Path(file.address).name for file in job.files} == {"rank0.json.gz", "caf\\xe9 rank1.json.gz"}
+    os.unlink(odd)
+    Path(os.fsdecode(odd)).write_bytes(b"broken")
+    (told,) = notices(read(tmp_path), "file-unreadable")
+    assert "caf\\xe9 rank1.json.gz" in told
 
 
 def test_unknown_world_size_is_the_least_it_can_be(tmp_path: Path):
@@ -165,11 +248,25 @@ def test_unknown_world_size_is_the_least_it_can_be(tmp_path: Path):
     job = read(tmp_path)
     assert (job.ledger.run.world_size, job.ledger.run.ranks_seen) == (3, (0, 1, 2))
     assert notices(job, "world-size-unknown") == [
-        "no trace says how many ranks the job has: 3 assumed, from the highest rank seen"
+        "no trace says how many ranks the job has: the 3 it has at least are assumed"
     ]
-    # The group that was assumed for want of a better one is that of the whole job, on every rank.
-    assert job.ledger.tables["collectives"].column("group_size").unique().to_pylist() == [3]
-    assert [group.ranks for group in job.ledger.groups] == [(0, 1, 2)]
+    # Who else took part cannot be known, so who waited for whom cannot either.
+    rows = job.ledger.tables["collectives"].to_pylist()
+    assert {(row["group"], row["group_size"], row["wire_bytes"]) for row in rows} == {("unknown", 1, None)}
+    assert job.ledger.groups == ()
+    assert (
+        notices(job, "groups-unknown")
+        == ["the group of 2 of 2 collectives is unknown, as is the job's size"] * 3
+    )
+
+
+def test_groups_tell_how_large_a_job_is_at_least(tmp_path: Path):
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", trace(rank, None, group=tuple(range(8))))
+    job = read(tmp_path)
+    assert (job.ledger.run.world_size, job.ledger.run.ranks_seen) == (8, (0, 1))
+    assert job.ledger.tables["collectives"].column("group_size").unique().to_pylist() == [8]
+    assert len(notices(job, "world-size-unknown")) == 1
 
 
 def test_a_file_alone_need_not_say_its_rank(tmp_path: Path):
@@ -191,6 +288,24 @@ def test_progress_counts_every_file(tmp_path: Path):
     read(tmp_path, progress=seen.append)
     assert [one.files for one in seen] == [0, 1, 2]
     assert seen[-1].bytes == seen[-1].of_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_a_wrong_kernel_table_is_told_before_any_trace_is_read(tmp_path: Path):
+    table = tmp_path / "own.toml"
+    table.write_text("[kernels]\nname = 'x'\n")
+    seen: list[Progress] = []
+    with pytest.raises(UsageError, match=r"own\.toml holds kernels") as caught:
+        read(write_job(tmp_path / "a"), kernels=table, progress=seen.append)
+    assert seen == []
+    assert "[[kernel]]" in caught.value.hint
+    assert "profiler/" not in caught.value.hint
+
+
+def test_events_that_are_all_unusable_are_no_report_of_zeros(tmp_path: Path):
+    made = trace(0, 1)
+    made["traceEvents"] = [{**made["traceEvents"][0], "dur": -5.0}]
+    with pytest.raises(TraceError, match="holds no usable event"):
+        read(write(tmp_path / "rank0.json", made))
 
 
 def test_no_jobs_is_a_mistake(tmp_path: Path):
