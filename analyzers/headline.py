@@ -22,6 +22,9 @@ LEAST_SHARE: Final = 0.05
 SLOW_FACTOR: Final = 2.0
 """Transfers this many times above their floor are the network's fault."""
 
+TELLING: Final = 0.2
+"""Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
+
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that show that the floor is too high: it says nothing then."""
 
@@ -134,7 +137,9 @@ def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
     if seen < world:
         why = f"{seen} of {world} ranks seen"
         rows = waits(context)
-        culprits = named(keep(rows, rows["at_least"])) if not rows.empty else []
+        rows = keep(rows, rows["at_least"])
+        told = float(rows["waited_ns"].sum()) >= TELLING * float(frame["exposed_ns"].sum())
+        culprits = named(rows) if told else []
         if not culprits:
             return f"{why}: waiting cannot be told from moving data"
         often, _, most = last_in(context, rows, culprits[0])

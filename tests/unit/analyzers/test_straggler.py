@@ -212,6 +212,11 @@ class TestRanksMissing:
         assert rest.toll_ns == 5 * MS
         assert "rank 2 comes last of those seen in 5 of 5" in report.headline
 
+    def test_a_bound_of_little_is_not_in_the_headline(self):
+        rows, _, about = self.seen(late=2 * MS, transfer=20 * MS)
+        said = reported(rows, run=about).headline
+        assert "3 of 4 ranks seen: waiting cannot be told from moving data" in said
+
     def test_times_that_contradict_each_other_bound_nothing(self):
         rows, _, about = self.seen(late=2 * MS, transfer=1 * MS)
         torn = [
