@@ -57,7 +57,8 @@ def shifted(frame: pd.DataFrame, matches: Matches) -> Bools:
     if not wrong:
         return doubted
     place = pd.MultiIndex.from_arrays([marks["group_id"], frame["step"]])
-    return ordered & place.isin(wrong)
+    found: Bools = ordered & np.asarray(place.isin(wrong), dtype=bool)
+    return found
 
 
 def _any(rows: pd.DataFrame) -> bool:

@@ -15,7 +15,15 @@ from typing import Final
 
 from plotly.offline import get_plotlyjs
 
-from shardtoll.dashboards import page_anatomy, page_hta, page_roofline, page_tables, page_timeline, summary
+from shardtoll.dashboards import (
+    page_anatomy,
+    page_hta,
+    page_late,
+    page_roofline,
+    page_tables,
+    page_timeline,
+    summary,
+)
 from shardtoll.dashboards.figure import ASKED_LEAD, Figure
 from shardtoll.dashboards.page_bill import bill, safe
 from shardtoll.dashboards.page_script import SCRIPT
@@ -105,7 +113,7 @@ largest.</p>
 {bill(report)}
 </section>
 {"".join(_section(part) for part in sections)}
-{page_hta.section(report)}{page_tables.notices(report)}
+{page_late.section(report)}{page_hta.section(report)}{page_tables.notices(report)}
 </main>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(figures)}</script>

@@ -11,6 +11,7 @@ from rich.text import Text
 from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.terminal_bill import bill
 from shardtoll.dashboards.terminal_hta import hta
+from shardtoll.dashboards.terminal_late import late
 from shardtoll.dashboards.terminal_steps import steps
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
@@ -40,6 +41,7 @@ class _Fitted:
             steps(self.report, width),
             Text(),
             bill(self.report, width),
+            *late(self.report, width),
             *hta(self.report, width),
             *_notices(self.report),
         )
