@@ -63,7 +63,7 @@ def test_waits_are_told_apart_by_line_and_their_number_is_not_rounded_up():
     steps = [step(number) for number in range(3)]
     first, second = found("host-sync", stalls, steps=steps)
     assert (first.toll_ns, first.count) == (4 * MS, 1)
-    assert "around cudaStreamSynchronize, once a step, in forward at train.py:7 (step)" in first.title
+    assert "once a step, in forward at train.py:7 (step), on rank" in first.title
     assert second.count == 0
     assert "less than once a step" in second.title
 
@@ -74,6 +74,7 @@ def test_copies_say_their_bytes_and_pageable_memory():
     )
     assert finding.bytes == 10**6
     assert "1 MB in all" in finding.title
+    assert "on rank" in finding.title
     assert finding.remedy.text.startswith("Pageable memory")
 
 
