@@ -11,7 +11,7 @@ from shardtoll.profiler.traces.kernels import KernelTable
 from shardtoll.profiler.traces.link import Linked, Linker
 from shardtoll.profiler.traces.split import COMM, COMPUTE, LOOKALIKE, MOVE, Busy, Gaps, Split, gaps, split
 from shardtoll.profiler.traces.stacks import merged
-from shardtoll.profiler.traces.steps import Steps, find_steps, launches, owners, recorded
+from shardtoll.profiler.traces.steps import Steps, find_steps, launches, owners, processes, recorded
 from shardtoll.profiler.traces.trace import I64, KERNEL, Trace
 
 
@@ -37,7 +37,7 @@ def work_out(trace: Trace, table: KernelTable) -> Facts:
     """Return the layers, steps and collectives of a trace and the split of its time."""
     device = trace.device
     steps = find_steps(trace)
-    launch = launches(device, trace.calls)
+    launch = launches(device, trace.calls, processes(trace))
     owner = owners(device, trace.calls, launch, steps)
     layer = layers_of(trace, table)
     has_device = len(layer) > 0

@@ -8,7 +8,8 @@ since its last collective kernel (a coalescing block launches one kernel for sev
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -131,19 +132,29 @@ class Linker:
         for sharers in used.values():
             for number in sharers if len(sharers) > 1 else ():
                 made[number].shared = True
-        return self._coalesced(made, set(used), call_ns.tolist())
+        counts = Counter(at[seen].tolist())
+        replayed = {
+            place
+            for place, row in enumerate(at.tolist())
+            if row >= 0 and (counts[row] > 1 or "GraphLaunch" in self.trace.names[calls.name[row]])
+        }
+        return self._coalesced(made, set(used), call_ns.tolist(), replayed)
 
-    def _coalesced(self, made: list[Linked], used: set[int], call_ns: list[int]) -> list[Linked]:
+    def _coalesced(
+        self, made: list[Linked], used: set[int], call_ns: list[int], replayed: set[int]
+    ) -> list[Linked]:
         """Give kernels without words the operators issued on their thread since its last collective kernel.
 
-        Operators of one op and group become one row with their sizes added; else each gets a row.
+        Operators of one op and group become one row with their sizes added; else each gets a row. Kernels
+        at the places in `replayed` are of a graph: what was issued on the host before is not theirs.
         """
         if all(row.how != "name" or row.thread < 0 for row in made):
             return made
+        captured = self._captured()
         waiting: defaultdict[int, list[int]] = defaultdict(list)
         for number, (name, comm) in enumerate(zip(self.said.name, self.said.comm, strict=True)):
             is_op = comm >= 0 and self.trace.names[name] == "record_param_comms"
-            if is_op and number not in used and self._source(number)[0] is not None:
+            if is_op and number not in used and not captured[number] and self._source(number)[0] is not None:
                 waiting[int(self.said.thread[number])].append(number)
         last: defaultdict[int, int] = defaultdict(lambda: -(2**62))
         result: dict[int, list[Linked]] = {}
@@ -152,7 +163,7 @@ class Linker:
             result[place] = [row]
             if row.thread < 0:
                 continue
-            if row.how == "name":
+            if row.how == "name" and place not in replayed:
                 ops = [
                     number
                     for number in waiting[row.thread]
@@ -161,6 +172,23 @@ class Linker:
                 result[place] = self._rows(row, ops) or [row]
             last[row.thread] = at_ns
         return [row for place in range(len(made)) for row in result[place]]
+
+    def _captured(self) -> list[bool]:
+        """Return which events of `said` were recorded into a graph, and launched nothing."""
+        calls, names = self.trace.calls, self.trace.names
+        marks: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
+        for number, name in enumerate(names):
+            if "BeginCapture" in name or "EndCapture" in name:
+                for row in np.flatnonzero(calls.name == number).tolist():
+                    marks[int(calls.thread[row])].append((int(calls.start_ns[row]), "BeginCapture" in name))
+        for listed in marks.values():
+            listed.sort()
+        found = []
+        for start_ns, thread in zip(self.said.start_ns.tolist(), self.said.thread.tolist(), strict=True):
+            listed = marks.get(thread, [])
+            before = bisect_right(listed, (start_ns, True)) - 1
+            found.append(before >= 0 and listed[before][1])
+        return found
 
     def _rows(self, row: Linked, ops: Iterable[int]) -> list[Linked]:
         kinds: dict[tuple[object, ...], CommArgs] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from shardtoll.profiler.traces.trace import I64, DeviceWork, HostWork, Trace
 
@@ -55,12 +56,39 @@ def find_steps(trace: Trace) -> Steps:
         start, end, place = (np.array([at], np.int64) for at in (start_ns, end_ns, 0))
         return Steps((0,), start, end, place, marked=False)
     rows.sort()
+    rows = _flat(rows)
     starts = np.array([row[0] for row in rows], np.int64)
     ends = np.array([row[1] for row in rows], np.int64)
-    ends[:-1] = np.minimum(ends[:-1], starts[1:])
     numbers = tuple(dict.fromkeys(row[2] for row in rows))
     places = {number: at for at, number in enumerate(numbers)}
     return Steps(numbers, starts, ends, np.array([places[row[2]] for row in rows], np.int64), marked=True)
+
+
+def _flat(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return windows (start, end, step) without overlap: each instant is of the one that began last.
+
+    Where a window lies within another, the rest of the outer one is still the outer step's.
+    """
+    flat: list[tuple[int, int, int]] = []
+    open_: list[tuple[int, int]] = []
+    at_ns = rows[0][0]
+
+    def until(end_ns: int) -> None:
+        nonlocal at_ns
+        while open_ and at_ns < end_ns:
+            upto, step = open_[-1]
+            if upto > at_ns:
+                flat.append((at_ns, min(upto, end_ns), step))
+                at_ns = min(upto, end_ns)
+            if upto <= at_ns:
+                open_.pop()
+        at_ns = max(at_ns, end_ns)
+
+    for start, end, step in rows:
+        until(start)
+        open_.append((end, step))
+    until(max(end for _, end, _ in rows))
+    return flat
 
 
 def _columns(notes: HostWork, marks: dict[int, int]) -> tuple[list[int], list[int], list[int]]:
@@ -76,8 +104,11 @@ def recorded(trace: Trace) -> tuple[int, int]:
     return min([trace.start_ns, *starts]), max([trace.end_ns, *ends])
 
 
-def launches(device: DeviceWork, calls: HostWork) -> I64:
-    """Return the row of the call that launched each piece of device work; -1 where it was not recorded."""
+def launches(device: DeviceWork, calls: HostWork, pids: I64 | None = None) -> I64:
+    """Return the row of the call that launched each piece of device work; -1 where it was not recorded.
+
+    `pids`: the process of each thread, from `processes`. Each counts its correlation ids by itself.
+    """
     known = np.flatnonzero(calls.correlation > 0)
     if not len(known):
         return np.full(len(device.start_ns), -1, np.int64)
@@ -85,7 +116,26 @@ def launches(device: DeviceWork, calls: HostWork) -> I64:
     numbers = calls.correlation[known]
     place = np.minimum(np.searchsorted(numbers, device.correlation), len(numbers) - 1)
     hit = (numbers[place] == device.correlation) & (device.correlation > 0)
+    if pids is not None:
+        hit &= ~_ambiguous(numbers, pids[calls.thread[known]])[place]
     return np.where(hit, known[place], -1)
+
+
+def processes(trace: Trace) -> I64 | None:
+    """Return a number for the process of each thread; None where all are of one."""
+    pids: dict[str, int] = {}
+    found = [pids.setdefault(pid, len(pids)) for pid, _ in trace.threads]
+    return np.array(found, np.int64) if len(pids) > 1 else None
+
+
+def _ambiguous(numbers: I64, pid: I64) -> npt.NDArray[np.bool_]:
+    """Return where a number, of numbers in order, is used by several processes: nothing tells whose it is."""
+    _, group = np.unique(numbers, return_inverse=True)
+    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max, np.int64)
+    most = np.full(len(least), -1, np.int64)
+    np.minimum.at(least, group, pid)
+    np.maximum.at(most, group, pid)
+    return (least < most)[group]
 
 
 def owners(device: DeviceWork, calls: HostWork, launch: I64, steps: Steps) -> I64:

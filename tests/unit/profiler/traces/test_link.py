@@ -115,6 +115,24 @@ def test_one_kernel_for_several_collectives_of_a_coalescing_block():
     assert (row.how, row.op, row.args.in_elements, row.issue_ns) == ("coalesced", "all_reduce", 15, 10)
 
 
+def test_what_was_captured_is_not_billed_to_a_graphs_kernels():
+    build = Build().call("cudaGraphLaunch", 50, 51, correlation=900)
+    for at in (10, 13, 16):
+        build.op("record_param_comms", at, at + 2, args=REDUCE)
+    build.work(ALL_REDUCE, 60, 70).work(ALL_REDUCE, 70, 80)
+    build.rows["device"] = [(*row[:6], 900, *row[7:]) for row in build.rows["device"]]
+    rows = linked(build)
+    assert [(row.how, row.args.in_elements) for row in rows] == [("name", None)] * 2
+
+
+def test_what_was_captured_is_not_billed_to_a_later_kernel():
+    build = Build().call("cudaStreamBeginCapture", 8, 9).call("cudaStreamEndCapture", 20, 21)
+    for at in (10, 13, 24):
+        build.op("record_param_comms", at, at + 2, args=REDUCE)
+    row = only(build.work(ALL_REDUCE, 60, 70, launch=30))
+    assert (row.how, row.args.in_elements) == ("coalesced", 10)
+
+
 def test_batched_sends_and_receives_get_a_row_each():
     send = CommArgs(name="send", dtype="Float", in_elements=4, target_rank=1, source_rank=0)
     recv = CommArgs(name="recv", dtype="Float", out_elements=6, target_rank=0, source_rank=1)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardtoll.profiler.traces.steps import find_steps, launches, owners
+from shardtoll.profiler.traces.steps import find_steps, launches, owners, processes
 from tests.unit.profiler.traces.build import GEMM, Build
 
 
@@ -25,6 +25,25 @@ def test_steps_by_their_annotations():
 def test_steps_that_overlap_are_cut_at_the_next():
     steps = find_steps(Build().note("ProfilerStep#1", 0, 12).note("ProfilerStep#2", 10, 20).trace())
     assert steps.end_ns.tolist() == [10, 20]
+
+
+def test_the_rest_of_a_step_around_another_is_still_its_own():
+    build = (
+        Build().note("ProfilerStep#1", 0, 50).note("ProfilerStep#2", 10, 20).note("ProfilerStep#3", 45, 70)
+    )
+    steps = find_steps(build.trace())
+    assert steps.numbers == (1, 2, 3)
+    assert steps.at(np.array([5, 15, 25, 44, 45, 60, 70])).tolist() == [0, 1, 0, 0, 2, 2, 3]
+    assert (steps.end_ns[:-1] <= steps.start_ns[1:]).all()
+
+
+def test_a_correlation_of_two_processes_is_nobodys():
+    build = Build().work(GEMM, 15, 18, launch=9).work(GEMM, 25, 28, launch=19)
+    build.call("cudaLaunchKernel", 12, 13, thread=1, correlation=1)
+    trace = build.trace()
+    assert launches(trace.device, trace.calls, processes(trace)).tolist() == [0, 1]
+    trace.threads = [("1", "0"), ("2", "0"), ("1", "1"), ("1", "2")]
+    assert launches(trace.device, trace.calls, processes(trace)).tolist() == [-1, 1]
 
 
 def test_without_marks_everything_is_step_0():
