@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces.collect import Collector, device_work, host_work
 from shardtoll.profiler.traces.columns import ROW_LIMIT
-from shardtoll.profiler.traces.meta import WANTED, has_device, read_meta
+from shardtoll.profiler.traces.meta import WANTED, fitted, has_device, read_meta
 from shardtoll.profiler.traces.scan import Scan
 from shardtoll.profiler.traces.sources import TraceFile, opened
 from shardtoll.profiler.traces.stream import Flow, pieces
@@ -31,10 +31,16 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
     with calm(), opened(file) as source:
         scan = Scan(pieces(source, flow, where), where, WANTED)
         collector: Collector | None = None
-        for chunk in scan.chunks():
-            if collector is None:
-                collector = Collector(where, has_device=has_device(scan.metadata), row_limit=row_limit)
-            collector.add(chunk)
+        try:
+            for chunk in scan.chunks():
+                if collector is None:
+                    collector = Collector(where, has_device=has_device(scan.metadata), row_limit=row_limit)
+                collector.add(chunk)
+        except TraceError as error:
+            if flow.cut is None or collector is not None:
+                raise
+            # Not empty, as it looks behind the decompression: nothing of it could be decompressed.
+            raise TraceError(f"{where} {flow.cut} before the first whole event", _HINT) from error
     cut = flow.cut or scan.cut
     if collector is None:
         raise TraceError(f"{where} {_nothing(scan, cut)}", _HINT)
@@ -54,7 +60,7 @@ def read_trace(file: TraceFile, *, row_limit: int = ROW_LIMIT) -> Trace:
 
 
 def _trace(scan: Scan, collector: Collector, where: str) -> Trace:
-    meta, notices = read_meta(scan.metadata, where)
+    meta, notices = fitted(*read_meta(scan.metadata, where), collector.comm_args)
     base_ns = meta.base_ns
     device = device_work(collector.device, base_ns)
     hosts = [

@@ -26,6 +26,8 @@ RATIO_FROM_BYTES: Final = 128 << 20
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_ERROR: Final[Any] = isal_zlib.error
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_EMPTY_BYTES: Final = 32
+"""A frame without content is no longer than this; the longest header takes 18 bytes."""
 ZSTD_WINDOW_BYTES: Final = 128 << 20
 """The most memory a zstd frame may ask for."""
 
@@ -109,6 +111,7 @@ def _gzip(source: BinaryIO, data: bytes, flow: Flow) -> Iterator[tuple[int, byte
 def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, bytes]]:
     counted: Any = _Counted(source, head)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+    grown = False
     with decompressor.stream_reader(counted, read_size=INPUT_BYTES, read_across_frames=True) as reader:
         while True:
             try:
@@ -117,7 +120,11 @@ def _zstd(source: BinaryIO, head: bytes, flow: Flow) -> Iterator[tuple[int, byte
                 flow.cut = "has a damaged zstd stream"
                 return
             if not piece:
+                # The reader ends in silence where a frame breaks off in its first block.
+                if not grown and counted.read_bytes > _ZSTD_EMPTY_BYTES:
+                    flow.cut = "ends in the middle of its zstd stream"
                 return
+            grown = True
             yield counted.read_bytes, piece
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces.read import read_trace
-from shardtoll.profiler.traces.sources import TraceFile
+from shardtoll.profiler.traces.sources import TraceFile, find
 from shardtoll.profiler.traces.trace import Trace
 
 Write = Callable[..., TraceFile]
@@ -246,3 +248,14 @@ def test_absurd_times_cost_their_event_only(written: Write, number: str) -> None
     trace = read_trace(file)
     assert trace.names == ["a"]
     assert notices(trace) == [damaged(file, 2)]
+
+
+def test_a_compressed_file_cut_before_its_first_block_is_not_empty(tmp_path: Path):
+    text = json.dumps({"traceEvents": [{"name": os.urandom(9).hex()} for _ in range(4000)]}).encode()
+    for name, data in (
+        ("a.json.zst", zstandard.compress(text)[:8000]),
+        ("a.json.gz", gzip.compress(text)[:20]),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(TraceError, match="ends in the middle of its"):
+            read_trace(find([str(tmp_path / name)])[0])
