@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from shardtoll.profiler.traces.event import mended
 from shardtoll.profiler.traces.times import BASE_LIMIT_NS
-from shardtoll.profiler.traces.trace import GroupInfo, Meta
+from shardtoll.profiler.traces.trace import CommArgs, GroupInfo, Meta
 
 _TENSORBOARD: Final = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.(?P<millis>\d{12,})\.pt\.trace\.json")
 _NAMED_RANK: Final = re.compile(
@@ -17,6 +18,9 @@ _NAMED_RANK: Final = re.compile(
 _LOOSE_RANK: Final = re.compile(
     r"(?:^|[_.-])(\d{1,6})(?:\.pt)?(?:\.trace)?(?:\.json)(?:\.\w+)?$", re.IGNORECASE
 )
+_COUNTED: Final = re.compile(r"(?:step|iter|iteration|epoch|batch|cycle|run|part)s?$", re.IGNORECASE)
+"""What a number at the end of a name counts where it is no rank."""
+
 _LISTED: Final = 1_000_000
 
 WANTED: Final = frozenset(
@@ -44,7 +48,7 @@ def rank_from_name(address: str) -> int | None:
     if not parts or _TENSORBOARD.match(parts[-1]):
         return None
     match = _LOOSE_RANK.search(parts[-1])
-    return int(match[1]) if match else None
+    return int(match[1]) if match and not _COUNTED.search(parts[-1][: match.start()]) else None
 
 
 def host_from_name(address: str) -> str | None:
@@ -101,6 +105,18 @@ def read_meta(found: Mapping[str, Any], address: str) -> tuple[Meta, list[tuple[
         ),
         notices,
     )
+
+
+def fitted(
+    meta: Meta, notices: list[tuple[str, str]], described: Iterable[CommArgs]
+) -> tuple[Meta, list[tuple[str, str]]]:
+    """Return both without the rank where it is from the name and in none of the groups that are used."""
+    if not any(kind == "rank-from-name" for kind, _ in notices):
+        return meta, notices
+    listed = [args.ranks for args in described if args.ranks]
+    if not listed or any(meta.rank in ranks for ranks in listed):
+        return meta, notices
+    return replace(meta, rank=None), [notice for notice in notices if notice[0] != "rank-from-name"]
 
 
 def has_device(found: Mapping[str, Any]) -> bool:

@@ -334,6 +334,8 @@ def test_what_a_trace_says_of_its_job(written: Write) -> None:
         ("a/trace_rank-12.json.zst", 12, None),
         ("rank5/trace.json", 5, None),
         ("a/trace_3.json", 3, None),
+        ("a/step_100.json", None, None),
+        ("a/trace_iter-20.pt.trace.json.gz", None, None),
         ("a/gpu-node7_4711.1694128201545.pt.trace.json", None, "gpu-node7"),
         ("a/hta_nccl_data_rank0of2.json.gz", 0, None),
         ("a/frank3x.json", None, None),
@@ -348,6 +350,14 @@ def test_a_rank_from_the_name_is_told(written: Write) -> None:
     trace = trace_of(written, [event("kernel", "k", 1, 1)], "worker2.json")
     assert trace.meta.rank == 2
     assert [kind for kind, _ in trace.notices] == ["rank-from-name"]
+
+
+@pytest.mark.parametrize(("name", "rank"), [("t_9.json", None), ("t_3.json", 3), ("rank9.json", None)])
+def test_a_rank_from_the_name_must_be_in_the_groups(written: Write, name: str, rank: int | None) -> None:
+    args = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1, 2, 3]"}
+    trace = trace_of(written, [event("kernel", "ncclDevKernel_AllReduce", 1, 1, **args)], name)
+    assert trace.meta.rank == rank
+    assert [kind for kind, _ in trace.notices] == (["rank-from-name"] if rank else [])
 
 
 def test_rows_are_limited(written: Write) -> None:
