@@ -24,7 +24,7 @@ from shardtoll.profiler.traces import entry
 if TYPE_CHECKING:
     from shardtoll.profiler.traces.sources import TraceFile
 
-CACHE_SCHEMA: Final = 1
+CACHE_SCHEMA: Final = 2
 """Raised when entries change their form."""
 LIMIT_BYTES: Final = 2_000_000_000
 """Above this the entries used least recently are removed."""
