@@ -33,21 +33,27 @@ KEYS: Final = ("net", "op")
 
 
 def _judged(context: Context) -> pd.DataFrame:
-    """Return the collectives that can be judged, one row a rank, with `factor` of the whole collective.
+    """Return the collectives that can be judged, one row a rank, with `factor` of the whole collective,
+    moving_ns (exposed time less waiting) and over_ns (what of it lies above the floor).
 
     Of a collective's ranks the fastest transfer counts: the fabric did that much. Messages that
-    latency dominates are judged only on accelerators with measured floors.
+    latency dominates are judged only on accelerators with measured floors. Where ranks send different
+    amounts, what each receives is not on record, and nothing is judged.
     """
     frame = context.in_steps
     known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
     if context.on_cpu or not context.fabric.measured:
         known &= 2 * frame["floor_latency_ns"] < frame["floor_ns"]
     frame = keep(frame, known)
+    sizes = frame.groupby("match_id")["message_bytes"]
+    frame = keep(frame, ~(sizes.transform("min") != sizes.transform("max")).fillna(False).astype(bool))
     fastest = frame.groupby("match_id")["transfer_ns"].transform("min").to_numpy(dtype=np.float64)
     over = (frame["transfer_ns"] - frame["floor_ns"]).clip(lower=0)
+    moving = frame["transfer_ns"].where(frame["transfer_ns"] < frame["exposed_ns"], frame["exposed_ns"])
     judged: pd.DataFrame = frame.assign(
         factor=fastest / frame["floor_ns"].to_numpy(dtype=np.float64),
-        over_ns=over.where(over < frame["exposed_ns"], frame["exposed_ns"]),
+        moving_ns=moving,
+        over_ns=over.where(over < moving, moving),
     )
     return judged
 
@@ -55,8 +61,9 @@ def _judged(context: Context) -> pd.DataFrame:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose median transfer is several times its floor.
 
-    Toll: exposed time per step, on the rank where it is largest. The counterfactual is the same
-    collectives at their floors; the saving is what of the transfer above the floor was exposed.
+    Toll: exposed transfer per step, on the rank where it is largest; waiting for late ranks is billed as
+    straggler. The counterfactual is the same collectives at their floors; the saving is what of the
+    transfer above the floor was exposed.
     """
     limit = MEASURED_FACTOR if context.fabric.measured else MODELLED_FACTOR
     if context.on_cpu:
@@ -64,7 +71,7 @@ def find(context: Context) -> list[Finding]:
     frame = _judged(context)
     if frame.empty:
         return []
-    result = tally(frame, KEYS, ("exposed_ns", "over_ns", "message_bytes", "floor_ns"), context.steps)
+    result = tally(frame, KEYS, ("moving_ns", "over_ns", "message_bytes", "floor_ns"), context.steps)
     # A message is in two lines, of its send and of its receive.
     each = frame.assign(code=result.code).drop_duplicates(["match_id", "code"])
     once = each.groupby("code")["factor"]
@@ -84,7 +91,7 @@ def _finding(
     context: Context, line: Line, rows: pd.DataFrame, factors: tuple[float, float, float], seen: int
 ) -> Finding:
     factor, worst, limit = factors
-    toll, saving = line.figures["exposed_ns"], line.figures["over_ns"]
+    toll, saving = line.figures["moving_ns"], line.figures["over_ns"]
     op, fabric = str(line.first["op"]), context.fabric
     advice = (
         "Waiting for late ranks is not in these times: look at the transport. Check that the right "

@@ -63,9 +63,12 @@ class Context:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether ranks compute and communicate on the same cores, so that each delays the other."""
+        """Whether ranks compute and communicate on the same cores, so that each delays the other.
+
+        A device without a name is unknown, and no CPU: recordings without device work say `cpu`.
+        """
         run = self.ledger.run
-        return run.device in (None, "cpu") or "gloo" in (run.backend or "")
+        return run.device == "cpu" or "gloo" in (run.backend or "")
 
     def share(self, time_ns: float | None) -> float | None:
         """Return a time as a share of a step; None where either is unknown."""

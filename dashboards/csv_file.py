@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from shardtoll.dashboards import summary
@@ -32,6 +33,9 @@ _FINDINGS: Final = pa.schema(
     [(name, pa.int64()) for name in _INTS] + [(name, pa.string()) for name in _TEXTS]
 )
 
+_FORMULA: Final = r"^[\s\x00]*[=+\-@]|^[\t\r\n]"
+"""What spreadsheets compute when they open the file: names in it come from whoever wrote the trace."""
+
 
 def findings_path(path: Path) -> Path:
     """Return where the findings go: `x.findings.csv` beside `x.csv`."""
@@ -41,7 +45,8 @@ def findings_path(path: Path) -> Path:
 def write(report: Report, path: Path) -> list[Path]:
     """Write `path` (one row a collective and rank) and its findings; return the files written.
 
-    Unknown is an empty field, an empty string is `""`. Raises UsageError where writing fails.
+    Unknown is an empty field, an empty string is `""`. Text that a spreadsheet would take for a formula
+    begins with `'`. Raises UsageError where writing fails.
     """
     findings = pa.Table.from_pylist(
         [_row(at, finding) for at, finding in summary.by_severity(report.findings)], schema=_FINDINGS
@@ -53,6 +58,13 @@ def write(report: Report, path: Path) -> list[Path]:
 
 
 def _text(table: pa.Table) -> bytes:
+    for at, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            column = table.column(at)
+            quoted = pc.binary_join_element_wise("'", column, "")
+            table = table.set_column(
+                at, field, pc.if_else(pc.match_substring_regex(column, _FORMULA), quoted, column)
+            )
     sink = pa.BufferOutputStream()
     csv.write_csv(table, sink)
     return bytes(sink.getvalue().to_pybytes())

@@ -97,8 +97,10 @@ def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     return [_late(each.get_group(key)) for key in dear.index[:most]], len(dear)
 
 
-def _members(report: Report, frame: pd.DataFrame) -> list[str | None]:
+def _members(report: Report, frame: pd.DataFrame) -> pd.Series[Any]:
     """Return for each row a word for its group's ranks, as sub-groups may share a name; None unknown."""
+    import pandas as pd
+
     world = tuple(range(report.run.world_size))
     known: dict[tuple[str, int, int], str | None] = {}
     for name, rank, size in frame[["group", "rank", "group_size"]].drop_duplicates().itertuples(index=False):
@@ -106,7 +108,8 @@ def _members(report: Report, frame: pd.DataFrame) -> list[str | None]:
         fits = fits or ({world} if size == len(world) else set())
         known[name, rank, size] = f"{name} {fits.pop()}" if len(fits) == 1 else None
     rows = frame[["group", "rank", "group_size"]].itertuples(index=False)
-    return [known[name, rank, size] for name, rank, size in rows]
+    words = [known[name, rank, size] for name, rank, size in rows]
+    return pd.Series(words, index=frame.index, dtype="object")
 
 
 def _late(rows: pd.DataFrame) -> Late:

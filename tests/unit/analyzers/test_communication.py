@@ -519,6 +519,30 @@ class TestBelowRoofline:
         ]
         assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
 
+    def test_waiting_is_not_in_the_toll(self):
+        rows = [
+            replace(
+                row, start_ns=0, duration_ns=row.duration_ns + row.start_ns, exposed_ns=MS + row.duration_ns
+            )
+            if row.rank
+            else row
+            for row in slow(4, 5.0)
+        ]
+        (finding,) = found("below-roofline", rows, MEASURED, run=run_of(**GPU))
+        assert finding.toll_ns == 4 * rows[0].duration_ns
+        assert finding.saving_ns == pytest.approx(finding.toll_ns * 4 / 5, rel=0.01)
+
+    def test_what_ranks_send_unevenly_is_not_judged(self):
+        even = [replace(row, op="all_to_all") for row in slow(4, 20.0)]
+        assert len(found("below-roofline", even, MEASURED, run=run_of(**GPU))) == 1
+        uneven = [replace(row, message_bytes=row.message_bytes >> row.rank) for row in even]
+        assert found("below-roofline", uneven, MEASURED, run=run_of(**GPU)) == []
+
+    def test_a_device_without_a_name_is_no_cpu(self):
+        rows = slow(4, 5.0)
+        assert len(found("below-roofline", rows, MEASURED, run=run_of(device=None, backend="nccl"))) == 1
+        assert found("below-roofline", rows, MEASURED, run=run_of(device="cpu", backend=None)) == []
+
     def test_the_fastest_rank_shows_what_the_fabric_did(self):
         # Rank 1 was held up on its way out; rank 0 shows that the data came at 1.1 times the floor.
         rows = [replace(row, duration_ns=row.duration_ns * 9) if row.rank else row for row in slow(4, 1.1)]

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.csv as arrow_csv
@@ -12,6 +13,7 @@ import pytest
 
 from shardtoll.dashboards import csv_file, files, html_file, json_file, notebook, page
 from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 
 
@@ -45,6 +47,22 @@ def test_csv_holds_every_collective_and_finding(tmp_path: Path):
     ]
     assert [row["toll_ns"] for row in findings] == ["", "9400000", "820000"]
     assert findings[1]["ranks"] == "0 1 2 3"
+
+
+def test_csv_cells_are_no_formulas(tmp_path: Path):
+    report = sample_reports.report()
+    names = ['=HYPERLINK("http://evil","x")', "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1", "a=b", "gemm -1"]
+    row = sample_reports.collective(0, 0, 0, 8)
+    rows = [replace(row, kernel=name, busbw_gbps=None, mesh_dim=None) for name in names]
+    tables = {**report.tables, "collectives": to_table("collectives", rows)}
+    findings = (replace(report.findings[0], title="=1+1"), *report.findings[1:])
+    csv_file.write(replace(report, tables=tables, findings=findings), tmp_path / "x.csv")
+    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert [cell["kernel"] for cell in cells] == ["'" + name for name in names[:7]] + names[7:]
+    assert {cell["mesh_dim"] for cell in cells} == {""}
+    with (tmp_path / "x.findings.csv").open(encoding="utf-8", newline="") as file:
+        assert "'=1+1" in [line["title"] for line in csv.DictReader(file)]
 
 
 def test_csv_tells_unknown_from_empty(tmp_path: Path):
