@@ -30,6 +30,8 @@ from shardtoll.profiler.traces.window import SPACE, Window
 
 EVENTS: Final = "traceEvents"
 _CANDIDATES: Final = 32
+_MOST_KEYS: Final = 100_000
+"""Values beside the events; a trace has some dozen."""
 _DAMAGE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,]*")
 _END: Final = re.compile(rb"\}\s*\](?=\s*(?:,\s*\"|\}|\Z))")
@@ -65,6 +67,7 @@ class Scan:
         """Yield all events. Raises TraceError where the file is no trace."""
         first = self._window.first()
         self._window.at += 1
+        keys = 0
         if first == b"[":
             yield from self._array()
             return
@@ -72,6 +75,9 @@ class Scan:
             token = self._window.token(_BETWEEN)
             if token == b"}":
                 return
+            keys += 1
+            if keys > _MOST_KEYS:
+                raise self._window.refused(f"is no usable trace: it holds more than {_MOST_KEYS} values")
             key = self._window.value() if token == b'"' else None
             if not isinstance(key, str) or self._window.token(SPACE) != b":":
                 if not self._sought():

@@ -13,6 +13,9 @@ _BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
 _NEXT: Final = re.compile(r"(?:\}\s*)?,\s*(?=\{\s*\"(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)\")")
 """Where the next event begins, most likely."""
 
+_STRETCH: Final = 32 << 10
+"""Characters between two moves of the start of a text: a decoder that fails counts its lines from there."""
+
 
 @dataclass(slots=True)
 class Taken:
@@ -35,24 +38,34 @@ def take(text: str, *, ended: bool, patience: int) -> Taken:
     An event that breaks off is left for when more of it is there, unless the text has `ended` or the
     event is longer than `patience`.
     """
-    taken = Taken()
-    while True:
+    taken, before = Taken(), 0
+    while not _take(taken, text, ended, patience):
+        text, before = text[taken.place :], before + taken.place
+        taken.place = 0
+    taken.place += before
+    return taken
+
+
+def _take(taken: Taken, text: str, ended: bool, patience: int) -> bool:
+    """Read a stretch of events; True where nothing more can be read of the text."""
+    stretch = max(_STRETCH, len(text) // 64)
+    while taken.place <= stretch:
         taken.place = _BETWEEN.match(text, taken.place).end()  # type: ignore[union-attr]
         if taken.place >= len(text):
-            return taken
+            return True
         if text[taken.place] == "]":
             taken.place, taken.closed = taken.place + 1, True
-            return taken
+            return True
         try:
             found, taken.place = slow_decoder.raw_decode(text, taken.place)
         except (json.JSONDecodeError, RecursionError) as error:
             if unfinished(error, text) and not ended and len(text) - taken.place < patience:
-                return taken
+                return True
             following = _NEXT.search(text, taken.place)
             if following is None:
                 if ended:
                     taken.place, taken.cut = len(text), True
-                return taken
+                return True
             taken.bad += 1
             taken.place = following.end()
         else:
@@ -61,6 +74,7 @@ def take(text: str, *, ended: bool, patience: int) -> Taken:
                 taken.bad += 1
             else:
                 taken.events.append(mend(event))
+    return False
 
 
 def mend(event: ExactEvent) -> ExactEvent:

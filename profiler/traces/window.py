@@ -17,7 +17,8 @@ SPACE_LIMIT: Final = 1 << 20
 """White space at the start of a file past which it counts as empty of content."""
 
 SPACE: Final = re.compile(rb"[ \t\r\n]*")
-_FIRST_TEXT: Final = 64 << 10
+_FIRST_TEXT: Final = 256
+"""Bytes decoded at first to find the end of a value: most are short, and a file may hold many."""
 
 
 class Window:

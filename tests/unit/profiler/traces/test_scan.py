@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardtoll.ledger.errors import TraceError
 from shardtoll.profiler.traces import window as window_module
 from shardtoll.profiler.traces.scan import Scan
+from shardtoll.profiler.traces.slow import take
 
 LOOKALIKES = [
     "}, {",
@@ -163,6 +164,20 @@ def test_damage_before_the_events_does_not_lose_them() -> None:
     found, scan = scanned(b'{"schemaVersion": 1, "x" 5, "traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}')
     assert [event.name for event in found] == ["a"]
     assert scan.bad == 1
+
+
+def test_values_beside_the_events_are_limited() -> None:
+    assert list(Scan(iter([b"{" + b'"a": 1, ' * 90_000 + b'"traceEvents": []}']), "x").chunks()) == []
+    with pytest.raises(TraceError, match=r"^x is no usable trace: it holds more than 100000 values"):
+        scanned(b"{" + b'"a": 1, ' * 100_001 + b'"traceEvents": []}')
+
+
+def test_a_long_text_of_broken_events_is_read_in_stretches() -> None:
+    good = '{"ph": "X", "name": "a", "ts": 1}'
+    text = ",\n".join([good, '{"ph": "X", "name: "b"}'] * 5_000 + [good]) + "]  rest"
+    taken = take(text, ended=True, patience=1 << 20)
+    assert (len(taken.events), taken.bad, taken.closed, taken.cut) == (5_001, 5_000, True, False)
+    assert text[taken.place :] == "  rest"
 
 
 def test_exact_times_are_those_of_the_text() -> None:
