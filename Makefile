@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constra
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint clean
+.PHONY: help demo test fuzz lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
@@ -18,6 +18,10 @@ demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes
 
 test: lint $(VENV)/.browser  ## lint, then every test
 	@$(BIN)/python -m pytest
+
+fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
+	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
+	  $(BIN)/python -m pytest tests/unit/profiler/traces/test_fuzz.py
 
 lint: $(VENV)/.installed-test  ## ruff, mypy strict and the import contracts
 	@$(BIN)/ruff check --quiet .

@@ -1,8 +1,8 @@
 """Whatever the bytes: a consistent trace, or one line that says what is wrong. Never anything else.
 
-A few hundred mutations run each time. The nightly target, with its own seed each night, is
+What can be read is analysed as its rank, and of every tenth file a whole report is made.
 
-    SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$(date +%j) pytest tests/unit/profiler/traces/test_fuzz.py
+A few hundred mutations run each time; `make fuzz` runs 20 000, with another seed each day.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardtoll.analyzers import run as analyze
+from shardtoll.ledger import Ledger
 from shardtoll.ledger.errors import TraceError
+from shardtoll.ledger.tables import to_records
+from shardtoll.profiler.traces import read_traces
 from shardtoll.profiler.traces.events import read_events
+from shardtoll.profiler.traces.kernels import load_table
+from shardtoll.profiler.traces.rank import rank_ledger
 from shardtoll.profiler.traces.read import read_trace
 from shardtoll.profiler.traces.sources import TraceFile
 from shardtoll.profiler.traces.trace import Trace
@@ -31,6 +37,7 @@ from shardtoll.profiler.traces.trace import Trace
 from .conftest import REAL, real_traces
 
 MUTATIONS = int(os.environ.get("SHARDTOLL_FUZZ", "300"))
+TABLE = load_table()
 SEED = int(os.environ.get("SHARDTOLL_FUZZ_SEED", "3"))
 
 HOSTILE = st.one_of(
@@ -129,13 +136,36 @@ def one_line(reads: Callable[[TraceFile], Any], file: TraceFile) -> Any:
     return None
 
 
+def conserved(ledger: Ledger) -> None:
+    """Fail where the parts of a step do not add up, or the collectives not to what they exposed."""
+    exposed: dict[int, int] = {}
+    for row in ledger.tables["collectives"].to_pylist():
+        exposed[row["step"]] = exposed.get(row["step"], 0) + row["exposed_ns"]
+    for step in to_records("steps", ledger.tables["steps"]):
+        assert sum(step.parts_ns) == step.duration_ns
+        assert exposed.get(step.step, 0) == step.exposed_comm_ns
+
+
+def whole_report(path: Path) -> None:
+    """Make a report of a trace as the command line does; a fault of ours is never one of its reasons."""
+    job, told = None, ""
+    try:
+        (job,) = read_traces([str(path)], jobs=1, cache=False)
+    except TraceError as error:
+        told = str(error)
+    assert "our fault" not in told
+    if job is not None:
+        analyze(job.ledger)
+
+
 def check(content: bytes, path: Path) -> bool:
-    """Read bytes both ways; True where there was something to read."""
+    """Read bytes both ways and analyse what was read; True where there was something to read."""
     path.write_bytes(content)
     file = TraceFile(str(path), len(content), str(path))
     trace = one_line(read_trace, file)
     if trace is not None:
         consistent(trace)
+        one_line(lambda _: conserved(rank_ledger(trace, TABLE)), file)
     one_line(read_events, file)
     return trace is not None
 
@@ -147,6 +177,7 @@ def test_hostile_values(
 ) -> None:
     whole: Any = events if bare else {**top, "traceEvents": events}
     check(json.dumps(whole, indent=indent).encode("utf-8", "surrogatepass"), tmp_path / "rank0.json")
+    whole_report(tmp_path / "rank0.json")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -199,7 +230,7 @@ def test_mutated_real_traces(tmp_path: Path, name: str) -> None:
     content = gzip.decompress((real_traces() / name).read_bytes())
     chance = random.Random(f"{SEED} {name}")
     read = 0
-    for _ in range(MUTATIONS // len(REAL) + 1):
+    for number in range(MUTATIONS // len(REAL) + 1):
         made = sample(content, chance)
         packing = chance.randrange(8)
         if packing == 0:
@@ -209,5 +240,7 @@ def test_mutated_real_traces(tmp_path: Path, name: str) -> None:
         else:
             made = mutated(made, chance)
         read += check(made, tmp_path / "rank0.json")
+        if number % 10 == 0:
+            whole_report(tmp_path / "rank0.json")
     # Damage is local: most mutated files still give a trace.
     assert read > MUTATIONS // len(REAL) // 2
