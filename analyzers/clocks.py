@@ -127,29 +127,29 @@ def estimate(run: Run, frame: pd.DataFrame, matches: Matches) -> Clocks:
     """Return the clocks with their offsets, as far as matched collectives tell.
 
     Clocks are compared group by group, the widest first; a group whose hosts are all known already
-    adds nothing, one that shares a host with those known is tied to them by it. Groups with few ends come
-    last: they tie clocks only where these agree.
+    adds nothing, one that shares a host with those known is tied to them by it. Groups with few ends, or
+    with uneven ones only, come last: they tie clocks only where all ends agree.
     """
     clocks = shared(run)
     by_rank, first = _ends(frame, matches)
     if run.source == "trace":
-        clocks = _split(run, clocks, by_rank)
+        clocks = _split(run, clocks, by_rank[by_rank["even"]])
     found = list(clocks.clocks)
     if len(found) < 2:
         return clocks
-    ends = _of_hosts(by_rank, clocks)
-    wide = ends.groupby("group")["code"].nunique().sort_values(ascending=False, kind="stable")
-    by_group = ends.groupby("group").indices
-    for few in (False, True):
+    for few, data in ((False, by_rank[by_rank["even"]]), (True, by_rank)):
+        ends = _of_hosts(data, clocks)
+        wide = ends.groupby("group")["code"].nunique().sort_values(ascending=False, kind="stable")
+        by_group = ends.groupby("group").indices
         for group, hosts in wide.items():
             if hosts < 2:
                 break
             rows = ends.iloc[by_group[group]]
             codes = np.unique(rows["code"].to_numpy())
-            if _tied([found[code] for code in codes]) or (len(rows) < hosts * LEAST_COLLECTIVES) is not few:
+            before = [found[code] for code in codes]
+            if _tied(before) or (not few and len(rows) < hosts * LEAST_COLLECTIVES):
                 continue
-            compare = _agreeing if few else _compared
-            _settle(found, codes, compare(rows, first, [found[code] for code in codes]))
+            _settle(found, codes, (_agreeing if few else _compared)(rows, first, before))
     return Clocks(tuple(found))
 
 
@@ -204,7 +204,8 @@ def _split(run: Run, clocks: Clocks, ends: pd.DataFrame) -> Clocks:
 
 
 def _ends(frame: pd.DataFrame, matches: Matches) -> tuple[pd.DataFrame, int]:
-    """Return one row a matched symmetric collective and rank: its size and its end there.
+    """Return one row a matched symmetric collective and rank: its size, its end there, and even: whether
+    all ranks give as much.
 
     Ends count from the instant that comes second, as medians are floats and hold small numbers only.
     """
@@ -227,9 +228,9 @@ def _ends(frame: pd.DataFrame, matches: Matches) -> tuple[pd.DataFrame, int]:
             "uneven": rows["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
         }
     )
-    # Nor need ranks that send different amounts leave together.
+    # Ranks that send different amounts need not leave together.
     sizes = data.groupby("match")["bytes"]
-    data = keep(data, (sizes.transform("min") == sizes.transform("max")) | ~data["uneven"])
+    data["even"] = (sizes.transform("min") == sizes.transform("max")) | ~data["uneven"]
     first = int(data["end"].min()) if len(data) else 0
     counted: pd.DataFrame = data.assign(end=data["end"] - first)
     return counted, first

@@ -174,11 +174,15 @@ def test_ranks_of_a_host_that_leave_unsteadily_keep_their_clock():
     assert len(clocks_of(rows, replace(about, source="trace", hosts=("x",), ranks_per_host=2))) == 1
 
 
-def test_uneven_all_to_all_says_nothing_of_clocks():
+def test_uneven_all_to_all_says_nothing_of_clocks_that_are_off():
     rows, about = job(8, offset=30 * MS, op="all_to_all")
     assert clocks_of(rows, about)[1].offset_ns == 30 * MS
     uneven = [replace(row, message_bytes=8 << row.rank) for row in rows]
     assert clocks_of(uneven, about)[1].offset_ns is None
+    # That their ends agree is no chance, though.
+    agreeing = [replace(row, message_bytes=8 << row.rank) for row in job(8, op="all_to_all")[0]]
+    assert clocks_of(agreeing, about)[1].offset_ns == 0
+    assert waits(agreeing, about) == [MS, 0] * 8
 
 
 def test_collectives_of_nothing_and_rooted_ones_say_nothing():
