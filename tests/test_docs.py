@@ -94,7 +94,7 @@ def test_attributes_the_readme_reads_from_a_report_exist():
 
 
 def test_the_json_table_names_fields_of_the_records():
-    from shardtoll.ledger import FabricInfo, Finding, Run, Where
+    from shardtoll.ledger import FabricInfo, Finding, Group, Report, Run, Where
     from shardtoll.ledger.hta_figures import HtaFigures
     from shardtoll.ledger.tables import SCHEMAS
 
@@ -104,10 +104,14 @@ def test_the_json_table_names_fields_of_the_records():
         "fabric": set(FabricInfo.__dataclass_fields__),
         "steps": set(SCHEMAS["steps"].names),
         "collectives": set(SCHEMAS["collectives"].names),
+        "groups": set(Group.__dataclass_fields__),
+        "leadups": set(SCHEMAS["leadups"].names),
+        "stalls": set(SCHEMAS["stalls"].names),
         "hta": set(HtaFigures.__dataclass_fields__),
         "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
     }
-    assert set(rows) == set(known)
+    assert set(rows) == {*known, "headline"}
+    assert "headline" in Report.__dataclass_fields__
     for part, names in known.items():
         assert set(re.findall(r"\w+", rows[part])) <= names, part
 

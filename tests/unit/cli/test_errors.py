@@ -69,20 +69,29 @@ def test_truncated_parquet(told, run_folder: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "7", '"text"', "{}", '{"a": 1}', "not json", "[" * 200_000]
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"{", "breaks off outside the events before the first whole event"),
+        (b"[]", "holds no events"),
+        (b"null", "is not JSON: it begins with b'null'"),
+        (b"{}", "is JSON without traceEvents, so no trace"),
+        (b'{"a": 1}', "is JSON without traceEvents, so no trace"),
+        (b"not json", "is not JSON: it begins with b'not json'"),
+        (b"\x80\x04}q\x00.", "is a Python pickle, which is never opened"),
+        (b"\xff\xfe\x00\x01", r"is not JSON: it begins with b'\xff\xfe\x00\x01'"),
+    ],
 )
-def test_garbage_instead_of_a_report(told, tmp_path: Path, text: str):
+def test_what_is_neither_report_nor_trace(told, tmp_path: Path, content: bytes, reason: str):
     path = tmp_path / "r.json"
-    path.write_text(text)
-    assert told(path) == f"{path} is not a shardtoll report: write one with `-o report.json`"
+    path.write_bytes(content)
+    assert told(path) == f"{path} {reason}: name a trace that torch.profiler exported"
 
 
-def test_binary_instead_of_a_report(told, tmp_path: Path):
+def test_deeply_nested_garbage(told, tmp_path: Path):
     path = tmp_path / "r.json"
-    path.write_bytes(b"\xff\xfe\x00\x01")
-    assert re.fullmatch(
-        rf"{path} cannot be read as a report \(.+\): write one with `-o report.json`", told(path)
-    )
+    path.write_text("[" * 200_000)
+    assert told(path).startswith(f"{path} ")
 
 
 @pytest.mark.parametrize(
