@@ -87,6 +87,8 @@ class Attribution:
         self._next_node = torch._C._autograd._get_sequence_nr()
         self._backward_ran = False
         self._gradients_noted = False
+        self._called_at: dict[str, tuple[str | None, bool]] = {}
+        """Module that FSDP2 gathers -> the line that calls it, and whether that module itself was on it."""
 
     def new_step(self) -> None:
         """Forget what belongs to the last step: nodes, addresses."""
@@ -161,6 +163,8 @@ class Attribution:
                 source = forward_source or source
                 if api is None or api.startswith(FUNCOL):
                     api = forward_api or api
+        if cause.fsdp_group is not None and module is not None:
+            source = self._line_of_call(module, source, cause, phase)
         if module is None and parameter is not None and "," not in parameter:
             module = self._names.owner(parameter)
         asked_by = cause.dtensor_op if cause.implicit else api
@@ -175,6 +179,26 @@ class Attribution:
             placements_to=placements_text(cause.to_spec),
         )
         return place, cause
+
+    def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
+        """Return the line that calls the module FSDP2 gathers or reduces.
+
+        In backward, and where a module before it prefetches it, the stack shows another module's line.
+        """
+        own = phase == "forward" and cause.module is not None and self._names.module(cause.module) == module
+        known = self._called_at.get(module)
+        if phase == "forward" and (known is None or (own and not known[1])):
+            self._called_at[module] = known = (source, own)
+        return source if known is None else known[0]
+
+    def place_elsewhere(self, frame: FrameType) -> Place:
+        """Return where an operator of another thread than the training's came from.
+
+        Its stack begins with the thread: what started that is not on it, and neither is autograd's state.
+        """
+        cause = self._stack.cause(frame)
+        source = None if cause.source == cause.in_library else cause.source
+        return Place(phase=cause.phase or "other", source=source, caused_by_op=cause.api)
 
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
         if cause.fsdp_group is not None:

@@ -93,6 +93,29 @@ def _ddp_buffers(_: FrameType, cause: Cause) -> None:
         cause.settled = True
 
 
+def _comm_hook(frame: FrameType, cause: Cause) -> None:
+    # A hook may go on from a thread of gloo's, where no engine is on the stack.
+    cause.phase = cause.phase or "backward"
+    if not cause.settled:
+        _api()(frame, cause)
+        cause.api = f"DistributedDataParallel.{cause.api}"
+
+
+def _zero(_: FrameType, cause: Cause) -> None:
+    _optimizer(_, cause)
+    if not cause.settled:
+        cause.api = "ZeroRedundancyOptimizer"
+
+
+def _saving(name: str) -> Reader:
+    def read(_: FrameType, cause: Cause) -> None:
+        cause.phase = cause.phase or "other"
+        if not cause.settled:
+            cause.api = name
+
+    return read
+
+
 def _recompute(_: FrameType, cause: Cause) -> None:
     if cause.phase is None:
         cause.phase = "recompute"
@@ -165,6 +188,8 @@ _FSDP2_GROUPS = (
     "distributed/_composable/fsdp/_fsdp_param_group.py",
 )
 
+_COMM_HOOKS: Final = ("default_hooks", "powerSGD_hook", "post_localSGD_hook", "quantization_hooks")
+
 _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("autograd/graph.py", "_engine_run_backward"): _engine,
     ("autograd/__init__.py", "backward"): _engine,
@@ -175,7 +200,11 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     (_CHECKPOINT, "backward"): _recompute,
     ("nn/modules/module.py", "_call_impl"): _module_call,
     ("nn/utils/clip_grad.py", "*"): _optimizer,
-    ("distributed/optim/zero_redundancy_optimizer.py", "*"): _optimizer,
+    ("distributed/optim/zero_redundancy_optimizer.py", "*"): _zero,
+    ("distributed/checkpoint/state_dict_saver.py", "*"): _saving("checkpoint.save"),
+    ("distributed/checkpoint/state_dict_loader.py", "*"): _saving("checkpoint.load"),
+    ("distributed/checkpoint/state_dict.py", "*"): _saving("checkpoint.state_dict"),
+    **{(f"distributed/algorithms/ddp_comm_hooks/{name}.py", "*"): _comm_hook for name in _COMM_HOOKS},
     ("distributed/tensor/_redistribute.py", "redistribute_local_tensor"): _redistribute,
     ("distributed/tensor/_dispatch.py", "redistribute_local_args"): _redistribute_args,
     ("distributed/tensor/_dispatch.py", "_dispatch_get_local_results_slow_path"): _dispatch,
