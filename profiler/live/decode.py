@@ -39,6 +39,8 @@ class Call:
     """Group rank of the root or peer, as torch passes it."""
     blocking: bool = False
     """The call itself returns only when the collective is done."""
+    counted: int = 1
+    """By how much it makes the group's sequence number grow at most; some of gloo's are several to it."""
 
     def wire_bytes(self, group_size: int, group_rank: int) -> int | None:
         """Return the bytes this rank must send for the algorithm assumed."""
@@ -83,6 +85,24 @@ def _flat(value: Any) -> Tensors:
 Decoder: TypeAlias = Callable[[dict[str, Any]], Call]
 
 
+def _once(_ranks: int, _tensors: int) -> int:
+    return 1
+
+
+def _each_rank(ranks: int, _tensors: int) -> int:
+    """Gloo reduces a list of tensors one by one."""
+    return ranks
+
+
+def _each_tensor(_ranks: int, tensors: int) -> int:
+    return max(tensors, 1)
+
+
+def _both_ways(ranks: int, _tensors: int) -> int:
+    """Gloo's monitored barrier sends to every rank and back."""
+    return max(2 * (ranks - 1), 1)
+
+
 def _decoder(
     op: str,
     *,
@@ -92,11 +112,13 @@ def _decoder(
     times_group: bool = False,
     root: str | None = None,
     blocking: bool = False,
+    counted: Callable[[int, int], int] = _once,
 ) -> Decoder:
     """Make a decoder from argument names.
 
     `inputs` names the argument this rank contributes, `size_of` the one whose bytes are the message;
     `times_group` multiplies by the group size where the message is the whole and the argument a part.
+    `counted` tells the growth of the group's sequence number from the group's size and the tensors sent.
     """
 
     def decode(arguments: dict[str, Any]) -> Call:
@@ -112,6 +134,7 @@ def _decoder(
             reduce_op=_reduce_op(arguments.get("reduce_op")) if "reduce_op" in arguments else None,
             root=arguments[root] if root else None,
             blocking=blocking,
+            counted=counted(found.size(), len(sized)),
         )
 
     return decode
@@ -124,9 +147,13 @@ _NATIVE: Final[dict[str, Decoder]] = {
     "allgather_coalesced_": _decoder("all_gather", inputs="input_list", size_of="output_lists"),
     "_allgather_base_": _decoder("all_gather", inputs="input_tensor", size_of="output_tensor"),
     "allgather_into_tensor_coalesced_": _decoder("all_gather", inputs="inputs", size_of="outputs"),
-    "reduce_scatter_": _decoder("reduce_scatter", inputs="input_tensors", size_of="input_tensors"),
+    "reduce_scatter_": _decoder(
+        "reduce_scatter", inputs="input_tensors", size_of="input_tensors", counted=_each_rank
+    ),
     "_reduce_scatter_base_": _decoder("reduce_scatter", inputs="input_tensor", size_of="input_tensor"),
-    "reduce_scatter_tensor_coalesced_": _decoder("reduce_scatter", inputs="inputs", size_of="inputs"),
+    "reduce_scatter_tensor_coalesced_": _decoder(
+        "reduce_scatter", inputs="inputs", size_of="inputs", counted=_each_tensor
+    ),
     "broadcast_": _decoder("broadcast", inputs="tensors", size_of="tensors", root="root_rank"),
     "reduce_": _decoder("reduce", inputs="tensors", size_of="tensors", root="root_rank"),
     "alltoall_": _decoder("all_to_all", inputs="input_tensors", size_of="input_tensors"),
@@ -142,7 +169,7 @@ _NATIVE: Final[dict[str, Decoder]] = {
     "recv_": _decoder("recv", inputs=None, size_of="tensors", root="src"),
     "recv_any_source_": _decoder("recv", inputs=None, size_of="tensors"),
     "barrier": _decoder("barrier", inputs=None, size_of=None),
-    "monitored_barrier_": _decoder("barrier", inputs=None, size_of=None, blocking=True),
+    "monitored_barrier_": _decoder("barrier", inputs=None, size_of=None, blocking=True, counted=_both_ways),
 }
 
 _BY_NAME = "group_name"
@@ -163,7 +190,7 @@ _FUNCTIONAL: Final[dict[str, Decoder]] = {
     "reduce_scatter_tensor": _decoder("reduce_scatter", inputs="input", size_of="input", group=_BY_NAME),
     "reduce_scatter_tensor_out": _decoder("reduce_scatter", inputs="input", size_of="input", group=_BY_NAME),
     "reduce_scatter_tensor_coalesced": _decoder(
-        "reduce_scatter", inputs="inputs", size_of="inputs", group=_BY_NAME
+        "reduce_scatter", inputs="inputs", size_of="inputs", group=_BY_NAME, counted=_each_tensor
     ),
     "all_to_all_single": _decoder("all_to_all", inputs="input", size_of="input", group=_BY_NAME),
     "broadcast": _decoder("broadcast", inputs="input", size_of="input", group=_BY_NAME, root="src"),

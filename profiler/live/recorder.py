@@ -17,7 +17,7 @@ from shardtoll.profiler.live.decode import Call, Tensors
 from shardtoll.profiler.live.fingerprint import Fingerprints
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names
-from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
+from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Place, Region, Wait
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
 
@@ -124,6 +124,16 @@ class Recorder:
         """Note a collective about to be issued, in place and order."""
         assert self.region is not None
         place, cause = self.attribution.place(frame, call.inputs)
+        pending = self._pending(call, place, issue_ns, self._tickets(call.inputs))
+        if torch._C._current_graph_task_id() != -1:
+            self._watch_drain()
+        elif not cause.from_python:
+            self._issued_by_cpp = True
+        return pending
+
+    def _pending(
+        self, call: Call, place: Place, issue_ns: int, tickets: list[int] | None
+    ) -> PendingCollective:
         group = self.groups.record(call.group)
         size = group.size
         group_rank = group.ranks.index(self.rank) if self.rank in group.ranks else -1
@@ -138,21 +148,35 @@ class Recorder:
             root=None if call.root is None or not 0 <= call.root < size else group.ranks[call.root],
             place=place,
             issue_ns=issue_ns,
-            tickets=self._tickets(call.inputs),
+            tickets=tickets,
         )
-        pending.growth = -(self.groups.sequence_number(call.group) or 0)
-        if torch._C._current_graph_task_id() != -1:
-            self._watch_drain()
-        elif not cause.from_python:
-            self._issued_by_cpp = True
+        pending.seq = self.groups.sequence_number(call.group)
         return pending
+
+    def _number(self, pending: PendingCollective, call: Call) -> None:
+        """Give a collective that was handed over its sequence number, unless another one cut in."""
+        before, after = pending.seq, self.groups.sequence_number(call.group)
+        grown = 0 if before is None or after is None else after - before
+        pending.growth = min(grown, call.counted)
+        pending.seq = after if grown <= call.counted else None
+
+    def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
+        """Note a collective about to be issued on another thread than the training's."""
+        if self.region is None:
+            return None
+        return self._pending(call, self.attribution.place_elsewhere(frame), self.now_ns(), None)
+
+    def issued_elsewhere(self, pending: PendingCollective, call: Call) -> None:
+        """Note that another thread has handed its collective over."""
+        self._number(pending, call)
+        region = self.region
+        if region is not None:
+            region.elsewhere.append(pending)
 
     def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
         """Note that the collective has been handed over."""
         assert self.region is not None
-        number = self.groups.sequence_number(call.group)
-        pending.growth = 0 if number is None else pending.growth + number
-        pending.seq = number
+        self._number(pending, call)
         if self._issued_by_cpp:
             self._issued_by_cpp = False
             self.cpp_since_ns = self.now_ns()
@@ -177,6 +201,11 @@ class Recorder:
         """Note that the thread was blocked; `owner` indexes the collective, None where it is not known."""
         if self.region is not None:
             self.region.waits.append(Wait(start_ns, end_ns, owner))
+
+    def waited_for_future(self, start_ns: int, end_ns: int) -> None:
+        """Note that the thread was blocked on a future: on a collective, while one was in flight."""
+        if self.region is not None:
+            self.region.drains.append((start_ns, end_ns))
 
     def computed(
         self,
@@ -215,13 +244,19 @@ class Recorder:
         DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
         queues its own, and the second one only when the first runs, after it: they enclose it.
         """
+        engine = torch.autograd.Variable._execution_engine
+        region = self.region
+        assert region is not None
+        if torch._C._current_autograd_node() is None:
+            # Such a callback runs already, as in DDP's first step with a static graph, which issues and
+            # waits in one: what is queued now runs when that returns.
+            issued_ns = self.now_ns()
+            engine.queue_callback(lambda: region.drains.append((issued_ns, self.now_ns())))
+            return
         task = torch._C._current_graph_task_id()
         if task == self._drained_task:
             return
         self._drained_task = task
-        region = self.region
-        assert region is not None
-        engine = torch.autograd.Variable._execution_engine
 
         def begin() -> None:
             begun_ns = self.now_ns()

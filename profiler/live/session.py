@@ -43,7 +43,8 @@ from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names, local_of
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
-from shardtoll.profiler.live.waits import patch_work_wait
+from shardtoll.profiler.live.threads import patch_process_group
+from shardtoll.profiler.live.waits import patch_future_wait, patch_work_wait
 
 log = logging.getLogger("shardtoll")
 
@@ -158,6 +159,9 @@ class Session:
             lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording
         )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
+        future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
+        self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        self._undo.callback(patch_process_group(recorder, SurveyMode, self._is_recording, self._stop_capture))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
