@@ -41,6 +41,8 @@ class Call:
     """The call itself returns only when the collective is done."""
     counted: int = 1
     """By how much it makes the group's sequence number grow at most; some of gloo's are several to it."""
+    unnumbered: bool = False
+    """Ranks count it differently: its own number, and the group's from then on, differ between them."""
 
     def wire_bytes(self, group_size: int, group_rank: int) -> int | None:
         """Return the bytes this rank must send for the algorithm assumed."""
@@ -99,7 +101,7 @@ def _each_tensor(_ranks: int, tensors: int) -> int:
 
 
 def _both_ways(ranks: int, _tensors: int) -> int:
-    """Gloo's monitored barrier sends to every rank and back."""
+    """Gloo's monitored barrier sends between rank 0 and every other one, there and back."""
     return max(2 * (ranks - 1), 1)
 
 
@@ -135,6 +137,7 @@ def _decoder(
             root=arguments[root] if root else None,
             blocking=blocking,
             counted=counted(found.size(), len(sized)),
+            unnumbered=counted is _both_ways,
         )
 
     return decode

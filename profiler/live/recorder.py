@@ -158,7 +158,7 @@ class Recorder:
         before, after = pending.seq, self.groups.sequence_number(call.group)
         grown = 0 if before is None or after is None else after - before
         pending.growth = min(grown, call.counted)
-        pending.seq = after if grown <= call.counted else None
+        pending.seq = after if grown <= call.counted and not call.unnumbered else None
 
     def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
         """Note a collective about to be issued on another thread than the training's."""

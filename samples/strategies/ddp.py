@@ -14,10 +14,10 @@ leaves a few percent of them, in up to three all_reduces a bucket (`power_sgd`).
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -30,10 +30,17 @@ POWER_SGD_FROM: Final = 2
 """PowerSGD reduces whole buckets before this step: it may not start before DDP has its final buckets."""
 
 
+FORWARD_BUFFERS: Final = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+    else "broadcast_buffers"
+)
+"""What DDP calls the choice to broadcast buffers in every forward; it was renamed in torch 2.13."""
+
+
 def wrapped(options: common.Options, device: torch.device, **choices: Any) -> DistributedDataParallel:
     """Return the transformer in DDP; constant buffers are not broadcast unless asked for."""
-    choices.setdefault("broadcast_buffers", False)
-    return DistributedDataParallel(options.model(device), **choices)
+    return DistributedDataParallel(options.model(device), **{FORWARD_BUFFERS: False, **choices})
 
 
 def _trained(options: common.Options, device: torch.device, model: DistributedDataParallel) -> common.Job:
@@ -42,7 +49,7 @@ def _trained(options: common.Options, device: torch.device, model: DistributedDa
 
 def plain(options: common.Options, device: torch.device) -> common.Job:
     """Return DDP as it comes."""
-    return _trained(options, device, wrapped(options, device, broadcast_buffers=True))
+    return _trained(options, device, wrapped(options, device, **{FORWARD_BUFFERS: True}))
 
 
 def no_buffers(options: common.Options, device: torch.device) -> common.Job:
@@ -67,12 +74,16 @@ def static_graph(options: common.Options, device: torch.device) -> common.Job:
     return _trained(options, device, model)
 
 
+def _as_bf16(state, bucket):  # type: ignore[no-untyped-def] # DDP refuses annotations that are text
+    """Reduce a bucket in bfloat16."""
+    return bf16_compress_hook(state, bucket)
+
+
 def bf16_hook(options: common.Options, device: torch.device) -> common.Job:
     """Return DDP that sends its gradients as bfloat16."""
     model = wrapped(options, device, bucket_cap_mb=SMALL_BUCKET_MB)
-    group = dist.group.WORLD
     # Under its own name DDP refuses the hook on every backend but NCCL and XCCL, although gloo adds bf16 up.
-    model.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(group, bucket))
+    model.register_comm_hook(None, _as_bf16)
     return _trained(options, device, model)
 
 

@@ -12,6 +12,7 @@ once more among the replicas, `prefetch` changes when, not what, and so does `cp
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -80,7 +81,7 @@ def prefetch(options: common.Options, device: torch.device) -> common.Job:
     """Return FSDP2 that asks for each block's parameters while the block before it runs."""
     model = sharded(options.model(device), mesh_of(device))
     blocks = [block for block in model.blocks.values() if isinstance(block, FSDPModule)]
-    for block, following in zip(blocks, blocks[1:], strict=False):
+    for block, following in pairwise(blocks):
         block.set_modules_to_forward_prefetch([following])
         following.set_modules_to_backward_prefetch([block])
     return _trained(options, device, model)
