@@ -61,6 +61,12 @@ class Specs:
         return self._specs if pending is func else []
 
 
+def _listed(names: list[str]) -> str | None:
+    if len(names) <= _MANY:
+        return ", ".join(names) or None
+    return f"{names[0]}, ... ({len(names)} parameters)"
+
+
 def replicated_dims(specs: list[Any]) -> str | None:
     """Return the mesh dims on which every spec is Replicate, comma separated; None where there is none."""
     if not specs:
@@ -88,7 +94,7 @@ class Attribution:
         self._backward_ran = False
         self._gradients_noted = False
         self._called_at: dict[str, tuple[str | None, bool]] = {}
-        """Module that FSDP2 gathers -> the line that calls it, and whether that module itself was on it."""
+        """Module that FSDP gathers -> the line that calls it, and whether that module itself was on it."""
 
     def new_step(self) -> None:
         """Forget what belongs to the last step: nodes, addresses."""
@@ -113,6 +119,8 @@ class Attribution:
     def _module(self, cause: Cause, frame: FrameType) -> str | None:
         if cause.module_name is not None:
             return clean(cause.module_name)
+        if cause.fsdp1_handle is not None:
+            return self._names.module(cause.fsdp1_handle._fully_sharded_module)
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
@@ -163,7 +171,7 @@ class Attribution:
                 source = forward_source or source
                 if api is None or api.startswith(FUNCOL):
                     api = forward_api or api
-        if cause.fsdp_group is not None and module is not None:
+        if module is not None and (cause.fsdp_group is not None or cause.fsdp1_handle is not None):
             source = self._line_of_call(module, source, cause, phase)
         if module is None and parameter is not None and "," not in parameter:
             module = self._names.owner(parameter)
@@ -181,7 +189,7 @@ class Attribution:
         return place, cause
 
     def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
-        """Return the line that calls the module FSDP2 gathers or reduces.
+        """Return the line that calls the module FSDP gathers or reduces.
 
         In backward, and where a module before it prefetches it, the stack shows another module's line.
         """
@@ -203,10 +211,11 @@ class Attribution:
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
         if cause.fsdp_group is not None:
             names = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
-            known = [clean(name) for name in names if name]
-            if len(known) <= _MANY:
-                return ", ".join(known) or None
-            return f"{known[0]}, ... ({len(known)} parameters)"
+            return _listed([clean(name) for name in names if name])
+        if cause.fsdp1_handle is not None:
+            unit = self._names.module(cause.fsdp1_handle._fully_sharded_module)
+            names = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
+            return _listed([clean(f"{unit}.{name}" if unit else name) for name in names])
         if phase in ("optimizer", "other") and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True

@@ -71,6 +71,8 @@ class Cause:
     """DTensor's own description of the operator it runs."""
     fsdp_group: Any = None
     """FSDP2's parameter group, where its code is on the stack."""
+    fsdp1_handle: Any = None
+    """FSDP1's handle of a unit's flat parameter, where its code is on the stack."""
     settled: bool = False
     """A module call or the engine was passed: what lies further out did not ask for this operator."""
     in_library: str | None = None
@@ -168,6 +170,19 @@ def _fsdp2(api: str) -> Reader:
     return read
 
 
+def _fsdp1(api: str | None = None) -> Reader:
+    def read(frame: FrameType, cause: Cause) -> None:
+        if cause.settled:
+            return
+        if api is not None or not (cause.api or "").startswith("FSDP1"):
+            cause.api = api or "FSDP1"
+        handle = frame.f_locals.get("handle")
+        if cause.fsdp1_handle is None and hasattr(handle, "flat_param"):
+            cause.fsdp1_handle = handle
+
+    return read
+
+
 def _api(name: str | None = None, *, issues: bool = False) -> Reader:
     """Name the cause; a wrapper further out, as `full_tensor` around `redistribute`, names it better."""
 
@@ -222,8 +237,10 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
     **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},
     **{(path, "finalize_backward"): _fsdp2("FSDP.finalize_backward") for path in _FSDP2_GROUPS},
-    ("distributed/fsdp/_runtime_utils.py", "*"): _api("FSDP1"),
-    ("distributed/fsdp/_flat_param.py", "*"): _api("FSDP1"),
+    ("distributed/fsdp/_runtime_utils.py", "_unshard"): _fsdp1("FSDP1.unshard"),
+    ("distributed/fsdp/_runtime_utils.py", "_post_backward_hook"): _fsdp1("FSDP1.post_backward"),
+    ("distributed/fsdp/_runtime_utils.py", "*"): _fsdp1(),
+    ("distributed/fsdp/_flat_param.py", "*"): _fsdp1(),
 }
 """(file under torch, function or `*`) -> what it tells."""
 
