@@ -45,12 +45,13 @@ class Called(Transformer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits [batch, tokens, vocab] for tokens [batch, tokens]."""
-        whole = (self.embed, self.norm, self.head)
-        embed, norm, head = (part for part in whole if part is not None)
-        x = embed(x) + self.positions[: x.shape[1]]
+        assert self.embed is not None
+        assert self.norm is not None
+        assert self.head is not None
+        x = self.embed(x) + self.positions[: x.shape[1]]
         for part in [self._segment] if self.at_once else self.blocks.values():
             x = checkpoint(part, x, use_reentrant=self.reentrant)
-        logits: torch.Tensor = head(norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
         return logits
 
 

@@ -5,8 +5,8 @@ again in backward, and reduces and scatters its flat gradient: as FSDP2 does, pa
 multiple of the ranks. `shard_grad_op` keeps what it gathered: no second all_gather. `hybrid` shards
 within pairs and adds an all_reduce of each shard across pairs; `mixed_precision` halves every message.
 
-torch refuses FSDP1 where there is no accelerator ("FSDP needs a non-CPU accelerator device"): this sample
-needs CUDA. For CPU see `fsdp2`, which new code should use anyway.
+Without an accelerator torch refuses FSDP1 ("FSDP needs a non-CPU accelerator device") unless the device is
+named, as here by `device_id`. New code should use `fsdp2` anyway.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.fsdp1 --variant shard_grad_op
 """
@@ -35,6 +35,7 @@ def wrapped(options: common.Options, device: torch.device, **choices: Any) -> Fu
         options.model(device),
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         use_orig_params=True,
+        device_id=device,
         **choices,
     )
 
@@ -51,7 +52,7 @@ def hybrid(options: common.Options, device: torch.device) -> common.Job:
     return _trained(options, device, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
 
 
-_BF16: Final = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+_BF16: Final = MixedPrecision(torch.bfloat16, torch.bfloat16, buffer_dtype=torch.bfloat16)
 
 VARIANTS: Final[dict[str, common.Build]] = {
     "full_shard": _trained,
