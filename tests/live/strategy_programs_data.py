@@ -70,3 +70,66 @@ def compiled_frames(names: list[str]) -> dict[str, Any]:
         found |= rows_of([name], compiled=True)
         found[name]["graphs"] = counters["stats"]["unique_graphs"]
     return found
+
+
+def refusals() -> dict[str, str]:
+    """What torch says to some things that one might expect to work on the CPU."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    from shardtoll.samples.strategies import ddp
+
+    options, device = common.Options(device="cpu"), torch.device("cpu")
+
+    def bf16() -> None:
+        ddp.wrapped(options, device).register_comm_hook(None, bf16_compress_hook)
+
+    def fsdp1() -> None:
+        FullyShardedDataParallel(options.model(device))
+
+    def small_buckets() -> None:
+        job = ddp.buckets(options, device)
+        job.model.compile(backend="aot_eager")
+        job.step(0)
+
+    found: dict[str, str] = {}
+    for name, attempt in (
+        ("bf16 hook on gloo", bf16),
+        ("FSDP1 without a named device", fsdp1),
+        ("compiled, buckets below 1 MiB", small_buckets),
+    ):
+        try:
+            attempt()
+        except (TypeError, RuntimeError, AssertionError) as error:
+            found[name] = str(error)
+    return found
+
+
+def collectives_of_a_thread() -> dict[str, Any]:
+    """The user's own thread reduces while the training thread works; after the session another one does."""
+    import threading
+
+    from shardtoll.profiler import audit
+
+    group = dist.new_group(group_desc="metrics")
+
+    def reduce_metrics() -> None:
+        dist.all_reduce(torch.ones(6), group=group)
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=reduce_metrics)
+        thread.start()
+        thread.join()
+
+    methods = dict(vars(dist.ProcessGroup))
+    with audit() as session:
+        with session.step():
+            in_thread()
+            dist.all_reduce(torch.ones(3))
+    in_thread()
+    report = session.report()
+    return {
+        "restored": dict(vars(dist.ProcessGroup)) == methods,
+        "collectives": report.tables["collectives"].to_pylist() if report else None,
+        "counts": report.tables["counts"].to_pylist() if report else None,
+    }

@@ -106,7 +106,7 @@ def check_rows(
             told, full = sorted(told, key=_key), sorted(full, key=_key)
         assert len(told) == len(full), (rank, [(want.op, want.message_bytes) for want in told])
         for one, want in zip(told, full, strict=True):
-            assert one == want, f"rank {rank}"
+            assert one == want, (rank, one, want)
         for row in rows:
             is_root = row["root"] == rank
             size = row["group_size"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from shardtoll.ledger import read_run
 from shardtoll.samples.strategies import (
     accumulation,
     checkpointing,
@@ -22,7 +27,7 @@ from shardtoll.samples.strategies import (
 from shardtoll.samples.strategies.transformer import Sizes
 from tests.live import strategy_programs_data as programs
 from tests.live.coverage import cover, covered
-from tests.live.launch import run_ranks
+from tests.live.launch import free_port, run_ranks
 from tests.live.strategy_rows import Want, at, check_rows
 
 pytestmark = pytest.mark.live
@@ -585,20 +590,18 @@ def test_every_collective_by_hand(world: int, request: pytest.FixtureRequest) ->
 
 def test_groups_of_some_ranks_and_one_made_within_a_step(request: pytest.FixtureRequest) -> None:
     def wanted(rank: int) -> list[Want]:
-        found = [by_hand("all_reduce", ITEM, "group=made[rank // 2])", ranks=near(rank))]
+        found = [by_hand("all_reduce", ITEM, "dist.all_reduce(torch.ones(ELEMENTS,", ranks=near(rank))]
         if rank % 2 == 0:
             found.append(by_hand("broadcast", 2 * ITEM, "dist.broadcast(torch.ones(", ranks=(0, 2), root=0))
         if rank < 3:
-            found.append(by_hand("all_reduce", 3 * ITEM, "group=passing)", ranks=(0, 1, 2)))
+            found.append(by_hand("all_reduce", 3 * ITEM, "dist.all_reduce(torch.ones(3 *", ranks=(0, 1, 2)))
         return [*found, by_hand("all_reduce", 4 * ITEM, "dist.all_reduce(torch.ones(4 *")]
 
     found = of("groups.pairs", 4)
     for step in (0, 1):
         check_rows(found, 4, wanted, step=step, may_be_gone=True)
-    gone = [count for count in found["counts"] if count["issued"] is None]
-    assert [(c["step"], c["rank"], c["recorded"]) for c in gone] == [
-        (s, r, 1) for s in (0, 1) for r in range(3)
-    ]
+    gone = sorted((c["step"], c["rank"], c["recorded"]) for c in found["counts"] if c["issued"] is None)
+    assert gone == [(step, rank, 1) for step in (0, 1) for rank in range(3)]
     limit = "yes; a group destroyed within the step cannot be asked"
     covered(request.config, "by_hand", "sub-groups, one made in mid-step", {"counted": limit})
 
@@ -637,6 +640,53 @@ def test_objects(world: int, request: pytest.FixtureRequest) -> None:
 
     check_rows(of("groups.objects", world), world, wanted)
     covered(request.config, "by_hand", "objects")
+
+
+def test_the_users_own_thread_is_seen_and_left_alone_afterwards() -> None:
+    found = run_ranks(programs.collectives_of_a_thread, 2, limit_s=LIMIT_S)
+    assert all(one["restored"] for one in found)
+    line = at("tests/live/strategy_programs_data.py", "dist.all_reduce(torch.ones(6)", "reduce_metrics")
+    for rank in (0, 1):
+        own, theirs = sorted(
+            (c for c in found[0]["collectives"] if c["rank"] == rank), key=lambda c: int(c["message_bytes"])
+        )
+        assert (own["message_bytes"], own["phase"]) == (12, "forward")
+        assert (theirs["message_bytes"], theirs["phase"], theirs["source"]) == (24, "other", line)
+        assert theirs["caused_by_op"] == "all_reduce"
+    assert all(count["issued"] == count["recorded"] for count in found[0]["counts"])
+    assert {count["recorded"] for count in found[0]["counts"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("module", "variant", "says"),
+    [("ddp", "buckets", "DistributedDataParallel"), ("clipping", "each", "DTensor.full_tensor")],
+)
+def test_a_sample_run_by_torchrun_prints_its_bill(
+    module: str, variant: str, says: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(free_port()), "-m", f"shardtoll.samples.strategies.{module}"]
+    command += ["--variant", variant, "--device", "cpu", "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "the bill" in done.stdout
+    assert "losses of rank 0" in done.stdout
+    causes = {c["caused_by_op"] for c in read_run(tmp_path / "run").tables["collectives"].to_pylist()}
+    assert any(cause.startswith(says) for cause in causes)
+
+
+# -- what torch refuses --------------------------------------------------------------------------------
+
+
+def test_limits_of_torch_that_the_samples_work_around() -> None:
+    """Each is stated in the sample that meets it; one that has gone away should go from there too."""
+    refused = run_ranks(programs.refusals, 2, limit_s=LIMIT_S)[0]
+    assert (
+        "BF16 all reduce communication hook required CUDA 11+ and NCCL 2.10+" in refused["bf16 hook on gloo"]
+    )
+    assert "FSDP needs a non-CPU accelerator device" in refused["FSDP1 without a named device"]
+    assert "First bucket should be smaller/equal to other buckets" in refused["compiled, buckets below 1 MiB"]
 
 
 # -- compiled ------------------------------------------------------------------------------------------
