@@ -210,11 +210,11 @@ class Attribution:
 
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
         if cause.fsdp_group is not None:
-            names = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
-            return _listed([clean(name) for name in names if name])
+            known = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
+            return _listed([clean(name) for name in known if name])
         if cause.fsdp1_handle is not None:
             unit = self._names.module(cause.fsdp1_handle._fully_sharded_module)
-            names = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
+            names: tuple[str, ...] = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
             return _listed([clean(f"{unit}.{name}" if unit else name) for name in names])
         if phase in ("optimizer", "other") and not self._gradients_noted:
             self._names.note_gradients()
