@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from shardtoll.profiler.live.decode import Tensors
+from shardtoll.profiler.live.call import Tensors
 from shardtoll.profiler.live.flops import has_flops
 from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
 from shardtoll.profiler.live.groups import Groups
@@ -164,7 +164,7 @@ class Attribution:
                 variable = getattr(node, "variable", None)
                 parameter = parameter or self._names.parameter(variable)
                 # Nothing in Python asked, and a gradient was just finished: DDP's reducer.
-                api = api if cause.from_python else "DistributedDataParallel.reducer"
+                api = api if cause.issuer else "DistributedDataParallel.reducer"
             elif known is not None:
                 forward_module, forward_source, forward_api = known
                 module = module if module is not None else forward_module

@@ -22,6 +22,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from shardtoll.profiler.live import pipelining
+
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _OURS: Final = tuple(
@@ -58,8 +60,8 @@ class Cause:
     source: str | None = None
     api: str | None = None
     """The API that asked: `FSDP.unshard`, `RowwiseParallel`, `all_reduce`, ..."""
-    from_python: bool = False
-    """A Python function issued the collective; otherwise C++ did, and waits for it unseen."""
+    issuer: str | None = None
+    """The Python function that issued the collective; None where C++ did, and waits for it unseen."""
     from_spec: Any = None
     to_spec: Any = None
     redistributed: torch.Tensor | None = None
@@ -187,9 +189,10 @@ def _api(name: str | None = None, *, issues: bool = False) -> Reader:
     """Name the cause; a wrapper further out, as `full_tensor` around `redistribute`, names it better."""
 
     def read(frame: FrameType, cause: Cause) -> None:
-        cause.from_python = cause.from_python or issues
+        code = frame.f_code
+        if issues and cause.issuer is None:
+            cause.issuer = code.co_name
         if not cause.settled:
-            code = frame.f_code
             # co_qualname is there from Python 3.11 on; before, the bare function name has to do.
             qualified = getattr(code, "co_qualname", code.co_name)
             cause.api = name or str(qualified).split(".")[0]
@@ -198,6 +201,7 @@ def _api(name: str | None = None, *, issues: bool = False) -> Reader:
 
 
 _CHECKPOINT = "utils/checkpoint.py"
+_SCHEDULES = "distributed/pipelining/schedules.py"
 _FSDP2_GROUPS = (
     "distributed/fsdp/_fully_shard/_fsdp_param_group.py",
     "distributed/_composable/fsdp/_fsdp_param_group.py",
@@ -237,6 +241,10 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
     **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},
     **{(path, "finalize_backward"): _fsdp2("FSDP.finalize_backward") for path in _FSDP2_GROUPS},
+    (_SCHEDULES, "_batch_p2p"): pipelining.batch_p2p,
+    (_SCHEDULES, "_perform_action"): pipelining.perform_action,
+    (_SCHEDULES, "step"): pipelining.step,
+    ("distributed/pipelining/stage.py", "perform_reduce_grad"): pipelining.reduce_grad,
     ("distributed/fsdp/_runtime_utils.py", "_unshard"): _fsdp1("FSDP1.unshard"),
     ("distributed/fsdp/_runtime_utils.py", "_post_backward_hook"): _fsdp1("FSDP1.post_backward"),
     ("distributed/fsdp/_runtime_utils.py", "*"): _fsdp1(),
@@ -251,10 +259,14 @@ _PUBLIC_APIS: Final = ("distributed/distributed_c10d.py", "distributed/_function
 """Functions here are what a user calls; the outermost of them names the cause."""
 
 
+_PUBLIC_IN_ALL_BUT_NAME: Final = ("_coalescing_manager",)
+
+
 def _reader_of(path: str, function: str) -> Reader | None:
     if path.startswith("optim/") and function == "step":
         return _optimizer
-    if path in _PUBLIC_APIS and not function.startswith("_"):
+    public = not function.startswith("_") or function in _PUBLIC_IN_ALL_BUT_NAME
+    if path in _PUBLIC_APIS and public:
         return _api(f"{FUNCOL if 'functional' in path else ''}{function}", issues=True)
     return _READERS.get((path, function)) or _READERS.get((path, "*"))
 

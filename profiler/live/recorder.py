@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from shardtoll.ledger.record import Notice, StepRows
 from shardtoll.profiler.accounting import Interval
 from shardtoll.profiler.live.attribute import Attribution, replicated_dims
+from shardtoll.profiler.live.call import Call, Tensors
 from shardtoll.profiler.live.clock import Clock
-from shardtoll.profiler.live.decode import Call, Tensors
 from shardtoll.profiler.live.fingerprint import Fingerprints
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names
@@ -40,6 +40,10 @@ def _shape_text(dtype: torch.dtype, shape: torch.Size) -> str:
 def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
     """Return shapes as `f32[64,32] f32[32,16]`."""
     return " ".join(_shape_text(t.dtype, t.shape) for t in tensors)
+
+
+Issued: TypeAlias = Sequence[tuple[PendingCollective, Call]]
+"""The collectives of one operator, in the order in which it issues them."""
 
 
 class Recorder:
@@ -127,7 +131,7 @@ class Recorder:
         pending = self._pending(call, place, issue_ns, self._tickets(call.inputs))
         if torch._C._current_graph_task_id() != -1:
             self._watch_drain()
-        elif not cause.from_python:
+        elif cause.issuer is None:
             self._issued_by_cpp = True
         return pending
 
@@ -153,12 +157,18 @@ class Recorder:
         pending.seq = self.groups.sequence_number(call.group)
         return pending
 
-    def _number(self, pending: PendingCollective, call: Call) -> None:
-        """Give a collective that was handed over its sequence number, unless another one cut in."""
-        before, after = pending.seq, self.groups.sequence_number(call.group)
+    def _number(self, calls: Issued) -> None:
+        """Give the collectives of one operator their sequence numbers, unless another one cut in."""
+        first, call = calls[0]
+        before, after = first.seq, self.groups.sequence_number(call.group)
         grown = 0 if before is None or after is None else after - before
-        pending.growth = min(grown, call.counted)
-        pending.seq = after if grown <= call.counted and not call.unnumbered else None
+        counted = sum(call.counted for _, call in calls)
+        # A batch takes a number for each of its calls, or (coalesced) one for all of them, if any.
+        each = len(calls) > 1 and grown >= counted
+        for later, (pending, call) in zip(reversed(range(len(calls))), calls, strict=True):
+            pending.growth = call.counted if each else min(grown, counted) if later == 0 else 0
+            number = after - later if each and after is not None else after
+            pending.seq = number if grown <= counted and not call.unnumbered else None
 
     def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
         """Note a collective about to be issued on another thread than the training's."""
@@ -166,25 +176,27 @@ class Recorder:
             return None
         return self._pending(call, self.attribution.place_elsewhere(frame), self.now_ns(), None)
 
-    def issued_elsewhere(self, pending: PendingCollective, call: Call) -> None:
-        """Note that another thread has handed its collective over."""
-        self._number(pending, call)
+    def issued_elsewhere(self, calls: Issued) -> None:
+        """Note that another thread has handed its collectives over."""
+        self._number(calls)
         region = self.region
         if region is not None:
-            region.elsewhere.append(pending)
+            region.elsewhere.extend(pending for pending, _ in calls)
 
-    def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
-        """Note that the collective has been handed over."""
+    def issued(self, calls: Issued, result: Any) -> None:
+        """Note that the collectives of one operator have been handed over: one, or a batch."""
         assert self.region is not None
-        self._number(pending, call)
+        self._number(calls)
         if self._issued_by_cpp:
             self._issued_by_cpp = False
             self.cpp_since_ns = self.now_ns()
-        index = len(self.region.collectives)
-        self.region.collectives.append(pending)
-        for tensor in result if isinstance(result, (list, tuple)) else (result,):
-            if isinstance(tensor, torch.Tensor):
-                self._results[tensor.data_ptr()] = index
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        for place, (pending, _) in enumerate(calls):
+            index = len(self.region.collectives)
+            self.region.collectives.append(pending)
+            for tensor in results if len(calls) == 1 else results[place : place + 1]:
+                if isinstance(tensor, torch.Tensor):
+                    self._results[tensor.data_ptr()] = index
 
     def cpp_returned(self, at_ns: int) -> None:
         """Note the next operator after C++ issued a collective: up to here C++ may have waited for it."""

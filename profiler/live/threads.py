@@ -20,7 +20,9 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from shardtoll.profiler.live.call import Call
 from shardtoll.profiler.live.decode import arguments_of, decoder_of
+from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
 
 _METHODS: Final = (
@@ -72,16 +74,18 @@ class _ThreadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         decoder = decoder_of(func)
         if decoder is None:
             return func(*args, **kwargs)
-        pending = call = None
+        issued: list[tuple[PendingCollective, Call]] = []
         try:
-            call = decoder(arguments_of(func, args, kwargs))
-            pending = self._recorder.issue_elsewhere(call, sys._getframe(1))
+            for call in decoder(arguments_of(func, args, kwargs)):
+                pending = self._recorder.issue_elsewhere(call, sys._getframe(1))
+                if pending is not None:
+                    issued.append((pending, call))
         except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
             self._on_failure(error)
         result = func(*args, **kwargs)
-        if pending is not None and call is not None:
+        if issued:
             try:
-                self._recorder.issued_elsewhere(pending, call)
+                self._recorder.issued_elsewhere(issued)
             except Exception as error:  # noqa: BLE001 - the seam
                 self._on_failure(error)
         return result
