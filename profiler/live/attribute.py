@@ -28,6 +28,9 @@ def placements_text(spec: Any) -> str | None:
 
 
 def _placement(placement: Any) -> str:
+    if getattr(placement, "reduce_op", None) is not None:
+        # Partial's private kinds, as an embedding's, print all that they hold.
+        return f"{type(placement).__name__.lstrip('_')}({placement.reduce_op})"
     text = repr(placement)
     # Shard prints as Shard(dim=0), Partial as Partial(sum): one short form for both.
     return text.replace("dim=", "")
@@ -121,6 +124,10 @@ class Attribution:
             return clean(cause.module_name)
         if cause.fsdp1_handle is not None:
             return self._names.module(cause.fsdp1_handle._fully_sharded_module)
+        if cause.graph is not None:
+            name = self._names.module(cause.graph)
+            if name is not None:
+                return name
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
@@ -209,6 +216,8 @@ class Attribution:
         return Place(phase=cause.phase or "other", source=source, caused_by_op=cause.api)
 
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
+        if cause.parameter_name is not None:
+            return clean(cause.parameter_name)
         if cause.fsdp_group is not None:
             known = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
             return _listed([clean(name) for name in known if name])

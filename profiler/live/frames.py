@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from shardtoll.profiler.live import pipelining
 
@@ -55,6 +56,8 @@ class Cause:
     module: nn.Module | None = None
     module_name: str | None = None
     """Name that a wrapper API itself keeps, as FSDP2 does."""
+    graph: nn.Module | None = None
+    """The nearest fx graph being called: a compiler's, unless it has a name in the user's model."""
     root: nn.Module | None = None
     """Outermost module being called."""
     source: str | None = None
@@ -71,6 +74,8 @@ class Cause:
     """The DTensor operator on whose behalf this runs."""
     dtensor_info: Any = None
     """DTensor's own description of the operator it runs."""
+    parameter_name: str | None = None
+    """Name of the one parameter it is for, where a wrapper API itself says so."""
     fsdp_group: Any = None
     """FSDP2's parameter group, where its code is on the stack."""
     fsdp1_handle: Any = None
@@ -132,12 +137,20 @@ def _optimizer(_: FrameType, cause: Cause) -> None:
 
 def _module_call(frame: FrameType, cause: Cause) -> None:
     module = frame.f_locals.get("self")
-    if isinstance(module, nn.Module):
+    if isinstance(module, GraphModule):
+        cause.graph = cause.graph or module
+    elif isinstance(module, nn.Module):
         # A module called below the engine is a recomputed one; the engine's own module comes from autograd.
         if cause.module is None and cause.phase not in ("backward", "optimizer"):
             cause.module = module
         cause.root = module
         cause.settled = True
+
+
+def _compiled(_: FrameType, cause: Cause) -> None:
+    # A graph's operators are called from code that nobody wrote: what asked for them is gone by now.
+    if cause.api is None and not cause.settled:
+        cause.api = "torch.compile"
 
 
 def _redistribute(frame: FrameType, cause: Cause) -> None:
@@ -183,6 +196,12 @@ def _fsdp1(api: str | None = None) -> Reader:
             cause.fsdp1_handle = handle
 
     return read
+
+
+def _fsdp2_gradient(frame: FrameType, cause: Cause) -> None:
+    # A gradient that lies partial on another mesh dimension is brought to its parameter's placements first.
+    if not cause.settled and cause.from_spec is not None:
+        cause.parameter_name = getattr(frame.f_locals.get("self"), "_param_fqn", None)
 
 
 def _api(name: str | None = None, *, issues: bool = False) -> Reader:
@@ -238,9 +257,11 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("distributed/tensor/_api.py", "from_local"): _api("DTensor.from_local"),
     ("nn/parallel/distributed.py", "_sync_buffers"): _ddp_buffers,
     ("nn/parallel/distributed.py", "*"): _api("DistributedDataParallel"),
+    ("distributed/fsdp/_fully_shard/_fsdp_param.py", "_get_grad_inner_tensor"): _fsdp2_gradient,
     **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
     **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},
     **{(path, "finalize_backward"): _fsdp2("FSDP.finalize_backward") for path in _FSDP2_GROUPS},
+    ("_functorch/_aot_autograd/runtime_wrappers.py", "*"): _compiled,
     (_SCHEDULES, "_batch_p2p"): pipelining.batch_p2p,
     (_SCHEDULES, "_perform_action"): pipelining.perform_action,
     (_SCHEDULES, "step"): pipelining.step,
@@ -294,7 +315,7 @@ class Stack:
             known = _Known(
                 code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False
             )
-        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _GENERATED in path:
+        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _is_generated(path):
             known = _Known(code, None, None, False)
         else:
             known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))
@@ -331,6 +352,11 @@ class Stack:
         if cause.source is None:
             cause.source = cause.in_library
         return cause
+
+
+def _is_generated(path: str) -> bool:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return _GENERATED in path or (bool(folder) and path.startswith(str(folder)))
 
 
 def _short(path: str) -> str:
