@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+from torch.nn import functional
+from torch.nn.functional import cross_entropy, silu
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Attention(nn.Module):
             projected.view(batch, tokens, -1, self.head_dim).transpose(1, 2)
             for projected in (self.wq(x), self.wk(x), self.wv(x))
         )
-        mixed = scaled_dot_product_attention(query, key, value, is_causal=True)
+        # By way of its module: context_parallel() of torch puts its own there.
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).reshape(batch, tokens, -1))
         return out
 

@@ -1,0 +1,83 @@
+"""The samples that spread a model (not its data) over ranks, run under an audit for the tests."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.samples.strategies import common
+from shardtoll.samples.strategies.transformer import Sizes, loss_of
+
+CPU = torch.device("cpu")
+LAST = 2
+"""Number of the last audited step, the one whose rows come back; steps are numbered from 1 in the samples."""
+
+
+def options(sizes: dict[str, int]) -> common.Options:
+    return common.Options(sizes=Sizes(**sizes), steps=LAST)
+
+
+def run(sizes: dict[str, int], sample: str, variants: list[str]) -> dict[str, Any]:
+    """Train each variant of a sample; losses of this rank, and on rank 0 the bill of the last step."""
+    module = importlib.import_module(f"shardtoll.samples.strategies.{sample}")
+    return {variant: train(module.VARIANTS[variant], options(sizes)) for variant in variants}
+
+
+def train(build: common.Build, chosen: common.Options) -> dict[str, Any]:
+    job = build(chosen, CPU)
+    session, losses = common.train(job, chosen)
+    found: dict[str, Any] = {"losses": [float(loss.detach()) for loss in losses]}
+    if session.ledger is not None:
+        report = session.report()
+        assert report is not None
+        tables = {name: table.to_pylist() for name, table in session.ledger.tables.items()}
+        last = max(step["step"] for step in tables["steps"])
+        found["collectives"] = [c for c in tables["collectives"] if c["step"] == last]
+        found["steps"] = tables["steps"]
+        found["all_collectives"] = [
+            {key: c[key] for key in ("step", "rank", "exposed_ns")} for c in tables["collectives"]
+        ]
+        found["counts"] = tables["counts"]
+        found["notices"] = [notice["text"] for notice in tables["notices"]]
+        found["mesh"] = dict(session.ledger.run.mesh)
+        found["groups"] = {g.name: list(g.ranks) for g in session.ledger.groups}
+        found["kinds"] = sorted({finding.kind for finding in report.findings})
+    return found
+
+
+def one_device(chosen: common.Options, shares: int) -> list[float]:
+    """Losses of the model on one device, trained on the batches of `shares` data-parallel ranks at once."""
+    model = chosen.model(CPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number in range(chosen.steps + 1):
+        batches = [chosen.batch(number, CPU, rank=share) for share in range(shares)]
+        tokens = torch.cat([batch.tokens for batch in batches])
+        targets = torch.cat([batch.targets for batch in batches])
+        loss = loss_of(model(tokens), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def tensor_parallel(sizes: dict[str, int]) -> dict[str, Any]:
+    """Every plan, and what torch's own CommDebugMode counts in a step of it."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    from shardtoll.samples.strategies import tensor_parallel as sample
+
+    found = run(sizes, "tensor_parallel", list(sample.VARIANTS))
+    for variant, build in sample.VARIANTS.items():
+        job = build(options(sizes), CPU)
+        job.step(0)
+        with CommDebugMode() as counter:
+            job.step(1)
+        found[variant]["torch_counts"] = {
+            str(op).rpartition(".")[2]: count for op, count in counter.get_comm_counts().items() if count
+        }
+    return found

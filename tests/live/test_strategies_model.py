@@ -1,0 +1,270 @@
+"""Strategies that spread the model: the ledger against closed forms of every collective of a step.
+
+A closed form here is the whole bill of a rank in order: phase, op, bytes, mesh dimension, module, cause and
+placements of every collective, and nothing beside them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from shardtoll.ledger.volume import wire_bytes
+from shardtoll.samples.strategies import common, tensor_parallel, transformer, two_d
+from shardtoll.samples.strategies.transformer import Sizes
+from tests.live import strategy_programs_model as programs
+from tests.live.launch import run_ranks
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(110)]
+LIMIT_S = 100.0
+
+SIZES = {"layers": 2, "dim": 32, "heads": 4, "hidden": 64, "vocab": 64, "context": 8}
+S = Sizes(**SIZES)
+SEQUENCES = common.Options().sequences
+FLOAT = 4
+ACTIVATIONS = FLOAT * SEQUENCES * S.context * S.dim
+LOGITS = FLOAT * SEQUENCES * S.context * S.vocab
+NORM = FLOAT * S.dim
+
+Row = tuple[Any, ...]
+PARTIAL, WHOLE, BY_TOKENS = "(Partial(sum))", "(Replicate())", "(Shard(1))"
+
+
+def line_of(module: ModuleType, text: str, nth: int = 0) -> str:
+    """The ledger's word for the line of a sample that holds `text`: file, line and function."""
+    lines = inspect.getsource(module).splitlines()
+    numbers = [number for number, line in enumerate(lines, 1) if text in line]
+    number = numbers[nth]
+    functions = [line.split("def ")[1].split("(")[0] for line in lines[:number] if "def " in line]
+    return f"samples/strategies/{module.__name__.rpartition('.')[2]}.py:{number} ({functions[-1]})"
+
+
+@cache
+def results(program: Callable[..., Any], world: int, *args: Any) -> list[Any]:
+    """What the ranks of a program return; several tests read the same run."""
+    return run_ranks(program, world, SIZES, *args, limit_s=LIMIT_S)
+
+
+def bill(found: dict[str, Any], rank: int) -> list[dict[str, Any]]:
+    return [c for c in found["collectives"] if c["rank"] == rank]
+
+
+def check_accounting(found: dict[str, Any], world: int) -> None:
+    """Conservation, completeness, wire bytes, times: true of every strategy."""
+    parts = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns", "unattributed_ns")
+    assert len(found["steps"]) == programs.LAST * world
+    for step in found["steps"]:
+        assert sum(step[part] for part in parts) == step["duration_ns"]
+        own = [
+            c["exposed_ns"]
+            for c in found["all_collectives"]
+            if (c["step"], c["rank"]) == (step["step"], step["rank"])
+        ]
+        assert sum(own) == step["exposed_comm_ns"]
+    for count in found["counts"]:
+        assert count["issued"] == count["recorded"], count
+    for c in found["collectives"]:
+        assert c["op"] == "all_to_all" or c["wire_bytes"] == wire_bytes(
+            c["op"], c["message_bytes"], c["group_size"]
+        )
+        assert len(found["groups"][c["group"]]) == c["group_size"]
+        assert c["rank"] in found["groups"][c["group"]]
+        assert c["source"] is not None
+    assert not found["notices"]
+    assert "unmatched-collectives" not in found["kinds"]
+
+
+def row(c: dict[str, Any]) -> Row:
+    return (
+        c["phase"],
+        c["op"],
+        c["message_bytes"],
+        c["mesh_dim"],
+        c["module"],
+        c["caused_by_op"],
+        c["placements_from"],
+        c["placements_to"],
+        c["implicit"],
+    )
+
+
+# -- tensor and sequence parallelism ---------------------------------------------------------------
+
+
+def reduced(phase: str, module: str, cause: str, size: int = ACTIVATIONS) -> Row:
+    return (phase, "all_reduce", size, "tp", module, cause, PARTIAL, WHOLE, False)
+
+
+def scattered(phase: str, module: str, cause: str) -> Row:
+    return (phase, "reduce_scatter", ACTIVATIONS, "tp", module, cause, PARTIAL, BY_TOKENS, False)
+
+
+def gathered(phase: str, module: str, cause: str) -> Row:
+    return (phase, "all_gather", ACTIVATIONS, "tp", module, cause, BY_TOKENS, WHOLE, False)
+
+
+def layers(backward: bool = False) -> Iterable[str]:
+    names = [f"blocks.{layer}" for layer in range(S.layers)]
+    return reversed(names) if backward else names
+
+
+def tensor_rows(*, once: bool) -> tuple[list[Row], list[Row]]:
+    """Forward and backward of the blocks; `once`: attention's input is distributed once."""
+    forward, backward = [], []
+    for block in layers():
+        forward += [reduced("forward", f"{block}.attention.wo", "RowwiseParallel")]
+        forward += [reduced("forward", f"{block}.ffn.down", "RowwiseParallel")]
+    for block in layers(backward=True):
+        backward += [reduced("backward", f"{block}.ffn.up", "ColwiseParallel")]
+        if once:
+            backward += [reduced("backward", f"{block}.attention", "PrepareModuleInput")]
+        else:
+            for name in ("wv", "wk", "wq"):
+                backward += [reduced("backward", f"{block}.attention.{name}", "ColwiseParallel")]
+    return forward, backward
+
+
+def sequence_rows() -> tuple[list[Row], list[Row]]:
+    embedding = reduced("forward", "embed", "RowwiseParallel")
+    forward = [(*embedding[:6], "(MaskPartial(sum))", WHOLE, False)]
+    backward = [scattered("backward", "head", "ColwiseParallel")]
+    for block in layers():
+        for part, last in (("attention", "wo"), ("ffn", "down")):
+            forward += [gathered("forward", f"{block}.{part}", "PrepareModuleInput")]
+            forward += [scattered("forward", f"{block}.{part}.{last}", "RowwiseParallel")]
+    for block in layers(backward=True):
+        for part, last in (("ffn", "down"), ("attention", "wo")):
+            backward += [gathered("backward", f"{block}.{part}.{last}", "RowwiseParallel")]
+            backward += [scattered("backward", f"{block}.{part}", "PrepareModuleInput")]
+    forward += [gathered("forward", "head", "ColwiseParallel")]
+    whole = ("forward", "all_gather", LOGITS, "tp", "head", "PrepareModuleOutput", "(Shard(2))", WHOLE, False)
+    backward += [gathered("backward", "blocks.0", "PrepareModuleInput")]
+    return [*forward, whole], backward
+
+
+NORMS = [f"blocks.{layer}.{name}_norm" for layer in range(S.layers) for name in ("attention", "ffn")] + [
+    "norm"
+]
+TP_LINES = {
+    "attention.wo": line_of(transformer, "self.wo("),
+    "attention.wq": line_of(transformer, "in (self.wq(x)"),
+    "attention.wk": line_of(transformer, "in (self.wq(x)"),
+    "attention.wv": line_of(transformer, "in (self.wq(x)"),
+    "ffn.up": line_of(transformer, "self.down(silu("),
+    "ffn.down": line_of(transformer, "self.down(silu("),
+    "attention": line_of(transformer, "x = x + self.attention("),
+    "ffn": line_of(transformer, "x + self.ffn("),
+    "": line_of(transformer, "x = block(x)"),
+    "embed": line_of(transformer, "x = self.embed(x)"),
+    "head": line_of(transformer, "x = self.head(x)"),
+}
+
+
+def tp_line(module: str) -> str:
+    inside = module.partition("blocks.")[2].partition(".")[2] if module.startswith("blocks.") else module
+    return TP_LINES[inside]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("variant", list(tensor_parallel.VARIANTS))
+def test_tensor_parallel(variant: str, world: int) -> None:
+    ranks = results(programs.tensor_parallel, world)
+    found = ranks[0][variant]
+    check_accounting(found, world)
+    assert found["mesh"] == {"tp": world}
+    once = variant == "prepared"
+    forward, backward = sequence_rows() if variant == "sequence" else tensor_rows(once=once)
+    optimizer: list[Row] = []
+    if variant == "loss":
+        loss = ("forward", "all_reduce", FLOAT * SEQUENCES * S.context, "tp", None, "loss_parallel")
+        forward += 3 * [(*loss, None, None, False)]
+        backward.insert(0, reduced("backward", "head", "ColwiseParallel"))
+    if variant == "sequence":
+        optimizer = [
+            ("optimizer", "all_reduce", NORM, "tp", norm, "aten.add_.Tensor", PARTIAL, WHOLE, True)
+            for norm in NORMS
+        ]
+    for rank in range(world):
+        mine = bill(found, rank)
+        assert [row(c) for c in mine] == forward + backward + optimizer
+        for c in mine:
+            if c["phase"] == "optimizer":
+                assert c["parameter"] == f"{c['module']}.weight"
+                assert c["source"] == line_of(tensor_parallel, "optimizer.step()")
+            else:
+                assert c["parameter"] is None, "activations belong to no parameter"
+                expected = line_of(transformer, "cross_entropy(") if c["module"] is None else None
+                assert c["source"] == (expected or tp_line(c["module"]))
+    assert ("implicit-redistribute" in found["kinds"]) == (variant == "sequence")
+    for other in ranks:
+        assert other[variant]["losses"] == pytest.approx(programs.one_device(programs.options(SIZES), 1))
+    # CommDebugMode has its own names; the numbers must be ours.
+    counted = Counter(c["op"] for c in bill(found, 0))
+    theirs: Counter[str] = Counter()
+    for name, count in found["torch_counts"].items():
+        op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
+        theirs[op.get(name, name)] += count
+    assert theirs == counted
+
+
+# -- two dimensions ----------------------------------------------------------------------------------
+
+
+def fsdp_row(phase: str, op: str, size: int, module: str) -> Row:
+    cause = "FSDP.unshard" if op == "all_gather" else "FSDP.post_backward"
+    return (phase, op, size, "dp", module, cause, None, None, False)
+
+
+@pytest.mark.parametrize("variant", list(two_d.VARIANTS))
+def test_fsdp2_across_tensor_parallel(variant: str) -> None:
+    world, tensor_ranks = 4, two_d.TENSOR_RANKS
+    ranks = results(programs.run, world, "two_d", tuple(two_d.VARIANTS))
+    found = ranks[0][variant]
+    check_accounting(found, world)
+    assert found["mesh"] == {"dp": 2, "tp": 2}
+    norms = 2 * S.dim
+    block = FLOAT * ((S.block_elements - norms) // tensor_ranks + norms)
+    rest = FLOAT * S.rest_elements
+    forward, backward = sequence_rows() if variant == "sequence" else tensor_rows(once=True)
+    tensor = forward + backward
+    if variant == "sequence":
+        # The embedding and the head are sharded along tp, the last norm is not.
+        rest = FLOAT * (2 * S.vocab * S.dim // tensor_ranks + S.dim)
+        brought = (PARTIAL, WHOLE, False)
+        for name in reversed(list(layers())):
+            after = next(i for i, r in reversed(list(enumerate(tensor))) if str(r[4]).startswith(name))
+            both = 2 * [("backward", "all_reduce", NORM, "tp", name, "FSDP.post_backward", *brought)]
+            tensor[after + 1 : after + 1] = both
+        tensor += [("backward", "all_reduce", NORM, "tp", "", "FSDP.post_backward", *brought)]
+    data = [fsdp_row("forward", "all_gather", rest, "")]
+    data += [fsdp_row("forward", "all_gather", block, name) for name in layers()]
+    for name in layers(backward=True):
+        data += [fsdp_row("backward", "all_gather", block, name)]
+    scatters = [fsdp_row("backward", "reduce_scatter", block, name) for name in layers(backward=True)]
+    scatters += [fsdp_row("backward", "reduce_scatter", rest, "")]
+    for rank in range(world):
+        mine = bill(found, rank)
+        assert [row(c) for c in mine if c["mesh_dim"] == "tp"] == tensor
+        assert [row(c) for c in mine if c["mesh_dim"] == "dp" and c["op"] == "all_gather"] == data
+        assert [row(c) for c in mine if c["mesh_dim"] == "dp" and c["op"] != "all_gather"] == scatters
+        for c in mine:
+            expected = (
+                [2 * (rank // 2), 2 * (rank // 2) + 1] if c["mesh_dim"] == "tp" else [rank % 2, rank % 2 + 2]
+            )
+            assert found["groups"][c["group"]] == expected
+            if c["mesh_dim"] == "tp" and c["caused_by_op"] == "FSDP.post_backward":
+                assert c["parameter"] in {f"{norm}.weight" for norm in NORMS}
+            elif c["mesh_dim"] == "dp":
+                first = f"{c['module']}.attention_norm.weight, ... (8 parameters)"
+                whole = "embed.weight, norm.weight, head.weight"
+                assert c["parameter"] == (first if c["module"] else whole)
+    losses = [
+        sum(pair) / 2 for pair in zip(ranks[0][variant]["losses"], ranks[2][variant]["losses"], strict=True)
+    ]
+    assert losses == pytest.approx(programs.one_device(programs.options(SIZES), 2), rel=1e-4)
