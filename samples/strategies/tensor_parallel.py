@@ -1,7 +1,7 @@
 """Tensor parallelism through `parallelize_module`: what each style issues, and which plan asks for less.
 
-Every rank holds a part of each matrix and all ranks share a batch. With A = 4 x sequences x tokens x dim bytes of
-activations, and L layers, a step issues on the mesh dimension `tp`, whatever the number of ranks:
+Every rank holds a part of each matrix and all ranks share a batch. With A = 4 x sequences x tokens x dim
+bytes of activations, and L layers, a step issues on the mesh dimension `tp`, whatever the number of ranks:
 
     variant      forward                        backward                          optimizer
     tensor       2 L all_reduce of A            4 L all_reduce of A
@@ -15,11 +15,11 @@ activations, and L layers, a step issues on the mesh dimension `tp`, whatever th
 
 tensor: `ColwiseParallel` reduces the gradient of its own input. The query, key and value projections share
 their input and do not know it: three all_reduces where one would do.
-prepared: `PrepareModuleInput` on the attention makes its input a DTensor once. The three gradients add up while
-they are still partial, and are reduced together: a third of the bytes of attention's backward.
+prepared: `PrepareModuleInput` on the attention makes its input a DTensor once. The three gradients add up
+while they are still partial, and are reduced together: a third of the bytes of attention's backward.
 sequence: `SequenceParallel` norms work on a part of each sequence, so activations are gathered before and
-scattered after the matrices: the same bytes as `prepared`, less memory. The norms' gradients stay partial, and the
-optimizer, which cannot take that, has DTensor reduce them: implicit, tiny, one for each norm (AdamW: three).
+scattered after the matrices: the same bytes as `prepared`, less memory. The norms' gradients stay partial, and
+the optimizer, which cannot take that, has DTensor reduce them: implicit, tiny, one for each norm (AdamW: three).
 loss: the logits stay sharded by vocabulary (`loss_parallel`); three small reductions replace their gather.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.tensor_parallel --variant sequence

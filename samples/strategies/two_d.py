@@ -1,16 +1,18 @@
 """Two dimensions: FSDP2 across, tensor parallelism along the rows of a mesh.
 
-The mesh has `dp` x `tp` ranks. First the matrices are spread over `tp`, then FSDP2 shards what each rank holds
-over `dp`. With A the activations of a `dp` rank, t ranks along `tp`, and a block of E elements of which N are norms:
+The mesh has `dp` x `tp` ranks. First the matrices are spread over `tp`, then FSDP2 shards what each rank
+holds over `dp`. With t ranks along `tp`, and a block of E elements of which N are norms, a step issues:
 
     on tp  the collectives of plain tensor parallelism, once for each `dp` rank: see `tensor_parallel`
     on dp  for each block: all_gather in forward, all_gather and reduce_scatter in backward, each of
-           4 x ((E - N) / t + N) bytes; for the rest (embedding, last norm, head) one all_gather in forward, which
-           is kept, and one reduce_scatter, each of 4 x rest bytes
+           4 x ((E - N) / t + N) bytes; for the rest (embedding, last norm, head) one all_gather in forward,
+           which is kept, and one reduce_scatter, each of 4 x rest bytes
 
-Tensor parallelism divides the bytes of `dp` by t, all but those of the norms, which every `tp` rank holds whole
-and each of them gathers for itself. The rows that matter most for where a job's ranks go: `tp` is exposed and many
-times on the path of the step, `dp` can hide behind computing. Keep `tp` inside a node.
+Tensor parallelism divides the bytes of `dp` by t, all but those of the norms, which every `tp` rank holds
+whole and gathers for itself. In `sequence` the norms' gradients are partial along `tp`; here no optimizer stumbles
+over them, because FSDP2 reduces each before it scatters: 2 L + 1 small all_reduces in backward.
+Where should the ranks go? `tp` stands in the way of the step many times, `dp` can hide behind computing: keep
+`tp` inside a node.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.two_d --variant prepared
 """

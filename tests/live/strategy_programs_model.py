@@ -6,7 +6,6 @@ import importlib
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from shardtoll.samples.strategies import common
 from shardtoll.samples.strategies.transformer import Sizes, loss_of
