@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -64,6 +65,26 @@ class Groups:
             if known is not None and known.mesh_dim is None:
                 del self._records[group_name]
 
+    def note_live_meshes(self) -> None:
+        """Learn every mesh that this process has made: pipelines and plain collectives carry none.
+
+        Looks through all objects, some ten ms in a large program: once, before the first step. Where two
+        meshes call one group by two names, as the whole world is easily called, it stays without.
+        """
+        if not initialized():
+            return
+        from torch.distributed.device_mesh import DeviceMesh
+
+        named: dict[str, dict[str, int]] = {}
+        for mesh in [found for found in gc.get_objects() if type(found) is DeviceMesh]:
+            for name, group_name, size in _dims_of(mesh):
+                named.setdefault(group_name, {})[name] = size
+        for group_name, sizes in named.items():
+            if len(sizes) == 1 and group_name not in self._mesh_dims:
+                ((name, size),) = sizes.items()
+                self._mesh_dims[group_name] = name
+                self.mesh.setdefault(name, size)
+
     def note_tensors(self, tensors: Any) -> None:
         """Learn the meshes of the DTensors among these tensors."""
         for tensor in tensors:
@@ -105,6 +126,18 @@ class Groups:
         """Return every group of this rank: unused ones, and those that are no more but were used."""
         live = [self.record(group) for group in live_groups()]
         return tuple(dict.fromkeys([*live, *self._records.values(), *self._earlier]))
+
+
+def _dims_of(mesh: Any) -> list[tuple[str, str, int]]:
+    """Return name, group and size of the named dimensions of a mesh that has groups."""
+    try:
+        return [
+            (name, str(mesh.get_group(dim).group_name), mesh.size(dim))
+            for dim, name in enumerate(mesh.mesh_dim_names or ())
+        ]
+    except (RuntimeError, ValueError, KeyError, IndexError, AttributeError):
+        # A mesh without groups of its own: one of a part of the ranks, or made for planning only.
+        return []
 
 
 def live_groups() -> list[Any]:

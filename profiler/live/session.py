@@ -118,6 +118,7 @@ class Session:
         self._groups = Groups()
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
+        self._groups.note_live_meshes()
         self._device = _device_of(self._model, self._backend)
         self._undo.callback(quiet_kineto())
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
