@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import time
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from shardtoll.samples.strategies import common
 from shardtoll.samples.strategies.transformer import Sizes, loss_of
@@ -28,7 +32,7 @@ def run(sizes: dict[str, int], sample: str, variants: list[str]) -> dict[str, An
 def train(build: common.Build, chosen: common.Options) -> dict[str, Any]:
     job = build(chosen, CPU)
     session, losses = common.train(job, chosen)
-    found: dict[str, Any] = {"losses": [float(loss.detach()) for loss in losses]}
+    found: dict[str, Any] = {"losses": [float(loss.detach()) if loss.numel() else None for loss in losses]}
     if session.ledger is not None:
         report = session.report()
         assert report is not None
@@ -80,3 +84,87 @@ def tensor_parallel(sizes: dict[str, int]) -> dict[str, Any]:
             str(op).rpartition(".")[2]: count for op, count in counter.get_comm_counts().items() if count
         }
     return found
+
+
+def pipelines(sizes: dict[str, int]) -> dict[str, Any]:
+    """Every schedule; with its bubble at best, and the messages it says that this rank exchanges."""
+    from shardtoll.samples.strategies import pipeline
+    from shardtoll.samples.strategies.bubble import actions_of, ideal_bubble
+
+    chosen = replace(options(sizes), sequences=2 * dist.get_world_size())
+    found = {}
+    for name, kind in pipeline.PIPELINES.items():
+        schedule: Any = kind.make(chosen, CPU)[1]
+        found[name] = {
+            **train(kind, chosen),
+            "ideal": ideal_bubble(actions_of(schedule)),
+            "planned": [
+                [action.computation_type.name, action.stage_index]
+                for action in getattr(schedule, "pipeline_order_with_comms", {}).get(dist.get_rank(), [])
+            ],
+            "last_forwards": [
+                action.microbatch_index
+                for action in (schedule._get_pipeline_order() or {}).get(dist.get_world_size() - 1, [])
+                if action is not None and action.computation_type.name == "FORWARD"
+            ]
+            if name == "1f1b"
+            else [],
+        }
+    return found
+
+
+class _Sleep(torch.autograd.Function):
+    """Takes as long as it is told to in forward, and twice that in backward, without any core."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        time.sleep(2 * ctx.seconds)
+        return grad, None
+
+
+class _Sleeper(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Sleep.apply(x * self.scale, 0.02)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def sleeping_pipeline(_: dict[str, int]) -> dict[str, Any]:
+    """GPipe of stages that only sleep: the bubble at best, and what was measured of it on each rank."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    from shardtoll.profiler import audit
+    from shardtoll.samples.strategies.bubble import actions_of, ideal_bubble, measured_bubble
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    module = _Sleeper()
+    stage = PipelineStage(module, rank, ranks, CPU)
+    schedule = ScheduleGPipe(stage, n_microbatches=ranks, loss_fn=lambda out, target: (out - target).mean())
+    x, target = torch.ones(ranks, 4), torch.zeros(ranks, 4)
+
+    def step() -> None:
+        inputs = (x,) if rank == 0 else ()
+        kwargs = {"target": target} if rank == ranks - 1 else {}
+        schedule.step(*inputs, **kwargs)
+
+    step()
+    with audit(module) as session:
+        for _ in range(3):
+            with session.step():
+                step()
+    report = session.report()
+    if report is None:
+        return {}
+    measured = measured_bubble(report)
+    return {
+        "ideal": ideal_bubble(actions_of(schedule)),
+        "measured": [measured[rank] for rank in range(ranks)],
+    }

@@ -9,16 +9,17 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from shardtoll.ledger.volume import wire_bytes
-from shardtoll.samples.strategies import common, tensor_parallel, transformer, two_d
+from shardtoll.samples.strategies import common, pipeline, tensor_parallel, transformer, two_d
 from shardtoll.samples.strategies.transformer import Sizes
 from tests.live import strategy_programs_model as programs
+from tests.live.coverage import covered
 from tests.live.launch import run_ranks
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(110)]
@@ -45,10 +46,17 @@ def line_of(module: ModuleType, text: str, nth: int = 0) -> str:
     return f"samples/strategies/{module.__name__.rpartition('.')[2]}.py:{number} ({functions[-1]})"
 
 
-@cache
-def results(program: Callable[..., Any], world: int, *args: Any) -> list[Any]:
+_runs: dict[str, list[Any]] = {}
+
+
+def results(
+    program: Callable[..., Any], world: int, sizes: dict[str, int] = SIZES, **kwargs: Any
+) -> list[Any]:
     """What the ranks of a program return; several tests read the same run."""
-    return run_ranks(program, world, SIZES, *args, limit_s=LIMIT_S)
+    key = f"{program.__name__} {world} {sizes} {kwargs}"
+    if key not in _runs:
+        _runs[key] = run_ranks(program, world, sizes, limit_s=LIMIT_S, **kwargs)
+    return _runs[key]
 
 
 def bill(found: dict[str, Any], rank: int) -> list[dict[str, Any]]:
@@ -173,7 +181,7 @@ def tp_line(module: str) -> str:
 
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("variant", list(tensor_parallel.VARIANTS))
-def test_tensor_parallel(variant: str, world: int) -> None:
+def test_tensor_parallel(variant: str, world: int, request: pytest.FixtureRequest) -> None:
     ranks = results(programs.tensor_parallel, world)
     found = ranks[0][variant]
     check_accounting(found, world)
@@ -211,6 +219,7 @@ def test_tensor_parallel(variant: str, world: int) -> None:
         op = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
         theirs[op.get(name, name)] += count
     assert theirs == counted
+    covered(request.config, "tensor_parallel", variant)
 
 
 # -- two dimensions ----------------------------------------------------------------------------------
@@ -222,9 +231,9 @@ def fsdp_row(phase: str, op: str, size: int, module: str) -> Row:
 
 
 @pytest.mark.parametrize("variant", list(two_d.VARIANTS))
-def test_fsdp2_across_tensor_parallel(variant: str) -> None:
+def test_fsdp2_across_tensor_parallel(variant: str, request: pytest.FixtureRequest) -> None:
     world, tensor_ranks = 4, two_d.TENSOR_RANKS
-    ranks = results(programs.run, world, "two_d", tuple(two_d.VARIANTS))
+    ranks = results(programs.run, world, sample="two_d", variants=list(two_d.VARIANTS))
     found = ranks[0][variant]
     check_accounting(found, world)
     assert found["mesh"] == {"dp": 2, "tp": 2}
@@ -268,3 +277,105 @@ def test_fsdp2_across_tensor_parallel(variant: str) -> None:
         sum(pair) / 2 for pair in zip(ranks[0][variant]["losses"], ranks[2][variant]["losses"], strict=True)
     ]
     assert losses == pytest.approx(programs.one_device(programs.options(SIZES), 2), rel=1e-4)
+    covered(request.config, "two_d", variant)
+
+
+# -- pipelines ---------------------------------------------------------------------------------------
+
+PIPELINE_RANKS = 4
+MICROBATCHES = 2 * PIPELINE_RANKS
+ONE_SEQUENCE = FLOAT * S.context * S.dim
+
+
+def message(kind: str, phase: str, stage: int, schedule: str) -> Row:
+    cause = f"{schedule}.{kind}_{phase}"
+    return (phase, kind, ONE_SEQUENCE, "pp", f"stage{stage}", cause, None, None, False)
+
+
+def gpipe_plan(rank: int, ranks: int, batches: int) -> list[tuple[str, str]]:
+    first, last = rank == 0, rank == ranks - 1
+    forward = [("recv", "forward")] * (not first) + [("send", "forward")] * (not last)
+    backward = [("recv", "backward")] * (not last) + [("send", "backward")] * (not first)
+    return batches * forward + batches * backward
+
+
+def one_f_one_b_plan(rank: int, ranks: int, batches: int) -> list[tuple[str, str]]:
+    """Warm up; then one backward, one forward; what goes and what comes between them travels together."""
+    recv_f, send_b = [
+        [(kind, phase)] * (rank > 0) for kind, phase in (("recv", "forward"), ("send", "backward"))
+    ]
+    send_f, recv_b = [
+        [(kind, phase)] * (rank < ranks - 1) for kind, phase in (("send", "forward"), ("recv", "backward"))
+    ]
+    warm = ranks - rank
+    plan = warm * (recv_f + send_f)
+    steady = batches - warm
+    plan += recv_b + steady * (send_b + recv_f + send_f + recv_b) + send_b
+    return plan + (warm - 1) * (recv_b + send_b)
+
+
+@pytest.mark.parametrize("variant", list(pipeline.PIPELINES))
+def test_pipeline_schedules(variant: str, request: pytest.FixtureRequest) -> None:
+    p, m, v = PIPELINE_RANKS, MICROBATCHES, pipeline.PIPELINES[variant].per_rank
+    ranks = results(programs.pipelines, p, {**SIZES, "layers": 2 * p})
+    found = ranks[0][variant]
+    check_accounting(found, p)
+    assert found["mesh"] == {"pp": p}
+    kind = pipeline.PIPELINES[variant]
+    home = {stage: rank for rank in range(p) for stage in kind.held(rank, p)}
+    name = kind.kind.__name__
+    crossings = [stage for stage in range(p * v - 1) if home[stage] != home[stage + 1]]
+    assert (
+        len(crossings)
+        == {"gpipe": p - 1, "1f1b": p - 1, "interleaved": 2 * p - 1, "zero_bubble": 2 * p - 2}[variant]
+    )
+    for rank in range(p):
+        mine = bill(found, rank)
+        # Every boundary that this rank is at is crossed once a micro-batch, each way.
+        expected = Counter[Row]()
+        for stage in crossings:
+            for end, one, other in ((stage, "send", "recv"), (stage + 1, "recv", "send")):
+                if home[end] == rank:
+                    expected[message(one, "forward", end, name)] += m
+                    expected[message(other, "backward", end, name)] += m
+        assert Counter(row(c) for c in mine) == expected
+        if v == 1:
+            plan = (gpipe_plan if variant == "gpipe" else one_f_one_b_plan)(rank, p, m)
+            assert [(c["op"], c["phase"]) for c in mine] == plan
+        else:
+            words = {"F": "forward", "B": "backward"}
+            planned = [
+                (action[:4].lower(), words[action[-1]], f"stage{stage}")
+                for action, stage in ranks[rank][variant]["planned"]
+                if action.startswith(("SEND", "RECV"))
+            ]
+            assert [(c["op"], c["phase"], c["module"]) for c in mine] == planned
+        for c in mine:
+            stage = int(c["module"].removeprefix("stage"))
+            onwards = (c["op"] == "send") == (c["phase"] == "forward")
+            assert c["root"] == home[stage + 1 if onwards else stage - 1]
+            last = home[p * v - 1] == rank
+            assert c["source"] == line_of(pipeline, "schedule.step(*inputs", nth=0 if last else 1)
+            assert c["parameter"] is None
+    bubble = {
+        "gpipe": (p - 1) / (m + p - 1),
+        "1f1b": (p - 1) / (m + p - 1),
+        "interleaved": (p - 1) / (v * m + p - 1),
+        "zero_bubble": (p - 1) / (6 * m + p - 1),
+    }
+    assert found["ideal"] == pytest.approx(bubble[variant])
+    if variant == "1f1b":
+        assert found["last_forwards"] == list(range(1, m + 1)), "torch numbers from 0 now: see actions_of"
+    losses = ranks[home[p * v - 1]][variant]["losses"]
+    alone = replace(programs.options({**SIZES, "layers": 2 * p}), sequences=m)
+    assert losses == pytest.approx(programs.one_device(alone, 1), rel=1e-4)
+    covered(request.config, "pipeline", variant)
+
+
+def test_the_bubble_that_is_measured_is_the_one_the_schedule_has() -> None:
+    ranks = 4
+    found = results(programs.sleeping_pipeline, ranks)[0]
+    assert found["ideal"] == pytest.approx((ranks - 1) / (2 * ranks - 1))
+    for share in found["measured"]:
+        # Stages that sleep need no core, so a busy machine adds to the wait and takes nothing away.
+        assert found["ideal"] - 0.1 < share < 1
