@@ -37,9 +37,13 @@ class Call:
     """By how much it makes the group's sequence number grow at most; some of gloo's are several to it."""
     unnumbered: bool = False
     """Ranks count it differently: its own number, and the group's from then on, differ between them."""
+    sent_bytes: tuple[int, ...] | None = None
+    """What goes to each rank of the group in an all_to_all, itself included; None where it is not known."""
 
     def wire_bytes(self, group_size: int, group_rank: int) -> int | None:
         """Return the bytes this rank must send for the algorithm assumed."""
+        if self.sent_bytes is not None and 0 <= group_rank < len(self.sent_bytes):
+            return sum(self.sent_bytes) - self.sent_bytes[group_rank]
         return wire_bytes(self.op, self.message_bytes, group_size, is_root=self.root == group_rank)
 
 
@@ -85,6 +89,17 @@ Decoder: TypeAlias = Callable[[dict[str, Any]], tuple[Call, ...]]
 """Arguments by name -> the collectives the operator issues, in order: one, but for batches."""
 
 
+def _sent_bytes(tensors: Tensors, rows: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return the bytes for each rank: of `rows` of the one tensor, or of a list with a tensor for each."""
+    if len(tensors) != 1:
+        return tuple(tensor_bytes((tensor,)) for tensor in tensors)
+    (whole,) = tensors
+    if not rows or whole.dim() == 0:
+        return None
+    row_bytes = tensor_bytes((whole,)) // max(whole.shape[0], 1)
+    return tuple(int(count) * row_bytes for count in rows)
+
+
 def _once(_ranks: int, _tensors: int) -> int:
     return 1
 
@@ -114,12 +129,14 @@ def decoder(
     root: str | None = None,
     blocking: bool = False,
     counted: Callable[[int, int], int] = _once,
+    splits: str | None = None,
 ) -> Decoder:
     """Make a decoder from argument names.
 
     `inputs` names the argument this rank contributes, `size_of` the one whose bytes are the message;
     `times_group` multiplies by the group size where the message is the whole and the argument a part.
     `counted` tells the growth of the group's sequence number from the group's size and the tensors sent.
+    `splits` names the argument with the rows that go to each rank, an empty one where all get as many.
     """
 
     def decode(arguments: dict[str, Any]) -> tuple[Call, ...]:
@@ -137,6 +154,7 @@ def decoder(
             blocking=blocking,
             counted=counted(found.size(), len(sized)),
             unnumbered=counted is both_ways,
+            sent_bytes=_sent_bytes(sized, arguments.get(splits)) if splits else None,
         )
         return (call,)
 

@@ -40,8 +40,10 @@ _NATIVE: Final[dict[str, Decoder]] = {
     ),
     "broadcast_": decoder("broadcast", inputs="tensors", size_of="tensors", root="root_rank"),
     "reduce_": decoder("reduce", inputs="tensors", size_of="tensors", root="root_rank"),
-    "alltoall_": decoder("all_to_all", inputs="input_tensors", size_of="input_tensors"),
-    "alltoall_base_": decoder("all_to_all", inputs="input", size_of="input"),
+    "alltoall_": decoder(
+        "all_to_all", inputs="input_tensors", size_of="input_tensors", splits="input_tensors"
+    ),
+    "alltoall_base_": decoder("all_to_all", inputs="input", size_of="input", splits="input_split_sizes"),
     # Only the root holds the whole, so the whole is counted from the part that every rank holds.
     "gather_": decoder(
         "gather", inputs="input_tensors", size_of="input_tensors", times_group=True, root="root_rank"
@@ -76,7 +78,9 @@ _FUNCTIONAL: Final[dict[str, Decoder]] = {
     "reduce_scatter_tensor_coalesced": decoder(
         "reduce_scatter", inputs="inputs", size_of="inputs", group=_BY_NAME, counted=each_tensor
     ),
-    "all_to_all_single": decoder("all_to_all", inputs="input", size_of="input", group=_BY_NAME),
+    "all_to_all_single": decoder(
+        "all_to_all", inputs="input", size_of="input", group=_BY_NAME, splits="input_split_sizes"
+    ),
     "broadcast": decoder("broadcast", inputs="input", size_of="input", group=_BY_NAME, root="src"),
     "broadcast_": decoder("broadcast", inputs="input", size_of="input", group=_BY_NAME, root="src"),
     "isend": decoder("send", inputs="tensor", size_of="tensor", group=_BY_NAME, root="dst"),
