@@ -168,3 +168,65 @@ def sleeping_pipeline(_: dict[str, int]) -> dict[str, Any]:
         "ideal": ideal_bubble(actions_of(schedule)),
         "measured": [measured[rank] for rank in range(ranks)],
     }
+
+
+def experts(sizes: dict[str, int]) -> dict[str, Any]:
+    """Both routers; with how many tokens this rank had for each expert, layer by layer, in the last step."""
+    from shardtoll.samples.strategies import expert_parallel as sample
+
+    sent: list[list[int]] = []
+
+    def count(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        with torch.no_grad():
+            scores = module.router(inputs[0].flatten(0, 1))
+            scores[:, 0] += module.bias
+            sent.append(scores.argmax(-1).bincount(minlength=scores.shape[1]).tolist())
+
+    found = {}
+    for name, build in sample.VARIANTS.items():
+
+        def watched(chosen: common.Options, device: torch.device, build: common.Build = build) -> common.Job:
+            job = build(chosen, device)
+            for module in job.model.modules():
+                if isinstance(module, sample.Experts):
+                    module.register_forward_pre_hook(count)
+            return job
+
+        found[name] = {**train(watched, options(sizes)), "sent": sent[-sizes["layers"] :]}
+    return found
+
+
+def contexts(sizes: dict[str, int]) -> dict[str, Any]:
+    """What runs on the CPU; what torch says to the rest; and the collectives of torch's own ring."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    from shardtoll.profiler import audit
+    from shardtoll.samples.strategies import context_parallel as sample
+
+    found = {name: train(sample.VARIANTS[name], options(sizes)) for name in ("ulysses", "gather")}
+    try:
+        sample.ring(options(sizes), CPU).step(0)
+        found["refused"] = {"text": ""}
+    except NotImplementedError as error:
+        found["refused"] = {"text": str(error)}
+    # torch's ring itself, below the dispatch that the CPU's kernel is missing in.
+    torch.manual_seed(0)
+    whole = [torch.randn(2, 4, 8 * dist.get_world_size(), 8) for _ in range(3)]
+    query, key, value = (x.chunk(dist.get_world_size(), dim=2)[dist.get_rank()] for x in whole)
+    right = nn.functional.scaled_dot_product_attention(*whole).chunk(dist.get_world_size(), dim=2)
+    _attention._cp_options.enable_load_balance = False
+    for method in ("allgather", "alltoall"):
+        _attention.set_rotate_method(method)
+        with audit() as session, session.step():
+            out, _ = _attention._templated_ring_attention(
+                dist.group.WORLD,
+                2,
+                torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+                query,
+                key,
+                value,
+            )
+        assert torch.allclose(out, right[dist.get_rank()], atol=1e-5)
+        tables = {} if session.ledger is None else session.ledger.tables
+        found[method] = {name: table.to_pylist() for name, table in tables.items()}
+    return found
