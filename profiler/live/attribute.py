@@ -36,6 +36,13 @@ def _placement(placement: Any) -> str:
     return text.replace("dim=", "")
 
 
+def _listed(names: list[str]) -> str | None:
+    """Return a few names, or the first of many and their number; None for no name."""
+    if len(names) <= _MANY:
+        return ", ".join(names) or None
+    return f"{names[0]}, ... ({len(names)} parameters)"
+
+
 class Specs:
     """The input specs of the DTensor operator now being run, matmul-like ones only.
 
@@ -62,12 +69,6 @@ class Specs:
             schema = getattr(sharding, "redistribute_schema", None)
             return [spec for spec in getattr(schema, "args_schema", ()) if hasattr(spec, "placements")]
         return self._specs if pending is func else []
-
-
-def _listed(names: list[str]) -> str | None:
-    if len(names) <= _MANY:
-        return ", ".join(names) or None
-    return f"{names[0]}, ... ({len(names)} parameters)"
 
 
 def replicated_dims(specs: list[Any]) -> str | None:
@@ -119,9 +120,18 @@ class Attribution:
         """The sequence number that the next autograd node had when last looked at."""
         return self._next_node
 
+    def _before(self, fsdp_group: Any) -> str:
+        """Return what our names have before FSDP2's, which begin at the outermost module it was given."""
+        theirs = clean(getattr(fsdp_group, "_module_fqn", None) or "")
+        modules = getattr(fsdp_group, "modules", ())
+        ours = (self._names.module(modules[0]) if modules else None) or ""
+        if not ours.endswith(theirs):
+            return ""
+        return ours.removesuffix(theirs) if theirs else f"{ours}." if ours else ""
+
     def _module(self, cause: Cause, frame: FrameType) -> str | None:
         if cause.module_name is not None:
-            return clean(cause.module_name)
+            return (self._before(cause.fsdp_group) + clean(cause.module_name)).rstrip(".")
         if cause.fsdp1_handle is not None:
             return self._names.module(cause.fsdp1_handle._fully_sharded_module)
         if cause.graph is not None:
@@ -217,10 +227,11 @@ class Attribution:
 
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
         if cause.parameter_name is not None:
-            return clean(cause.parameter_name)
+            return self._before(cause.fsdp_group) + clean(cause.parameter_name)
         if cause.fsdp_group is not None:
             known = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
-            return _listed([clean(name) for name in known if name])
+            before = self._before(cause.fsdp_group)
+            return _listed([before + clean(name) for name in known if name])
         if cause.fsdp1_handle is not None:
             unit = self._names.module(cause.fsdp1_handle._fully_sharded_module)
             names: tuple[str, ...] = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
@@ -228,10 +239,6 @@ class Attribution:
         if phase in ("optimizer", "other") and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True
-        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs[:1]
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                name = self._names.at_address(tensor)
-                if name is not None:
-                    return name
-        return None
+        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs
+        found = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return _listed(list(dict.fromkeys(name for name in found if name is not None)))

@@ -22,10 +22,8 @@ _ACTIONS: Final = {
     "RECV_F": ("forward", "recv_forward"),
     "SEND_B": ("backward", "send_backward"),
     "RECV_B": ("backward", "recv_backward"),
-    "UNSHARD": (None, "unshard"),
-    "REDUCE_GRAD": ("backward", "reduce_grad"),
 }
-"""Actions of a schedule that communicate -> their phase, where it is one, and what to call them."""
+"""Actions of a schedule that send or receive -> their phase, and what to call them."""
 
 
 def batch_p2p(frame: FrameType, cause: Cause) -> None:
@@ -46,10 +44,8 @@ def perform_action(frame: FrameType, cause: Cause) -> None:
         return
     found = frame.f_locals
     name = getattr(found.get("comp_type"), "name", "")
-    phase, api = _ACTIONS.get(name, (None, None))
-    if api is not None:
-        cause.phase = cause.phase or phase
-        cause.api = api if cause.api is None or name.startswith(("SEND", "RECV")) else cause.api
+    if name in _ACTIONS:
+        cause.phase, cause.api = _ACTIONS[name]
     _take_module(found.get("stage"), cause)
 
 
@@ -58,7 +54,8 @@ def step(frame: FrameType, cause: Cause) -> None:
     if cause.settled:
         return
     schedule = frame.f_locals.get("self")
-    if cause.api is not None:
+    # What else runs here, as FSDP2's reductions, has a name of its own.
+    if cause.api is not None and cause.issuer in _KINDS:
         cause.api = f"{type(schedule).__name__}.{cause.api}"
     _take_module(getattr(schedule, "_stage", None), cause)
 
