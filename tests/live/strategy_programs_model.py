@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,11 @@ def train(build: common.Build, chosen: common.Options) -> dict[str, Any]:
         found["steps"] = tables["steps"]
         found["all_collectives"] = [
             {key: c[key] for key in ("step", "rank", "exposed_ns")} for c in tables["collectives"]
+        ]
+        found["computes"] = [
+            {key: c[key] for key in ("rank", "op", "module", "phase")}
+            for c in tables["computes"]
+            if c["step"] == last
         ]
         found["counts"] = tables["counts"]
         found["notices"] = [notice["text"] for notice in tables["notices"]]
@@ -229,4 +235,79 @@ def contexts(sizes: dict[str, int]) -> dict[str, Any]:
         assert torch.allclose(out, right[dist.get_rank()], atol=1e-5)
         tables = {} if session.ledger is None else session.ledger.tables
         found[method] = {name: table.to_pylist() for name, table in tables.items()}
+    return found
+
+
+def compiled(sizes: dict[str, int]) -> dict[str, Any]:
+    """Both variants; with how many graphs there were after each step."""
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    from shardtoll.samples.strategies import compiled as sample
+
+    found = {}
+    for name, build in sample.VARIANTS.items():
+        graphs: list[int] = []
+        torch._dynamo.reset()
+        watched = _counting(build, lambda seen=graphs: seen.append(counters["stats"]["unique_graphs"]))
+        found[name] = {**train(watched, options(sizes)), "graphs": graphs}
+    return found
+
+
+def _counting(build: common.Build, after_step: Callable[[], None]) -> common.Build:
+    """The same job; what it compiles again after its first step is an error."""
+    import torch._dynamo
+
+    def watched(chosen: common.Options, device: torch.device) -> common.Job:
+        job = build(chosen, device)
+
+        def step(number: int) -> torch.Tensor:
+            with torch._dynamo.config.patch(error_on_recompile=number > 0):
+                loss = job.step(number)
+            after_step()
+            return loss
+
+        return replace(job, step=step)
+
+    return watched
+
+
+def by_hand(sizes: dict[str, int]) -> dict[str, Any]:
+    """Every exchange of gradients; a batch of functional messages; what symmetric memory says on the CPU."""
+    import torch.distributed._symmetric_memory
+
+    from shardtoll.profiler import audit
+    from shardtoll.samples.strategies import point_to_point as sample
+
+    found = {name: train(build, options(sizes)) for name, build in sample.VARIANTS.items()}
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(1, ranks)))
+    with audit() as session, session.step():
+        if rank > 0:
+            # Peers are ranks of the group, not of the job.
+            inside, others = rank - 1, ranks - 1
+            got = torch.zeros(6)
+            batch = torch.ops._c10d_functional.batch_p2p_ops(
+                ["isend", "irecv"],
+                [(inside + 1) % others, (inside - 1) % others],
+                [0, 0],
+                [torch.full((6,), float(rank)), got],
+                group.group_name,
+            )
+            for tensor in batch:
+                torch.ops._c10d_functional.wait_tensor(tensor)
+            assert got[0] == (inside - 1) % others + 1
+    tables = {} if session.ledger is None else session.ledger.tables
+    found["batch"] = {name: table.to_pylist() for name, table in tables.items()}
+    name = dist.group.WORLD.group_name
+    refused = []
+    for call in (
+        lambda: torch.ops.symm_mem.one_shot_all_reduce(torch.ones(4), "sum", name),
+        lambda: torch.ops.symm_mem.fused_all_gather_matmul(torch.ones(4, 4), [torch.ones(4, 4)], 0, name),
+    ):
+        try:
+            call()
+        except NotImplementedError as error:
+            refused.append(str(error).splitlines()[0])
+    found["refused"] = {"lines": refused}
     return found

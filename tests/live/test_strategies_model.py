@@ -18,10 +18,13 @@ import pytest
 from shardtoll.ledger.volume import wire_bytes
 from shardtoll.samples.strategies import (
     common,
+    compiled,
     context_parallel,
     expert_parallel,
     pipeline,
+    point_to_point,
     tensor_parallel,
+    three_d,
     transformer,
     two_d,
 )
@@ -517,3 +520,199 @@ def test_expert_parallel(variant: str, request: pytest.FixtureRequest) -> None:
     busiest = max(received) * world * S.layers / sum(received)
     assert (busiest > 2) == (variant == "skewed")
     covered(request.config, "expert_parallel", variant)
+
+
+# -- three dimensions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", list(three_d.VARIANTS))
+def test_pipeline_of_fsdp2_across_tensor_parallel(variant: str, request: pytest.FixtureRequest) -> None:
+    world, stages, m = 8, 2, SEQUENCES
+    ranks = results(programs.run, world, sample="three_d", variants=list(three_d.VARIANTS))
+    found = ranks[0][variant]
+    check_accounting(found, world)
+    assert found["mesh"] == {"pp": 2, "dp": 2, "tp": 2}
+    schedule = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}[variant]
+    plan_of = {"gpipe": gpipe_plan, "1f1b": one_f_one_b_plan}[variant]
+    norms = 2 * S.dim
+    block = FLOAT * ((S.block_elements - norms) // three_d.TENSOR_RANKS + norms)
+    rest = [FLOAT * S.vocab * S.dim, FLOAT * (S.vocab * S.dim + S.dim)]
+    for rank in range(world):
+        place, tensor = rank // 4, rank % 2
+        mine = {dim: [c for c in bill(found, rank) if c["mesh_dim"] == dim] for dim in ("pp", "dp", "tp")}
+        assert sum(map(len, mine.values())) == len(bill(found, rank))
+        # The stage holds one of the two layers, and every micro-batch is one sequence.
+        name = f"stage{place}.blocks.{place}"
+        forward = [(f"{name}.attention.wo", "RowwiseParallel"), (f"{name}.ffn.down", "RowwiseParallel")]
+        backward = [(f"{name}.ffn.up", "ColwiseParallel"), (f"{name}.attention", "PrepareModuleInput")]
+        for phase, expected in (("forward", forward), ("backward", backward)):
+            told = [row(c) for c in mine["tp"] if c["phase"] == phase]
+            assert told == m * [reduced(phase, module, cause, ONE_SEQUENCE) for module, cause in expected]
+        assert [row(c) for c in mine["pp"]] == [
+            message(kind, phase, place, schedule) for kind, phase in plan_of(place, stages, m)
+        ]
+        assert {c["root"] for c in mine["pp"]} == {(rank + 4) % world}
+        both = ((f"stage{place}", rest[place]), (name, block))
+        assert Counter(row(c) for c in mine["dp"]) == Counter(
+            fsdp_row(phase, op, size, module)
+            for module, size in both
+            for phase, op in (("forward", "all_gather"), ("backward", "reduce_scatter"))
+        )
+        groups = {dim: {tuple(found["groups"][c["group"]]) for c in mine[dim]} for dim in mine}
+        assert groups == {
+            "pp": {(rank % 4, rank % 4 + 4)},
+            "dp": {(4 * place + tensor, 4 * place + 2 + tensor)},
+            "tp": {(rank - tensor, rank - tensor + 1)},
+        }
+        assert {c["parameter"] for c in mine["dp"]} == {
+            f"{name}.attention_norm.weight, ... (8 parameters)",
+            "stage0.embed.weight" if place == 0 else "stage1.norm.weight, stage1.head.weight",
+        }
+    losses = [sum(pair) / 2 for pair in zip(*(ranks[r][variant]["losses"] for r in (4, 6)), strict=True)]
+    assert losses == pytest.approx(programs.one_device(programs.options(SIZES), 2), rel=1e-4)
+    covered(request.config, "three_d", variant)
+
+
+# -- torch.compile -----------------------------------------------------------------------------------
+
+COMPILED_LIMIT = "torch 2.13: inside a graph the compiled module and its forward; style and line are gone"
+UNASKED_LIMIT = "torch 2.13: inside a graph unknown, said to be explicit"
+
+
+@pytest.mark.parametrize("variant", list(compiled.VARIANTS))
+def test_compiled_blocks(variant: str, request: pytest.FixtureRequest) -> None:
+    world = 2
+    ranks = results(programs.compiled, world)
+    found = ranks[0][variant]
+    check_accounting(found, world)
+    dim = {"tensor": "tp", "fsdp2": "dp"}[variant]
+    assert found["mesh"] == {dim: world}
+    for rank in range(world):
+        mine = bill(found, rank)
+        if variant == "tensor":
+            cause = ("torch.compile", None, None, False)
+            assert [row(c) for c in mine] == [
+                (phase, "all_reduce", ACTIVATIONS, "tp", layer, *cause)
+                for phase in ("forward", "backward")
+                for layer in layers(backward=phase == "backward")
+                for _ in range(2)
+            ]
+            begins = line_of(transformer, "def forward", nth=2).split(":")[1].split()[0]
+            for c in mine:
+                assert c["source"].startswith("samples/strategies/transformer.py:")
+                assert c["source"].endswith("(forward)")
+                assert 0 <= int(c["source"].split(":")[1].split()[0]) - int(begins) <= 4
+        else:
+            block, rest = FLOAT * S.block_elements, FLOAT * S.rest_elements
+            gathers = [fsdp_row("forward", "all_gather", rest, "")]
+            gathers += [fsdp_row("forward", "all_gather", block, layer) for layer in layers()]
+            gathers += [fsdp_row("backward", "all_gather", block, layer) for layer in layers(backward=True)]
+            assert [row(c) for c in mine if c["op"] == "all_gather"] == gathers
+            scatters = [fsdp_row("backward", "reduce_scatter", block, n) for n in layers(backward=True)]
+            scatters += [fsdp_row("backward", "reduce_scatter", rest, "")]
+            assert [row(c) for c in mine if c["op"] == "reduce_scatter"] == scatters
+            assert len(mine) == len(gathers) + len(scatters)
+        # Left compiled: one graph from the first step on, and no module inside a block was called.
+        assert ranks[rank][variant]["graphs"][0] > 0
+        assert len(set(ranks[rank][variant]["graphs"])) == 1
+        modules = {c["module"] for c in found["computes"] if c["rank"] == rank}
+        assert modules == {*layers(), "head"}
+    shares = world if variant == "fsdp2" else 1
+    losses = [sum(each) / world for each in zip(*(r[variant]["losses"] for r in ranks), strict=True)]
+    assert losses == pytest.approx(programs.one_device(programs.options(SIZES), shares), rel=1e-4)
+    limits = {"cause": COMPILED_LIMIT, "implicit flag": UNASKED_LIMIT} if variant == "tensor" else {}
+    covered(request.config, "compiled", variant, {"compile": "yes", **limits})
+
+
+# -- exchanges by hand -------------------------------------------------------------------------------
+
+
+def shapes() -> dict[str, int]:
+    """Bytes of each parameter, in the model's order."""
+    model = transformer.Transformer(S)
+    return {name: FLOAT * parameter.numel() for name, parameter in model.named_parameters()}
+
+
+def by_hand_rows(variant: str, rank: int, world: int) -> list[tuple[Any, ...]]:
+    """Op, bytes, cause, module, parameter and peer of each record."""
+    sizes = shapes()
+    whole = sum(sizes.values())
+    padded = whole + -whole % (FLOAT * world)
+    many = f"{next(iter(sizes))}, ... ({len(sizes)} parameters)"
+    after, before = (rank + 1) % world, (rank - 1) % world
+    if variant == "one_by_one":
+        return [
+            ("all_reduce", size, "all_reduce", name.rpartition(".")[0], name, None)
+            for name, size in sizes.items()
+        ]
+    if variant == "coalesced":
+        return [("all_reduce", whole, "_coalescing_manager", None, many, None)]
+    if variant == "functional":
+        return [("all_reduce", whole, "funcol.all_reduce_coalesced", None, many, None)]
+    if variant == "sharded":
+        reduce, gather = point_to_point.reduce_scatter.__name__, point_to_point.all_gather.__name__
+        return [
+            ("reduce_scatter", padded, f"funcol.{reduce}", None, None, None),
+            ("all_gather", padded, f"funcol.{gather}", None, None, None),
+        ]
+    if variant == "ring":
+        part = padded // world
+        turn = [
+            ("send", part, "batch_isend_irecv", None, None, after),
+            ("recv", part, "batch_isend_irecv", None, None, before),
+        ]
+        return 2 * (world - 1) * turn
+    turn = [("send", padded, "send", None, None, after), ("recv", padded, "recv", None, None, before)]
+    return turn if rank % 2 == 0 else turn[::-1]
+
+
+@pytest.mark.parametrize("variant", list(point_to_point.VARIANTS))
+def test_exchanges_by_hand(variant: str, request: pytest.FixtureRequest) -> None:
+    world = 3
+    ranks = results(programs.by_hand, world)
+    found = ranks[0][variant]
+    check_accounting(found, world)
+    for rank in range(world):
+        mine = bill(found, rank)
+        told = [
+            (c["op"], c["message_bytes"], c["caused_by_op"], c["module"], c["parameter"], c["root"])
+            for c in mine
+        ]
+        assert told == by_hand_rows(variant, rank, world)
+        assert {(c["phase"], c["implicit"], c["mesh_dim"]) for c in mine} == {("other", False, None)}
+        function = "functional_collective" if variant == "functional" else variant
+        assert all(c["source"].endswith(f"({function})") for c in mine)
+        if variant == "ring":
+            sent = sum(c["wire_bytes"] for c in mine)
+            assert sent == wire_bytes("all_reduce", world * mine[0]["message_bytes"], world)
+    if variant != "neighbours":
+        losses = [sum(each) / world for each in zip(*(r[variant]["losses"] for r in ranks), strict=True)]
+        assert losses == pytest.approx(programs.one_device(programs.options(SIZES), world), rel=1e-4)
+    covered(request.config, "point_to_point", variant)
+
+
+def test_a_batch_of_functional_messages_is_counted_one_by_one(request: pytest.FixtureRequest) -> None:
+    world = 3
+    batch = results(programs.by_hand, world)[0]["batch"]
+    for rank in range(world):
+        told = [
+            (c["op"], c["message_bytes"], c["root"], c["seq"], c["group_size"])
+            for c in batch["collectives"]
+            if c["rank"] == rank
+        ]
+        other = 3 - rank
+        expected = [("send", 24, other, 1, 2), ("recv", 24, other, 2, 2)]
+        assert told == (expected if rank else [])
+    for count in batch["counts"]:
+        assert count["issued"] == count["recorded"]
+    covered(request.config, "point_to_point", "batch_p2p_ops in a sub-group")
+
+
+def test_symmetric_memory_runs_on_cuda_only(request: pytest.FixtureRequest) -> None:
+    for rank in results(programs.by_hand, 3):
+        one_shot, fused = rank["refused"]["lines"]
+        assert "Could not run 'symm_mem::one_shot_all_reduce'" in one_shot
+        assert "Could not run 'symm_mem::fused_all_gather_matmul'" in fused
+    limit = "torch 2.13 runs it on CUDA only; decoded, not counted by the group"
+    cells = dict.fromkeys(("counted", "bytes exact", "cause", "phase", "implicit flag"), limit)
+    covered(request.config, "point_to_point", "symmetric memory", cells)
