@@ -75,10 +75,11 @@ def one_device(chosen: common.Options, shares: int) -> list[float]:
 
 
 def tensor_parallel(sizes: dict[str, int]) -> dict[str, Any]:
-    """Every plan, and what torch's own CommDebugMode counts in a step of it."""
+    """Every plan, and what torch's own CommDebugMode counts in a step of it; on four ranks 2-D too."""
     from torch.distributed.tensor.debug import CommDebugMode
 
     from shardtoll.samples.strategies import tensor_parallel as sample
+    from shardtoll.samples.strategies import two_d
 
     found = run(sizes, "tensor_parallel", list(sample.VARIANTS))
     for variant, build in sample.VARIANTS.items():
@@ -89,6 +90,8 @@ def tensor_parallel(sizes: dict[str, int]) -> dict[str, Any]:
         found[variant]["torch_counts"] = {
             str(op).rpartition(".")[2]: count for op, count in counter.get_comm_counts().items() if count
         }
+    if dist.get_world_size() == 4:
+        found["two_d"] = run(sizes, "two_d", list(two_d.VARIANTS))
     return found
 
 
@@ -98,7 +101,7 @@ def pipelines(sizes: dict[str, int]) -> dict[str, Any]:
     from shardtoll.samples.strategies.bubble import actions_of, ideal_bubble
 
     chosen = replace(options(sizes), sequences=2 * dist.get_world_size())
-    found = {}
+    found = {"sleeping": sleeping_pipeline()}
     for name, kind in pipeline.PIPELINES.items():
         schedule: Any = kind.make(chosen, CPU)[1]
         found[name] = {
@@ -143,7 +146,7 @@ class _Sleeper(nn.Module):
         return _Sleep.apply(x * self.scale, 0.02)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def sleeping_pipeline(_: dict[str, int]) -> dict[str, Any]:
+def sleeping_pipeline() -> dict[str, Any]:
     """GPipe of stages that only sleep: the bubble at best, and what was measured of it on each rank."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 

@@ -244,7 +244,7 @@ def fsdp_row(phase: str, op: str, size: int, module: str) -> Row:
 @pytest.mark.parametrize("variant", list(two_d.VARIANTS))
 def test_fsdp2_across_tensor_parallel(variant: str, request: pytest.FixtureRequest) -> None:
     world, tensor_ranks = 4, two_d.TENSOR_RANKS
-    ranks = results(programs.run, world, sample="two_d", variants=list(two_d.VARIANTS))
+    ranks = [both["two_d"] for both in results(programs.tensor_parallel, world)]
     found = ranks[0][variant]
     check_accounting(found, world)
     assert found["mesh"] == {"dp": 2, "tp": 2}
@@ -384,8 +384,8 @@ def test_pipeline_schedules(variant: str, request: pytest.FixtureRequest) -> Non
 
 
 def test_the_bubble_that_is_measured_is_the_one_the_schedule_has() -> None:
-    ranks = 4
-    found = results(programs.sleeping_pipeline, ranks)[0]
+    ranks = PIPELINE_RANKS
+    found = results(programs.pipelines, ranks, {**SIZES, "layers": 2 * ranks})[0]["sleeping"]
     assert found["ideal"] == pytest.approx((ranks - 1) / (2 * ranks - 1))
     for share in found["measured"]:
         # Stages that sleep need no core, so a busy machine adds to the wait and takes nothing away.
