@@ -18,8 +18,8 @@ their input and do not know it: three all_reduces where one would do.
 prepared: `PrepareModuleInput` on the attention makes its input a DTensor once. The three gradients add up
 while they are still partial, and are reduced together: a third of the bytes of attention's backward.
 sequence: `SequenceParallel` norms work on a part of each sequence, so activations are gathered before and
-scattered after the matrices: the same bytes as `prepared`, less memory. The norms' gradients stay partial, and
-the optimizer, which cannot take that, has DTensor reduce them: implicit, tiny, one for each norm (AdamW: three).
+scattered after the matrices: the same bytes as `prepared`, less memory. The norms' gradients stay partial;
+the optimizer cannot take that and has DTensor reduce them: implicit, tiny, one for each norm (AdamW: three).
 loss: the logits stay sharded by vocabulary (`loss_parallel`); three small reductions replace their gather.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.tensor_parallel --variant sequence

@@ -9,8 +9,8 @@ holds over `dp`. With t ranks along `tp`, and a block of E elements of which N a
            which is kept, and one reduce_scatter, each of 4 x rest bytes
 
 Tensor parallelism divides the bytes of `dp` by t, all but those of the norms, which every `tp` rank holds
-whole and gathers for itself. In `sequence` the norms' gradients are partial along `tp`; here no optimizer stumbles
-over them, because FSDP2 reduces each before it scatters: 2 L + 1 small all_reduces in backward.
+whole and gathers for itself. In `sequence` the norms' gradients are partial along `tp`; here no optimizer
+stumbles over them, because FSDP2 reduces each before it scatters: 2 L + 1 small all_reduces in backward.
 Where should the ranks go? `tp` stands in the way of the step many times, `dp` can hide behind computing: keep
 `tp` inside a node.
 
