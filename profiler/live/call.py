@@ -115,7 +115,7 @@ def each_tensor(_ranks: int, tensors: int) -> int:
 
 
 def both_ways(ranks: int, _tensors: int) -> int:
-    """Count a call as gloo's monitored barrier counts, which sends between rank 0 and all others, and back."""
+    """Count a call as gloo's monitored barrier counts: rank 0 sends to all others, and they back."""
     return max(2 * (ranks - 1), 1)
 
 
