@@ -2,9 +2,10 @@
 
 Records are the same one only when group, sequence number, op and size agree. A group is its name
 and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
-numbers, or has sends and receives (which take numbers on two ranks only; see `peers`), the order within the
-step stands in for the number, and only where every rank has as many. In traces whose windows differ,
-`align` matches by end time what this leaves open.
+numbers, has sends and receives (which take numbers on two ranks only; see `peers`), or had such before the
+audit began (its ranks' numbers are then a constant apart), the order within the step stands in for the
+number, and only where every rank has as many. In traces whose windows differ, `align` matches by end time
+what this leaves open.
 
 Where no rank knows the size, group, place and op alone must agree: such a match is likely, not certain.
 """
@@ -70,11 +71,38 @@ def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[tu
     return joined["group_id"], [ranks for _, ranks in known]
 
 
-def _slots(rows: pd.DataFrame) -> pd.DataFrame:
+def _shifted(work: pd.DataFrame) -> set[int]:
+    """Return the groups whose ranks tell one and the same story under numbers a constant apart.
+
+    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only: they stay
+    apart for as long as the group lives. One record a rank is no story.
+    """
+    numbered = work.dropna(subset=["seq"])
+    first = numbered.groupby(["group_id", "rank"])["seq"].min()
+    apart = first.groupby(level=0).nunique()
+    found: set[int] = set()
+    for group_id in apart.index[apart > 1]:
+        rows = keep(numbered, numbered["group_id"] == group_id).sort_values("seq", kind="stable")
+        stories = {
+            (
+                tuple(part["seq"] - part["seq"].min()),
+                tuple(part[["step", "op", "message_bytes"]].fillna(-1).itertuples(index=False, name=None)),
+            )
+            for _, part in rows.groupby("rank")
+        }
+        if len(stories) == 1 and len(stories.pop()[0]) > 1:
+            found.add(group_id)
+    return found
+
+
+def _slots(rows: pd.DataFrame, *, live: bool) -> pd.DataFrame:
     """Return the rows whose counterparts on other ranks can be told, each with its slot."""
     peers = rows["op"].isin(PEER_OPS)
     work: pd.DataFrame = keep(rows, rows["group_id"].notna() & ~peers).copy()
     unnumbered = set(work.loc[work["seq"].isna(), "group_id"])
+    if live:
+        # Only there do all ranks number their steps alike, so that places in a step's order agree.
+        unnumbered |= _shifted(work)
     work["by_order"] = work["group_id"].isin(unnumbered | set(rows.loc[peers, "group_id"].dropna()))
     # Outside every step ranks may have begun to record at different moments: order says nothing.
     work = keep(work, ~(work["by_order"] & work["step"].isna())).copy()
@@ -191,7 +219,7 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     seen = set(ledger.run.ranks_seen)
     expected = np.array([len(seen.intersection(ranks)) for ranks in members], dtype=np.int64)
     sizes = np.array([len(ranks) for ranks in members], dtype=np.int64)
-    work = _slots(rows)
+    work = _slots(rows, live=ledger.run.source == "live")
     agrees, suspect = _agreement(work, expected)
     lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
     if ledger.run.source == "trace":

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from shardtoll.profiler.live.decode import Tensors
+from shardtoll.profiler.live.call import Tensors
 from shardtoll.profiler.live.flops import has_flops
 from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
 from shardtoll.profiler.live.groups import Groups
@@ -28,9 +28,19 @@ def placements_text(spec: Any) -> str | None:
 
 
 def _placement(placement: Any) -> str:
+    if getattr(placement, "reduce_op", None) is not None:
+        # Partial's private kinds, as an embedding's, print all that they hold.
+        return f"{type(placement).__name__.lstrip('_')}({placement.reduce_op})"
     text = repr(placement)
     # Shard prints as Shard(dim=0), Partial as Partial(sum): one short form for both.
     return text.replace("dim=", "")
+
+
+def _listed(names: list[str]) -> str | None:
+    """Return a few names, or the first of many and their number; None for no name."""
+    if len(names) <= _MANY:
+        return ", ".join(names) or None
+    return f"{names[0]}, ... ({len(names)} parameters)"
 
 
 class Specs:
@@ -87,6 +97,8 @@ class Attribution:
         self._next_node = torch._C._autograd._get_sequence_nr()
         self._backward_ran = False
         self._gradients_noted = False
+        self._called_at: dict[str, tuple[str | None, bool]] = {}
+        """Module that FSDP gathers -> the line that calls it, and whether that module itself was on it."""
 
     def new_step(self) -> None:
         """Forget what belongs to the last step: nodes, addresses."""
@@ -108,9 +120,24 @@ class Attribution:
         """The sequence number that the next autograd node had when last looked at."""
         return self._next_node
 
+    def _before(self, fsdp_group: Any) -> str:
+        """Return what our names have before FSDP2's, which begin at the outermost module it was given."""
+        theirs = clean(getattr(fsdp_group, "_module_fqn", None) or "")
+        modules = getattr(fsdp_group, "modules", ())
+        ours = (self._names.module(modules[0]) if modules else None) or ""
+        if not ours.endswith(theirs):
+            return ""
+        return ours.removesuffix(theirs) if theirs else f"{ours}." if ours else ""
+
     def _module(self, cause: Cause, frame: FrameType) -> str | None:
         if cause.module_name is not None:
-            return clean(cause.module_name)
+            return (self._before(cause.fsdp_group) + clean(cause.module_name)).rstrip(".")
+        if cause.fsdp1_handle is not None:
+            return self._names.module(cause.fsdp1_handle._fully_sharded_module)
+        if cause.graph is not None:
+            name = self._names.module(cause.graph)
+            if name is not None:
+                return name
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
@@ -154,13 +181,15 @@ class Attribution:
                 variable = getattr(node, "variable", None)
                 parameter = parameter or self._names.parameter(variable)
                 # Nothing in Python asked, and a gradient was just finished: DDP's reducer.
-                api = api if cause.from_python else "DistributedDataParallel.reducer"
+                api = api if cause.issuer else "DistributedDataParallel.reducer"
             elif known is not None:
                 forward_module, forward_source, forward_api = known
                 module = module if module is not None else forward_module
                 source = forward_source or source
                 if api is None or api.startswith(FUNCOL):
                     api = forward_api or api
+        if module is not None and (cause.fsdp_group is not None or cause.fsdp1_handle is not None):
+            source = self._line_of_call(module, source, cause, phase)
         if module is None and parameter is not None and "," not in parameter:
             module = self._names.owner(parameter)
         asked_by = cause.dtensor_op if cause.implicit else api
@@ -176,20 +205,40 @@ class Attribution:
         )
         return place, cause
 
+    def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
+        """Return the line that calls the module FSDP gathers or reduces.
+
+        In backward, and where a module before it prefetches it, the stack shows another module's line.
+        """
+        own = phase == "forward" and cause.module is not None and self._names.module(cause.module) == module
+        known = self._called_at.get(module)
+        if phase == "forward" and (known is None or (own and not known[1])):
+            self._called_at[module] = known = (source, own)
+        return source if known is None else known[0]
+
+    def place_elsewhere(self, frame: FrameType) -> Place:
+        """Return where an operator of another thread than the training's came from.
+
+        Its stack begins with the thread: what started that is not on it, and neither is autograd's state.
+        """
+        cause = self._stack.cause(frame)
+        source = None if cause.source == cause.in_library else cause.source
+        return Place(phase=cause.phase or "other", source=source, caused_by_op=cause.api)
+
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
+        if cause.parameter_name is not None:
+            return self._before(cause.fsdp_group) + clean(cause.parameter_name)
         if cause.fsdp_group is not None:
-            names = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
-            known = [clean(name) for name in names if name]
-            if len(known) <= _MANY:
-                return ", ".join(known) or None
-            return f"{known[0]}, ... ({len(known)} parameters)"
+            known = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
+            before = self._before(cause.fsdp_group)
+            return _listed([before + clean(name) for name in known if name])
+        if cause.fsdp1_handle is not None:
+            unit = self._names.module(cause.fsdp1_handle._fully_sharded_module)
+            names: tuple[str, ...] = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
+            return _listed([clean(f"{unit}.{name}" if unit else name) for name in names])
         if phase in ("optimizer", "other") and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True
-        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs[:1]
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                name = self._names.at_address(tensor)
-                if name is not None:
-                    return name
-        return None
+        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs
+        found = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return _listed(list(dict.fromkeys(name for name in found if name is not None)))

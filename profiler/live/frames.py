@@ -21,6 +21,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
+
+from shardtoll.profiler.live import pipelining
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -53,13 +56,15 @@ class Cause:
     module: nn.Module | None = None
     module_name: str | None = None
     """Name that a wrapper API itself keeps, as FSDP2 does."""
+    graph: nn.Module | None = None
+    """The nearest fx graph being called: a compiler's, unless it has a name in the user's model."""
     root: nn.Module | None = None
     """Outermost module being called."""
     source: str | None = None
     api: str | None = None
     """The API that asked: `FSDP.unshard`, `RowwiseParallel`, `all_reduce`, ..."""
-    from_python: bool = False
-    """A Python function issued the collective; otherwise C++ did, and waits for it unseen."""
+    issuer: str | None = None
+    """The Python function that issued the collective; None where C++ did, and waits for it unseen."""
     from_spec: Any = None
     to_spec: Any = None
     redistributed: torch.Tensor | None = None
@@ -69,8 +74,12 @@ class Cause:
     """The DTensor operator on whose behalf this runs."""
     dtensor_info: Any = None
     """DTensor's own description of the operator it runs."""
+    parameter_name: str | None = None
+    """Name of the one parameter it is for, where a wrapper API itself says so."""
     fsdp_group: Any = None
     """FSDP2's parameter group, where its code is on the stack."""
+    fsdp1_handle: Any = None
+    """FSDP1's handle of a unit's flat parameter, where its code is on the stack."""
     settled: bool = False
     """A module call or the engine was passed: what lies further out did not ask for this operator."""
     in_library: str | None = None
@@ -93,6 +102,29 @@ def _ddp_buffers(_: FrameType, cause: Cause) -> None:
         cause.settled = True
 
 
+def _comm_hook(frame: FrameType, cause: Cause) -> None:
+    # A hook may go on from a thread of gloo's, where no engine is on the stack.
+    cause.phase = cause.phase or "backward"
+    if not cause.settled:
+        _api()(frame, cause)
+        cause.api = f"DistributedDataParallel.{cause.api}"
+
+
+def _zero(_: FrameType, cause: Cause) -> None:
+    _optimizer(_, cause)
+    if not cause.settled:
+        cause.api = "ZeroRedundancyOptimizer"
+
+
+def _saving(name: str) -> Reader:
+    def read(_: FrameType, cause: Cause) -> None:
+        cause.phase = cause.phase or "other"
+        if not cause.settled:
+            cause.api = name
+
+    return read
+
+
 def _recompute(_: FrameType, cause: Cause) -> None:
     if cause.phase is None:
         cause.phase = "recompute"
@@ -105,12 +137,20 @@ def _optimizer(_: FrameType, cause: Cause) -> None:
 
 def _module_call(frame: FrameType, cause: Cause) -> None:
     module = frame.f_locals.get("self")
-    if isinstance(module, nn.Module):
+    if isinstance(module, GraphModule):
+        cause.graph = cause.graph or module
+    elif isinstance(module, nn.Module):
         # A module called below the engine is a recomputed one; the engine's own module comes from autograd.
         if cause.module is None and cause.phase not in ("backward", "optimizer"):
             cause.module = module
         cause.root = module
         cause.settled = True
+
+
+def _compiled(_: FrameType, cause: Cause) -> None:
+    # A graph's operators are called from code that nobody wrote: what asked for them is gone by now.
+    if cause.api is None and not cause.settled:
+        cause.api = "torch.compile"
 
 
 def _redistribute(frame: FrameType, cause: Cause) -> None:
@@ -145,13 +185,33 @@ def _fsdp2(api: str) -> Reader:
     return read
 
 
+def _fsdp1(api: str | None = None) -> Reader:
+    def read(frame: FrameType, cause: Cause) -> None:
+        if cause.settled:
+            return
+        if api is not None or not (cause.api or "").startswith("FSDP1"):
+            cause.api = api or "FSDP1"
+        handle = frame.f_locals.get("handle")
+        if cause.fsdp1_handle is None and hasattr(handle, "flat_param"):
+            cause.fsdp1_handle = handle
+
+    return read
+
+
+def _fsdp2_gradient(frame: FrameType, cause: Cause) -> None:
+    # A gradient that lies partial on another mesh dimension is brought to its parameter's placements first.
+    if not cause.settled and cause.from_spec is not None:
+        cause.parameter_name = getattr(frame.f_locals.get("self"), "_param_fqn", None)
+
+
 def _api(name: str | None = None, *, issues: bool = False) -> Reader:
     """Name the cause; a wrapper further out, as `full_tensor` around `redistribute`, names it better."""
 
     def read(frame: FrameType, cause: Cause) -> None:
-        cause.from_python = cause.from_python or issues
+        code = frame.f_code
+        if issues and cause.issuer is None:
+            cause.issuer = code.co_name
         if not cause.settled:
-            code = frame.f_code
             # co_qualname is there from Python 3.11 on; before, the bare function name has to do.
             qualified = getattr(code, "co_qualname", code.co_name)
             cause.api = name or str(qualified).split(".")[0]
@@ -160,10 +220,13 @@ def _api(name: str | None = None, *, issues: bool = False) -> Reader:
 
 
 _CHECKPOINT = "utils/checkpoint.py"
+_SCHEDULES = "distributed/pipelining/schedules.py"
 _FSDP2_GROUPS = (
     "distributed/fsdp/_fully_shard/_fsdp_param_group.py",
     "distributed/_composable/fsdp/_fsdp_param_group.py",
 )
+
+_COMM_HOOKS: Final = ("default_hooks", "powerSGD_hook", "post_localSGD_hook", "quantization_hooks")
 
 _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("autograd/graph.py", "_engine_run_backward"): _engine,
@@ -175,7 +238,11 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     (_CHECKPOINT, "backward"): _recompute,
     ("nn/modules/module.py", "_call_impl"): _module_call,
     ("nn/utils/clip_grad.py", "*"): _optimizer,
-    ("distributed/optim/zero_redundancy_optimizer.py", "*"): _optimizer,
+    ("distributed/optim/zero_redundancy_optimizer.py", "*"): _zero,
+    ("distributed/checkpoint/state_dict_saver.py", "*"): _saving("checkpoint.save"),
+    ("distributed/checkpoint/state_dict_loader.py", "*"): _saving("checkpoint.load"),
+    ("distributed/checkpoint/state_dict.py", "*"): _saving("checkpoint.state_dict"),
+    **{(f"distributed/algorithms/ddp_comm_hooks/{name}.py", "*"): _comm_hook for name in _COMM_HOOKS},
     ("distributed/tensor/_redistribute.py", "redistribute_local_tensor"): _redistribute,
     ("distributed/tensor/_dispatch.py", "redistribute_local_args"): _redistribute_args,
     ("distributed/tensor/_dispatch.py", "_dispatch_get_local_results_slow_path"): _dispatch,
@@ -190,11 +257,19 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("distributed/tensor/_api.py", "from_local"): _api("DTensor.from_local"),
     ("nn/parallel/distributed.py", "_sync_buffers"): _ddp_buffers,
     ("nn/parallel/distributed.py", "*"): _api("DistributedDataParallel"),
+    ("distributed/fsdp/_fully_shard/_fsdp_param.py", "_get_grad_inner_tensor"): _fsdp2_gradient,
     **{(path, "unshard"): _fsdp2("FSDP.unshard") for path in _FSDP2_GROUPS},
     **{(path, "post_backward"): _fsdp2("FSDP.post_backward") for path in _FSDP2_GROUPS},
     **{(path, "finalize_backward"): _fsdp2("FSDP.finalize_backward") for path in _FSDP2_GROUPS},
-    ("distributed/fsdp/_runtime_utils.py", "*"): _api("FSDP1"),
-    ("distributed/fsdp/_flat_param.py", "*"): _api("FSDP1"),
+    ("_functorch/_aot_autograd/runtime_wrappers.py", "*"): _compiled,
+    (_SCHEDULES, "_batch_p2p"): pipelining.batch_p2p,
+    (_SCHEDULES, "_perform_action"): pipelining.perform_action,
+    (_SCHEDULES, "step"): pipelining.step,
+    ("distributed/pipelining/stage.py", "perform_reduce_grad"): pipelining.reduce_grad,
+    ("distributed/fsdp/_runtime_utils.py", "_unshard"): _fsdp1("FSDP1.unshard"),
+    ("distributed/fsdp/_runtime_utils.py", "_post_backward_hook"): _fsdp1("FSDP1.post_backward"),
+    ("distributed/fsdp/_runtime_utils.py", "*"): _fsdp1(),
+    ("distributed/fsdp/_flat_param.py", "*"): _fsdp1(),
 }
 """(file under torch, function or `*`) -> what it tells."""
 
@@ -205,10 +280,14 @@ _PUBLIC_APIS: Final = ("distributed/distributed_c10d.py", "distributed/_function
 """Functions here are what a user calls; the outermost of them names the cause."""
 
 
+_PUBLIC_IN_ALL_BUT_NAME: Final = ("_coalescing_manager",)
+
+
 def _reader_of(path: str, function: str) -> Reader | None:
     if path.startswith("optim/") and function == "step":
         return _optimizer
-    if path in _PUBLIC_APIS and not function.startswith("_"):
+    public = not function.startswith("_") or function in _PUBLIC_IN_ALL_BUT_NAME
+    if path in _PUBLIC_APIS and public:
         return _api(f"{FUNCOL if 'functional' in path else ''}{function}", issues=True)
     return _READERS.get((path, function)) or _READERS.get((path, "*"))
 
@@ -236,7 +315,7 @@ class Stack:
             known = _Known(
                 code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False
             )
-        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _GENERATED in path:
+        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _is_generated(path):
             known = _Known(code, None, None, False)
         else:
             known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))
@@ -273,6 +352,11 @@ class Stack:
         if cause.source is None:
             cause.source = cause.in_library
         return cause
+
+
+def _is_generated(path: str) -> bool:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return _GENERATED in path or (bool(folder) and path.startswith(str(folder)))
 
 
 def _short(path: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from types import CellType, FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from shardtoll.ledger.record import Group
 
@@ -64,6 +67,27 @@ class Groups:
             if known is not None and known.mesh_dim is None:
                 del self._records[group_name]
 
+    def note_live_meshes(self) -> None:
+        """Learn the meshes that the program holds: pipelines and plain collectives carry none.
+
+        Looks through all objects, some ten ms in a large program: once, before the first step. A mesh that
+        only torch still holds, in its caches, is no more in use. Where two meshes call one group by two
+        names, as the whole world is easily called, it stays without.
+        """
+        if not initialized():
+            return
+        from torch.distributed.device_mesh import DeviceMesh
+
+        named: dict[str, dict[str, int]] = {}
+        for mesh in [found for found in gc.get_objects() if type(found) is DeviceMesh and _is_held(found)]:
+            for name, group_name, size in _dims_of(mesh):
+                named.setdefault(group_name, {})[name] = size
+        for group_name, sizes in named.items():
+            if len(sizes) == 1 and group_name not in self._mesh_dims:
+                ((name, size),) = sizes.items()
+                self._mesh_dims[group_name] = name
+                self.mesh.setdefault(name, size)
+
     def note_tensors(self, tensors: Any) -> None:
         """Learn the meshes of the DTensors among these tensors."""
         for tensor in tensors:
@@ -105,6 +129,27 @@ class Groups:
         """Return every group of this rank: unused ones, and those that are no more but were used."""
         live = [self.record(group) for group in live_groups()]
         return tuple(dict.fromkeys([*live, *self._records.values(), *self._earlier]))
+
+
+def _is_held(mesh: Any) -> bool:
+    """Whether a variable of the program or a module of its model refers to the mesh."""
+    return any(
+        isinstance(holder, (CellType, FrameType, nn.Module))
+        or (isinstance(holder, dict) and ("_parameters" in holder or "__name__" in holder))
+        for holder in gc.get_referrers(mesh)
+    )
+
+
+def _dims_of(mesh: Any) -> list[tuple[str, str, int]]:
+    """Return name, group and size of the named dimensions of a mesh that has groups."""
+    try:
+        return [
+            (name, str(mesh.get_group(dim).group_name), mesh.size(dim))
+            for dim, name in enumerate(mesh.mesh_dim_names or ())
+        ]
+    except (RuntimeError, ValueError, KeyError, IndexError, AttributeError):
+        # A mesh without groups of its own: one of a part of the ranks, or made for planning only.
+        return []
 
 
 def live_groups() -> list[Any]:

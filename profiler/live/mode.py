@@ -21,8 +21,10 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardtoll.profiler.live.decode import Decoder, Tensors, arguments_of, decoder_of, is_wait
+from shardtoll.profiler.live.call import Call, Decoder, Tensors
+from shardtoll.profiler.live.decode import arguments_of, decoder_of, is_wait
 from shardtoll.profiler.live.flops import flops_of, has_flops
+from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
 
 log = logging.getLogger("shardtoll")
@@ -146,23 +148,25 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         recorder = self._recorder
         region = recorder.region
         assert region is not None
-        pending = call = None
+        issued: list[tuple[PendingCollective, Call]] = []
+        begun_ns = entered_ns
         try:
-            call = decoder(arguments_of(func, args, kwargs))
-            pending = recorder.issue(call, sys._getframe(2), entered_ns)
-            pending.issue_ns = self._now_ns()
-            region.capture.append((entered_ns, pending.issue_ns))
+            calls = decoder(arguments_of(func, args, kwargs))
+            issued = [(recorder.issue(call, sys._getframe(2), entered_ns), call) for call in calls]
+            begun_ns = self._now_ns()
+            for pending, _ in issued:
+                pending.issue_ns = begun_ns
+            region.capture.append((entered_ns, begun_ns))
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
         result = func(*args, **kwargs)
-        if pending is None or call is None or self._is_muted():
+        if not issued or self._is_muted():
             return result
         try:
             returned_ns = self._now_ns()
-            recorder.issued(pending, call, result)
-            if call.blocking:
-                index = len(region.collectives) - 1
-                recorder.waited(index, pending.issue_ns, returned_ns)
+            recorder.issued(issued, result)
+            if issued[0][1].blocking:
+                recorder.waited(len(region.collectives) - 1, begun_ns, returned_ns)
             region.capture.append((returned_ns, self._now_ns()))
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)

@@ -37,7 +37,8 @@ class PendingCollective:
     issue_ns: int
     seq: int | None = None
     growth: int = 0
-    """By how much the group's sequence number grew over the call."""
+    """By how much the call made the group's sequence number grow: measured over it, but never more than its
+    operator is known for, lest the collective of somebody else who cut in be taken for accounted for."""
     tickets: list[int] | None = None
     """Fingerprint tickets of its inputs; None where an input has no fingerprint."""
 
@@ -76,6 +77,8 @@ class Region:
     light: bool = False
     """Only collectives are noted: between steps, which may last for as long as a validation run does."""
     collectives: list[PendingCollective] = field(default_factory=list)
+    elsewhere: list[PendingCollective] = field(default_factory=list)
+    """Collectives that other threads issued."""
     computes: list[PendingCompute] = field(default_factory=list)
     operators: list[Interval] = field(default_factory=list)
     """Times in which an operator ran."""
@@ -88,6 +91,7 @@ class Region:
     waits: list[Wait] = field(default_factory=list)
     drains: list[Interval] = field(default_factory=list)
     """Times in which C++ may wait for collectives unseen by Python: DDP's reducer at the end of backward
-    and around its broadcasts. Blocked only while a collective is in flight."""
+    and around its broadcasts; and times spent waiting for a future, whatever it is a future of. Blocked
+    only while a collective is in flight."""
     uncounted: dict[str, int] = field(default_factory=dict)
     """Growth of sequence numbers that was our own or the gradient check's."""

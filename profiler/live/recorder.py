@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from shardtoll.ledger.record import Notice, StepRows
 from shardtoll.profiler.accounting import Interval
 from shardtoll.profiler.live.attribute import Attribution, replicated_dims
+from shardtoll.profiler.live.call import Call, Tensors
 from shardtoll.profiler.live.clock import Clock
-from shardtoll.profiler.live.decode import Call, Tensors
 from shardtoll.profiler.live.fingerprint import Fingerprints
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names
-from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Region, Wait
+from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Place, Region, Wait
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
 from shardtoll.profiler.live.tracing import MOST_OPERATORS, Tracer
@@ -41,6 +41,10 @@ def _shape_text(dtype: torch.dtype, shape: torch.Size) -> str:
 def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
     """Return shapes as `f32[64,32] f32[32,16]`."""
     return " ".join(_shape_text(t.dtype, t.shape) for t in tensors)
+
+
+Issued: TypeAlias = Sequence[tuple[PendingCollective, Call]]
+"""The collectives of one operator, in the order in which it issues them."""
 
 
 class Recorder:
@@ -150,6 +154,16 @@ class Recorder:
         """Note a collective about to be issued, in place and order."""
         assert self.region is not None
         place, cause = self.attribution.place(frame, call.inputs)
+        pending = self._pending(call, place, issue_ns, self._tickets(call.inputs))
+        if torch._C._current_graph_task_id() != -1:
+            self._watch_drain()
+        elif cause.issuer is None:
+            self._issued_by_cpp = True
+        return pending
+
+    def _pending(
+        self, call: Call, place: Place, issue_ns: int, tickets: list[int] | None
+    ) -> PendingCollective:
         group = self.groups.record(call.group)
         size = group.size
         group_rank = group.ranks.index(self.rank) if self.rank in group.ranks else -1
@@ -164,30 +178,52 @@ class Recorder:
             root=None if call.root is None or not 0 <= call.root < size else group.ranks[call.root],
             place=place,
             issue_ns=issue_ns,
-            tickets=self._tickets(call.inputs),
+            tickets=tickets,
         )
-        pending.growth = -(self.groups.sequence_number(call.group) or 0)
-        if torch._C._current_graph_task_id() != -1:
-            self._watch_drain()
-        elif not cause.from_python:
-            self._issued_by_cpp = True
+        pending.seq = self.groups.sequence_number(call.group)
         return pending
 
-    def issued(self, pending: PendingCollective, call: Call, result: Any) -> None:
-        """Note that the collective has been handed over."""
+    def _number(self, calls: Issued) -> None:
+        """Give the collectives of one operator their sequence numbers, unless another one cut in."""
+        first, call = calls[0]
+        before, after = first.seq, self.groups.sequence_number(call.group)
+        grown = 0 if before is None or after is None else after - before
+        counted = sum(call.counted for _, call in calls)
+        # A batch takes a number for each of its calls, or (coalesced) one for all of them, if any.
+        each = len(calls) > 1 and grown >= counted
+        for later, (pending, call) in zip(reversed(range(len(calls))), calls, strict=True):
+            pending.growth = call.counted if each else min(grown, counted) if later == 0 else 0
+            number = after - later if each and after is not None else after
+            pending.seq = number if grown <= counted and not call.unnumbered else None
+
+    def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
+        """Note a collective about to be issued on another thread than the training's."""
+        if self.region is None:
+            return None
+        return self._pending(call, self.attribution.place_elsewhere(frame), self.now_ns(), None)
+
+    def issued_elsewhere(self, calls: Issued) -> None:
+        """Note that another thread has handed its collectives over."""
+        self._number(calls)
+        region = self.region
+        if region is not None:
+            region.elsewhere.extend(pending for pending, _ in calls)
+
+    def issued(self, calls: Issued, result: Any) -> None:
+        """Note that the collectives of one operator have been handed over: one, or a batch."""
         assert self.region is not None
         self._bound_trace(self.region)
-        number = self.groups.sequence_number(call.group)
-        pending.growth = 0 if number is None else pending.growth + number
-        pending.seq = number
+        self._number(calls)
         if self._issued_by_cpp:
             self._issued_by_cpp = False
             self.cpp_since_ns = self.now_ns()
-        index = len(self.region.collectives)
-        self.region.collectives.append(pending)
-        for tensor in result if isinstance(result, (list, tuple)) else (result,):
-            if isinstance(tensor, torch.Tensor):
-                self._results[tensor.data_ptr()] = index
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        for place, (pending, _) in enumerate(calls):
+            index = len(self.region.collectives)
+            self.region.collectives.append(pending)
+            for tensor in results if len(calls) == 1 else results[place : place + 1]:
+                if isinstance(tensor, torch.Tensor):
+                    self._results[tensor.data_ptr()] = index
 
     def cpp_returned(self, at_ns: int) -> None:
         """Note the next operator after C++ issued a collective: up to here C++ may have waited for it."""
@@ -204,6 +240,11 @@ class Recorder:
         """Note that the thread was blocked; `owner` indexes the collective, None where it is not known."""
         if self.region is not None:
             self.region.waits.append(Wait(start_ns, end_ns, owner))
+
+    def waited_for_future(self, start_ns: int, end_ns: int) -> None:
+        """Note that the thread was blocked on a future: on a collective, while one was in flight."""
+        if self.region is not None:
+            self.region.drains.append((start_ns, end_ns))
 
     def computed(
         self,
@@ -243,13 +284,19 @@ class Recorder:
         DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
         queues its own, and the second one only when the first runs, after it: they enclose it.
         """
+        engine = torch.autograd.Variable._execution_engine
+        region = self.region
+        assert region is not None
+        if torch._C._current_autograd_node() is None:
+            # Such a callback runs already, as in DDP's first step with a static graph, which issues and
+            # waits in one: what is queued now runs when that returns.
+            issued_ns = self.now_ns()
+            engine.queue_callback(lambda: region.drains.append((issued_ns, self.now_ns())))
+            return
         task = torch._C._current_graph_task_id()
         if task == self._drained_task:
             return
         self._drained_task = task
-        region = self.region
-        assert region is not None
-        engine = torch.autograd.Variable._execution_engine
 
         def begin() -> None:
             begun_ns = self.now_ns()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shardtoll.ledger.record import Collective, Compute, Count, Step, StepRows
@@ -39,6 +39,7 @@ def make_rows(
 ) -> StepRows:
     """Return the rows of one region. `spans` None: the transport's times could not be had."""
     raw = spans or ()
+    include_elsewhere(region)
     issued = [Issued(c.op, c.group, clock.to_unix(c.issue_ns)) for c in region.collectives]
     joined = [_completed(span, region, index, clock) for index, span in enumerate(join(raw, issued, threads))]
     in_flight = [
@@ -127,6 +128,34 @@ def make_rows(
     )
     counts = _counts(region, rank, sequence_at_end)
     return StepRows(step, tuple(collectives), tuple(computes), counts)
+
+
+def include_elsewhere(region: Region) -> None:
+    """Put what other threads issued among the training thread's collectives, in the order of issue.
+
+    A hook's later collectives continue the first one, which the training thread issued for it: where all of
+    those agree on a line, module or parameter, it is also theirs.
+    """
+    if not region.elsewhere:
+        return
+    own = region.collectives
+    for pending in region.elsewhere:
+        place = pending.place
+        begun = [c.place for c in own if c.place.caused_by_op == place.caused_by_op is not None]
+        place.source = place.source or _agreed(first.source for first in begun)
+        place.module = place.module or _agreed(first.module for first in begun)
+        place.parameter = place.parameter or _agreed(first.parameter for first in begun)
+    merged = sorted([*own, *region.elsewhere], key=lambda c: c.issue_ns)
+    index_of = {id(c): index for index, c in enumerate(merged)}
+    for wait in region.waits:
+        if wait.owner is not None:
+            wait.owner = index_of[id(own[wait.owner])]
+    region.collectives, region.elsewhere = merged, []
+
+
+def _agreed(values: Iterable[str | None]) -> str | None:
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
 
 
 class _Parts:

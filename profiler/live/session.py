@@ -44,8 +44,9 @@ from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names, local_of
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
+from shardtoll.profiler.live.threads import patch_process_group
 from shardtoll.profiler.live.tracing import TRACE_STEPS, Tracer
-from shardtoll.profiler.live.waits import patch_work_wait
+from shardtoll.profiler.live.waits import patch_future_wait, patch_work_wait
 
 log = logging.getLogger("shardtoll")
 
@@ -135,6 +136,7 @@ class Session:
         self._groups = Groups()
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
+        self._groups.note_live_meshes()
         self._device = _device_of(self._model, self._backend)
         self._undo.callback(quiet_kineto())
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
@@ -178,6 +180,9 @@ class Session:
             lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording
         )
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
+        future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
+        self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        self._undo.callback(patch_process_group(recorder, SurveyMode, self._is_recording, self._stop_capture))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))

@@ -1,7 +1,8 @@
 """When the training thread is blocked on a collective it was handed.
 
-`Work.wait` of native collectives is no operator, so no dispatch mode sees it. While a session is open the
-method is replaced by one that notes when it was entered and left; it is put back on exit.
+`Work.wait` of native collectives is no operator, so no dispatch mode sees it, and neither is the wait for the
+future of one. While a session is open the methods are replaced by ones that note when they were entered and
+left; they are put back on exit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 NoteWait = Callable[[int, int], None]
@@ -18,10 +20,18 @@ NoteWait = Callable[[int, int], None]
 
 def patch_work_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
     """Have every `Work.wait` noted; returns what puts the original back."""
-    work = getattr(dist, "Work", None) if dist.is_available() else None
-    if work is None:
+    return _patch(getattr(dist, "Work", None) if dist.is_available() else None, now_ns, note)
+
+
+def patch_future_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+    """Have every wait for a future noted, `work.get_future().wait()` too; returns what undoes that."""
+    return _patch(getattr(torch._C, "Future", None), now_ns, note)
+
+
+def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+    if owner is None:
         return lambda: None
-    original = work.wait
+    original = owner.wait
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -31,10 +41,10 @@ def patch_work_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], N
         finally:
             note(begun_ns, now_ns())
 
-    work.wait = wait
+    owner.wait = wait
 
     def restore() -> None:
-        if work.wait is wait:
-            work.wait = original
+        if owner.wait is wait:
+            owner.wait = original
 
     return restore

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from shardtoll.ledger import Finding
+from shardtoll.samples import ranks
+from shardtoll.samples.ranks import leave as leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +68,9 @@ def arguments(story: str | None, given: Sequence[str] | None = None) -> Options:
     return options
 
 
-@contextlib.contextmanager
-def process_group(options: Options) -> Iterator[torch.device]:
-    """Join the ranks that torchrun started (or be one alone); yields this rank's device."""
-    for name, alone in (
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", "0"),
-        ("RANK", "0"),
-        ("WORLD_SIZE", "1"),
-    ):
-        os.environ.setdefault(name, alone)
-    cuda = options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available())
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo")
-    try:
-        yield device
-    finally:
-        dist.destroy_process_group()
-
-
-def leave() -> None:
-    """End the process as soon as its output is written.
-
-    Gloo's threads sometimes abort a Python interpreter that shuts down after its group is gone; what is
-    to be said has been said by then.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+def process_group(options: Options) -> AbstractContextManager[torch.device]:
+    """Join the ranks that torchrun started (or be one alone); gives this rank's device."""
+    return ranks.process_group(options.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,29 @@ def test_sends_take_numbers_on_two_ranks_only():
     assert "unmatched-collectives" not in kinds(rows, run=run_of(3))
 
 
+def shifted(**changed):
+    """Two ranks with two all_reduces each, which the first one counts from 10 and the other from 13."""
+    numbers = [(0, 10), (0, 11), (1, 13), (1, 14)]
+    return [collective(rank=rank, seq=seq, start_ns=seq % 2 * MS, **changed) for rank, seq in numbers]
+
+
+def test_ranks_whose_numbers_are_a_constant_apart_are_matched_by_order():
+    ids = matched(shifted())
+    assert ids[:2] == ids[2:]
+    assert None not in ids
+    assert "unmatched-collectives" not in kinds(shifted())
+
+
+def test_in_a_trace_numbers_that_are_apart_are_different_collectives():
+    assert matched(shifted(), run=run_of(2, source="trace")) == [None] * 4
+
+
+def test_a_missing_record_is_not_made_up_for_by_a_shift():
+    assert "unmatched-collectives" in kinds(shifted()[:3])
+    other = shifted()[:3] + shifted(op="broadcast")[3:]
+    assert "unmatched-collectives" in kinds(other)
+
+
 def test_coalesced_records_share_a_number():
     rows = [collective(rank=rank, message_bytes=size) for rank in (0, 1) for size in (8, 16)]
     ids = matched(rows)

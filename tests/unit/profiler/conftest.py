@@ -16,6 +16,8 @@ def _state() -> dict[str, object]:
     return {
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "Work.wait": dist.Work.wait,
+        "Future.wait": torch._C.Future.wait,
+        "process groups": dict(vars(dist.ProcessGroup)),
         "session": session.active_session(),
         "pauses": list(pausing._pauses),
         "sinks": list(pausing._sinks),

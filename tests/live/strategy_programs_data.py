@@ -1,0 +1,135 @@
+"""Runs the data-parallel samples on real ranks and returns what the audit wrote of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.samples.strategies import common
+
+
+@contextmanager
+def _object_sizes(into: list[int]) -> Iterator[None]:
+    """Note how many bytes torch makes of each object it sends, in order: what the closed forms start from."""
+    c10d: Any = dist.distributed_c10d
+    original = c10d._object_to_tensor
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        into.append(int(made[0].numel()))
+        return made
+
+    c10d._object_to_tensor = noting
+    try:
+        yield
+    finally:
+        c10d._object_to_tensor = original
+
+
+def rows_of(names: list[str], compiled: bool = False) -> dict[str, Any]:
+    """Run each `module.variant` under an audit; rank 0 returns all ranks' rows of it."""
+    found: dict[str, Any] = {}
+    options = common.Options(device="cpu")
+    for name in names:
+        module, variant = name.split(".")
+        variants = importlib.import_module(f"shardtoll.samples.strategies.{module}").VARIANTS
+        job = variants[variant](options, torch.device("cpu"))
+        if compiled:
+            job.model.compile(backend="aot_eager")
+        sizes: list[int] = []
+        with _object_sizes(sizes):
+            session, losses = common.train(job, options)
+        # Those of the last of the three steps.
+        found[name] = {"sizes": sizes[-(len(sizes) // (options.steps + 1)) :] if sizes else []}
+        found[name]["losses"] = [float(loss) for loss in losses]
+        report = session.report()
+        if report is not None:
+            tables = {key: report.tables[key].to_pylist() for key in ("steps", "collectives", "counts")}
+            phases = report.tables["computes"].select(["step", "rank", "phase", "flops"]).to_pylist()
+            found[name] |= tables
+            found[name]["computes"] = phases
+            found[name]["groups"] = [[group.name, list(group.ranks)] for group in report.groups]
+            found[name]["kinds"] = sorted({finding.kind for finding in report.findings})
+        dist.barrier()
+    return found
+
+
+def compiled_frames(names: list[str]) -> dict[str, Any]:
+    """Run them compiled, with the number of graphs that were compiled."""
+    from torch._dynamo.utils import counters
+
+    found: dict[str, Any] = {}
+    for name in names:
+        torch._dynamo.reset()
+        counters.clear()
+        found |= rows_of([name], compiled=True)
+        found[name]["graphs"] = counters["stats"]["unique_graphs"]
+    return found
+
+
+def refusals() -> dict[str, str]:
+    """What torch says to some things that one might expect to work on the CPU."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    from shardtoll.samples.strategies import ddp
+
+    options, device = common.Options(device="cpu"), torch.device("cpu")
+
+    def bf16() -> None:
+        ddp.wrapped(options, device).register_comm_hook(None, bf16_compress_hook)
+
+    def fsdp1() -> None:
+        FullyShardedDataParallel(options.model(device))
+
+    def small_buckets() -> None:
+        job = ddp.buckets(options, device)
+        job.model.compile(backend="aot_eager")
+        job.step(0)
+
+    found: dict[str, str] = {}
+    for name, attempt in (
+        ("bf16 hook on gloo", bf16),
+        ("FSDP1 without a named device", fsdp1),
+        ("compiled, buckets below 1 MiB", small_buckets),
+    ):
+        try:
+            attempt()
+        except (TypeError, RuntimeError, AssertionError) as error:
+            found[name] = str(error)
+    return found
+
+
+def collectives_of_a_thread() -> dict[str, Any]:
+    """The user's own thread reduces while the training thread works; after the session another one does."""
+    import threading
+
+    from shardtoll.profiler import audit
+
+    group = dist.new_group(group_desc="metrics")
+
+    def reduce_metrics() -> None:
+        dist.all_reduce(torch.ones(6), group=group)
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=reduce_metrics)
+        thread.start()
+        thread.join()
+
+    methods = dict(vars(dist.ProcessGroup))
+    with audit() as session:
+        with session.step():
+            in_thread()
+            dist.all_reduce(torch.ones(3))
+    in_thread()
+    report = session.report()
+    return {
+        "restored": dict(vars(dist.ProcessGroup)) == methods,
+        "collectives": report.tables["collectives"].to_pylist() if report else None,
+        "counts": report.tables["counts"].to_pylist() if report else None,
+    }
