@@ -659,7 +659,7 @@ def test_the_users_own_thread_is_seen_and_left_alone_afterwards() -> None:
 
 @pytest.mark.parametrize(
     ("module", "variant", "says"),
-    [("ddp", "buckets", "DistributedDataParallel"), ("clipping", "each", "DTensor.full_tensor")],
+    [("clipping", "each", "DTensor.full_tensor")],
 )
 def test_a_sample_run_by_torchrun_prints_its_bill(
     module: str, variant: str, says: str, tmp_path: Path
@@ -724,3 +724,11 @@ def test_compiled_the_records_are_the_same(name: str, request: pytest.FixtureReq
     recomputed = family == "checkpointing"
     row_name = "wrapped, non-reentrant" if recomputed else strategy
     cover(request.config, family, row_name, {"compile": RECOMPUTED if recomputed else "yes"})
+
+
+def test_compiled_ddp_has_the_users_names_whatever_the_audit_was_given() -> None:
+    named = compiled()["names"]
+    assert set(named) == {"nothing", "model", "DDP", "compiled"}
+    for module, parameter in named.values():
+        assert parameter in parameters()
+        assert module == owner(parameter)
