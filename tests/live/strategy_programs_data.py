@@ -59,6 +59,18 @@ def rows_of(names: list[str], compiled: bool = False) -> dict[str, Any]:
     return found
 
 
+def bare_losses(names: list[str]) -> dict[str, list[float]]:
+    """Run each for as many steps as `rows_of` does, without an audit; every step's loss on this rank."""
+    found: dict[str, list[float]] = {}
+    options = common.Options(device="cpu")
+    for name in names:
+        module, variant = name.split(".")
+        variants = importlib.import_module(f"shardtoll.samples.strategies.{module}").VARIANTS
+        job = variants[variant](options, torch.device("cpu"))
+        found[name] = [float(job.step(number)) for number in range(options.steps + 1)]
+    return found
+
+
 def compiled_frames(names: list[str]) -> dict[str, Any]:
     """Run them compiled, with the number of graphs that were compiled."""
     from torch._dynamo.utils import counters

@@ -676,6 +676,13 @@ def test_a_sample_run_by_torchrun_prints_its_bill(
     assert any(cause.startswith(says) for cause in causes)
 
 
+def test_every_loss_is_the_same_without_an_audit() -> None:
+    names = [name for name in ON_ANY if not name.startswith("groups.")]
+    bare = run_ranks(programs.bare_losses, 2, names, limit_s=LIMIT_S)
+    for rank in (0, 1):
+        assert {name: ran(2)[rank][name]["losses"] for name in names} == bare[rank]
+
+
 # -- what torch refuses --------------------------------------------------------------------------------
 
 
