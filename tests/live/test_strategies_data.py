@@ -44,7 +44,7 @@ FORWARD: Final = at(COMMON, "loss = loss_of(model(batch.tokens)", "step")
 BACKWARD: Final = at(COMMON, "loss.backward()", "step")
 UPDATE: Final = at(COMMON, "optimizer.step()", "step")
 BLOCK_CALL: Final = at(HERE + "transformer.py", "x = block(x)", "forward")
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 150.0
 
 ON_ANY: Final = (
     *(f"ddp.{name}" for name in ddp.VARIANTS),
