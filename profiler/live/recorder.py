@@ -111,8 +111,16 @@ class Recorder:
         )
         return StepRows(rows.step, rows.collectives, rows.computes, rows.counts, notices)
 
+    def abandon(self) -> None:
+        """Give up the region without rows, in the midst of whatever runs; `drop` is still to come.
+
+        torch's profiler goes on: to stop it while gloo's threads tell it of their work can corrupt memory
+        (torch 2.13: about one run in ten died of it).
+        """
+        self.region = None
+
     def drop(self) -> None:
-        """Give up the region without rows; used when capture stops."""
+        """Give up the region without rows."""
         self.region = None
         self._early_spans = []
         if self.tracer is not None and self.tracer.recording:

@@ -275,6 +275,10 @@ class Session:
             self._guarded(lambda: self._recorder.begin(None))
 
     def _end_region(self) -> None:
+        if self._stopped:
+            self._recorder.drop()
+            return
+
         def end() -> None:
             rows = self._recorder.end()
             if rows is not None:
@@ -305,7 +309,7 @@ class Session:
     def _stop_capture(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report."""
         self._mode.muted = True
-        self._recorder.drop()
+        self._recorder.abandon()
         if self._stopped:
             return
         self._stopped = True

@@ -3,7 +3,8 @@
 Reducing after every micro-batch is right and costs MICRO_BATCHES times what is needed. DDP has to be told
 with `no_sync()` around all micro-batches but the last. FSDP2 has to be told with
 `set_requires_gradient_sync(False)`: gradients then stay whole in memory until the last backward. It still
-gathers the parameters again for every micro-batch, unless `set_reshard_after_backward(False)` keeps them.
+gathers the parameters again for every micro-batch; `set_reshard_after_backward(False)` keeps them after a
+backward and so saves the gathers of the next forward, not those of its backward.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.accumulation --variant fsdp2_last
 """

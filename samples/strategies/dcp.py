@@ -2,9 +2,9 @@
 
 Each rank writes its own shards, so no parameter crosses the network. What does is the plan: every rank's is
 gathered to rank 0, the agreed one scattered, the results gathered and a verdict broadcast, all as pickled
-objects: 9 collectives of a few kilobytes, however large the model. `async_save` issues the same 9 from a
-thread of its own, where they compete with the step's. `full` first asks for the whole state on rank 0: one
-all_gather a parameter, on every rank, although only one of them keeps the result.
+objects: 9 collectives, which grow with the number of parameters and not with their size. `async_save`
+issues the same 9 from a thread of its own, where they compete with the step's. `full` first asks for the
+whole state on rank 0: one all_gather a parameter, on every rank, although only one keeps the result.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.strategies.dcp --variant full
 """

@@ -59,6 +59,18 @@ def rows_of(names: list[str], compiled: bool = False) -> dict[str, Any]:
     return found
 
 
+def bare_losses(names: list[str]) -> dict[str, list[float]]:
+    """Run each for as many steps as `rows_of` does, without an audit; every step's loss on this rank."""
+    found: dict[str, list[float]] = {}
+    options = common.Options(device="cpu")
+    for name in names:
+        module, variant = name.split(".")
+        variants = importlib.import_module(f"shardtoll.samples.strategies.{module}").VARIANTS
+        job = variants[variant](options, torch.device("cpu"))
+        found[name] = [float(job.step(number)) for number in range(options.steps + 1)]
+    return found
+
+
 def compiled_frames(names: list[str]) -> dict[str, Any]:
     """Run them compiled, with the number of graphs that were compiled."""
     from torch._dynamo.utils import counters
@@ -69,6 +81,32 @@ def compiled_frames(names: list[str]) -> dict[str, Any]:
         counters.clear()
         found |= rows_of([name], compiled=True)
         found[name]["graphs"] = counters["stats"]["unique_graphs"]
+    found["names"] = _names_of_compiled_ddp()
+    return found
+
+
+def _names_of_compiled_ddp() -> dict[str, list[Any]]:
+    """Who set off DDP's reduction, by what the audit was given of `torch.compile(DDP(model))`."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from shardtoll.profiler import audit
+
+    options, device = common.Options(device="cpu"), torch.device("cpu")
+    torch._dynamo.reset()
+    inner = options.model(device)
+    wrapped = DistributedDataParallel(inner)
+    outer = torch.compile(wrapped, backend="aot_eager")
+    job = common.plain_job(options, device, outer, torch.optim.AdamW(outer.parameters()))
+    for step in range(3):
+        job.step(step)
+    found: dict[str, list[Any]] = {}
+    for name, given in {"nothing": None, "model": inner, "DDP": wrapped, "compiled": outer}.items():
+        with audit(given) as session, session.step():
+            job.step(3)
+        if session.ledger is not None:
+            rows = session.ledger.tables["collectives"].to_pylist()
+            (row,) = [c for c in rows if c["rank"] == 0 and c["op"] == "all_reduce"]
+            found[name] = [row["module"], row["parameter"]]
     return found
 
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardtoll.ledger import RunFolderError, UsageError, read_run
 from shardtoll.profiler import audit
+from shardtoll.profiler.live.recorder import Recorder
 
 D = 16
 
@@ -305,3 +306,23 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     with audit():
         torch.ones(1)
     assert "KINETO_LOG_LEVEL" not in os.environ
+
+
+def test_a_failing_capture_leaves_torchs_profiler_running_until_the_step_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stopped in the midst of a step, while a transport's threads report to it, it can corrupt memory."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(Recorder, "computed", broken)
+    with audit(Block()) as session:
+        with session.step():
+            train(session._model)
+            assert torch._C._autograd._profiler_enabled()
+        assert not torch._C._autograd._profiler_enabled()
+        with session.step():
+            train(session._model)
+            assert not torch._C._autograd._profiler_enabled()
+    assert [row["kind"] for row in rows(session, "notices")] == ["capture-stopped"]
