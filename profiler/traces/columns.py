@@ -14,11 +14,15 @@ ROW_LIMIT: Final = 30_000_000
 
 
 class Table:
-    """Columns of equal length under construction."""
+    """Columns of equal length under construction.
+
+    Each is one block of memory that grows: many small arrays between the decoded events would keep their
+    memory from being given back.
+    """
 
     def __init__(self, **types: Any) -> None:
         self._types = types
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in types}
+        self._data: dict[str, bytearray] = {name: bytearray() for name in types}
         self.rows = 0
 
     def add(self, **columns: Any) -> None:
@@ -27,15 +31,15 @@ class Table:
         assert len(sizes) == 1
         assert columns.keys() == self._types.keys()
         for name, column in columns.items():
-            self._parts[name].append(np.asarray(column, dtype=self._types[name]))
+            self._data[name] += np.ascontiguousarray(column, dtype=self._types[name]).data.cast("B")
         self.rows += sizes.pop()
 
     def keep(self, column: str, wanted: npt.NDArray[np.bool_]) -> None:
         """Drop the rows whose number in `column` is not wanted."""
-        masks = [wanted[part] for part in self._parts[column]]
-        for name, parts in self._parts.items():
-            self._parts[name] = [part[mask] for part, mask in zip(parts, masks, strict=True)]
-        self.rows = sum(int(mask.sum()) for mask in masks)
+        mask = wanted[self._column(column)]
+        for name in self._data:
+            self._data[name] = bytearray(self._column(name)[mask].data.cast("B"))
+        self.rows = int(mask.sum())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,12 +48,16 @@ class Table:
 
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
-        return name in self._parts
+        return name in self._data
 
     def take(self, name: str) -> npt.NDArray[Any]:
-        """Return a column as one array and forget its parts."""
-        parts = self._parts.pop(name)
-        return np.concatenate(parts) if parts else np.empty(0, self._types[name])
+        """Return a column as one array and forget it here."""
+        column = self._column(name)
+        del self._data[name]
+        return column
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        return np.frombuffer(self._data[name], dtype=self._types[name])
 
 
 def check_rows(rows: int, where: str, limit: int = ROW_LIMIT) -> None:

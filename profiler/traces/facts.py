@@ -55,18 +55,18 @@ def work_out(trace: Trace, table: KernelTable) -> Facts:
 
     compute = busy(COMPUTE) if has_device else host_compute(trace, steps)
     layers = (compute, row_times(rows), busy(LOOKALIKE), busy(MOVE))
-    between = _gaps(trace, launch, owner) if has_device else None
+    between = _gaps(trace, launch, owner, steps) if has_device else None
     cut = split(layers, steps, *recorded(trace), between)
     return Facts(trace, steps, layer, launch, owner, rows, cut, has_device)
 
 
-def _gaps(trace: Trace, launch: I64, owner: I64) -> Gaps:
+def _gaps(trace: Trace, launch: I64, owner: I64, steps: Steps) -> Gaps:
     """Return the device's gaps; work whose launch was not recorded was launched before all of them."""
     device, calls = trace.device, trace.calls
     queued_ns = np.full(len(launch), np.iinfo(np.int64).min, np.int64)
     seen = launch >= 0
     queued_ns[seen] = calls.start_ns[launch[seen]]
-    return gaps(device.start_ns, device.end_ns, queued_ns, owner)
+    return gaps(device.start_ns, device.end_ns, queued_ns, owner, steps)
 
 
 def layers_of(trace: Trace, table: KernelTable) -> I64:

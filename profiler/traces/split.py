@@ -67,10 +67,11 @@ class Split:
     """First instant of each step; the end of the timeline for one that has none."""
 
 
-def gaps(start_ns: I64, end_ns: I64, queued_ns: I64, owner: I64) -> Gaps:
+def gaps(start_ns: I64, end_ns: I64, queued_ns: I64, owner: I64, steps: Steps) -> Gaps:
     """Return the gaps before pieces of work given in columns; `queued_ns` is when each was launched.
 
     Where several begin together the one launched first ended the gap. The first gap has no beginning.
+    Gaps in which the host is in the step of the work that follows are left out: nothing changes there.
     """
     order = np.lexsort((queued_ns, start_ns))
     begun = start_ns[order]
@@ -79,7 +80,11 @@ def gaps(start_ns: I64, end_ns: I64, queued_ns: I64, owner: I64) -> Gaps:
     heads = np.flatnonzero(begun > done)
     rows = order[heads]
     opened, closed = done[heads], begun[heads]
-    return Gaps(opened, closed, np.clip(queued_ns[rows], opened, closed), owner[rows])
+    queued = np.clip(queued_ns[rows], opened, closed)
+    own = owner[rows]
+    counts = (steps.at(queued) != own) | (steps.at(closed - 1) != own)
+    opened, closed, queued, own = (column[counts] for column in (opened, closed, queued, own))
+    return Gaps(opened, closed, queued, own)
 
 
 def split(

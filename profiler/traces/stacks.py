@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,14 +37,12 @@ class Nest:
         parts = np.split(by_depth, cuts) if len(by_depth) else []
         self._levels = [_Level(start[part], end[part], row[part]) for part in parts]
 
-    def path(self, at_ns: I64) -> list[I64]:
-        """Return, for each depth from the outside in, the row that encloses each instant; -1 where none."""
-        found = []
+    def path(self, at_ns: I64) -> Iterator[I64]:
+        """Yield, for each depth from the outside in, the row that encloses each instant; -1 where none."""
         for level in self._levels:
             place = np.searchsorted(level.start_ns, at_ns, side="right") - 1
             inside = (place >= 0) & (level.end_ns[place] >= at_ns)
-            found.append(np.where(inside, level.row[place], -1))
-        return found
+            yield np.where(inside, level.row[place], -1)
 
     def innermost(self, at_ns: I64) -> I64:
         """Return the row of the innermost interval at each instant; -1 where none."""

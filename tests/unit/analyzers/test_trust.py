@@ -194,13 +194,16 @@ class TestIncomplete:
         assert evidence(finding) == {"rank-incomplete": "killed"}
 
     def test_what_a_reader_of_traces_says_is_told_in_one_finding_a_kind(self):
-        kinds = ["no-steps", "no-kernels", "groups-unknown", "sizes-unknown", "launches-unseen"]
+        kinds = ["no-steps", "no-kernels", "world-size-unknown", "groups-unknown", "sizes-unknown"]
+        kinds.append("launches-unseen")
         kinds += ["file-unreadable", "file-cut", "file-left-out", "steps-differ", "rank-from-name"]
         kinds.append("clock-unknown")
         notices = [Notice(rank, kind, f"{kind} of {rank}") for kind in kinds for rank in (0, 1)]
         findings = found("incomplete-input", notices=notices)
         assert [finding.evidence[0].label for finding in findings] == kinds
-        assert all(finding.title.startswith("ranks 0-1 ") for finding in findings)
+        for kind, finding in zip(kinds, findings, strict=True):
+            of_files = kind in ("file-unreadable", "file-left-out")
+            assert finding.title.startswith("2 " if of_files else "ranks 0-1 ")
         assert len({finding.remedy.text for finding in findings}) == len(kinds)
 
     def test_of_many_texts_few_are_shown_and_all_counted(self):

@@ -100,7 +100,7 @@ def test_idle_time_before_work_that_was_launched_already_is_that_works(works):
     start, end, queued, owner = table.T
     nothing = Busy(*columns())
     layers = (Busy(start, end, owner), nothing, nothing, nothing)
-    result = split(layers, steps, 0, END, gaps(start, end, queued, owner))
+    result = split(layers, steps, 0, END, gaps(start, end, queued, owner, steps))
     idle = [0] * (NONE + 1)
     for at in range(END):
         if any(begun <= at < done for begun, done, _, _ in works):
