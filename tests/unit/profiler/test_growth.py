@@ -45,7 +45,7 @@ def numbered(after: int | None, **call: Any) -> PendingCollective:
     recorder = Recorder(0, Names(None), groups, Clock(), host_times=True)
     one = pending(seq=7)
     groups.number = after
-    recorder._number(one, Call("all_reduce", None, 4, "float32", (), **call))
+    recorder._number([(one, Call("all_reduce", None, 4, "float32", (), **call))])
     return one
 
 
