@@ -69,6 +69,8 @@ class Bill:
 def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     """Return all waits, and those dear enough for a finding; each collective's waiting is in one of them."""
     rows = waits(context)
+    # `implicit-redistribute` bills its collectives whole, their waiting too.
+    rows = keep(rows, ~rows["implicit"].fillna(False).astype(bool))
     if rows.empty or not context.step_ns:
         return rows, []
     rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)

@@ -385,3 +385,16 @@ class TestHeadline:
         older = json.loads(report.to_json())
         del older["headline"]
         assert Report.from_json(json.dumps(older)).headline is None
+
+
+def test_waiting_in_implicit_collectives_is_billed_with_them():
+    late = [
+        collective(rank=rank, implicit=True, seq=n, start_ns=(n * 20 + 8 * rank) * MS,
+                   duration_ns=(10 - 8 * rank) * MS, exposed_ns=(10 - 8 * rank) * MS,
+                   caused_by_op="aten.mm.default", placements_from="(Shard(0))",
+                   placements_to="(Replicate())")
+        for n in range(4) for rank in (0, 1)
+    ]  # fmt: skip
+    kinds = {finding.kind for finding in run(ledger(late)).findings}
+    assert "implicit-redistribute" in kinds
+    assert "straggler" not in kinds
