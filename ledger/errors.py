@@ -45,3 +45,8 @@ class CheckFailed(ShardtollError):
     """A budget or check is over its limit; nothing is wrong with the input."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type's name where it says nothing."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

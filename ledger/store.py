@@ -27,7 +27,7 @@ from shardtoll.ledger.codec import (
     run_from_json,
     run_to_json,
 )
-from shardtoll.ledger.errors import RunFolderError, SchemaError
+from shardtoll.ledger.errors import RunFolderError, SchemaError, first_line
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.journal import Journal, read_journal
 from shardtoll.ledger.ledger import Ledger, merge
@@ -41,10 +41,6 @@ _OURS = re.compile(
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "leadups", "stalls", "steps")
 """`steps` last: a step whose row is there has all its other rows."""
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _name(stem: str, rank: int, suffix: str) -> str:
@@ -205,7 +201,7 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} is missing", _AGAIN) from error
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise RunFolderError(f"{path} is damaged or cut short ({_first_line(error)})", _AGAIN) from error
+        raise RunFolderError(f"{path} is damaged or cut short ({first_line(error)})", _AGAIN) from error
 
 
 def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -232,7 +228,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
         meta = json.loads(path.read_text(encoding="utf-8"))
         version = meta["store_version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged ({_first_line(error)})", _AGAIN) from error
+        raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error
     if version != STORE_VERSION:
         raise SchemaError(
             f"{path} has store version {version}, this shardtoll reads {STORE_VERSION}",
@@ -254,7 +250,7 @@ def read_rank(folder: Path, rank: int) -> Ledger:
         groups = tuple(group_from_json(group) for group in meta["groups"])
         findings = tuple(finding_from_json(finding) for finding in meta["findings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{path} is damaged ({_first_line(error)})", _AGAIN) from error
+        raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error
     tables = {table: _read_table(folder, table, rank, closed=closed) for table in SCHEMAS}
     if not closed:
         tables = _finished_only(tables)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, cast
 
 import fsspec
 
-from shardtoll.ledger.errors import ShardtollError, TraceError
+from shardtoll.ledger.errors import ShardtollError, TraceError, first_line
 
 _TRACE_NAME: Final = re.compile(r"\.(json|trace)(\.(gz|gzip|zst|zstd))?$", re.IGNORECASE)
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -210,13 +210,13 @@ def _reported(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise TraceError(f"{path} does not exist", _HINT) from error
     except OSError as error:
-        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+        reason = error.strerror or first_line(error)
         raise TraceError(f"{path} cannot be read ({reason})", "check its permissions") from error
     except Exception as error:
         # Each of fsspec's systems raises errors of its own library: no credentials, refused, not a zip.
         if not _ADDRESS.match(path):
             raise
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise TraceError(
-            f"{path} cannot be reached ({reason})", "check the address, your credentials and the network"
+            f"{path} cannot be reached ({first_line(error)})",
+            "check the address, your credentials and the network",
         ) from error

@@ -144,14 +144,19 @@ def test_waiting_mostly_in_the_first_collective_may_be_a_recording_that_began_la
     assert "recording" not in told.title
 
 
-def test_how_late_is_told_against_the_rank_before_and_against_the_median():
+def with_rank_3_nearly_as_late():
+    """Rank 2 is late three times, and rank 3 comes 500 us before it."""
     rows, _ = job([2] * 3)
     nearly = [
         collective(rank=3, seq=n + 1, group_size=RANKS, start_ns=(n + 1) * EVERY - 1500 * US,
                    duration_ns=1500 * US, exposed_ns=1500 * US)
         for n in range(3)
     ]  # fmt: skip
-    (finding,) = stragglers([row for row in rows if row.rank != 3] + nearly)
+    return stragglers([row for row in rows if row.rank != 3] + nearly)
+
+
+def test_how_late_is_told_against_the_rank_before_and_against_the_median():
+    (finding,) = with_rank_3_nearly_as_late()
     told = evidence(finding)
     assert told["arrives after the rank before it, median"] == 500 * US
     assert told["arrives after the median rank, median"] == 1250 * US
@@ -258,13 +263,7 @@ def test_only_exposed_waiting_costs():
 
 
 def test_the_saving_ends_at_the_rank_before():
-    rows, _ = job([2] * 3)
-    nearly = [
-        collective(rank=3, seq=n + 1, group_size=RANKS, start_ns=(n + 1) * EVERY - 1500 * US,
-                   duration_ns=1500 * US, exposed_ns=1500 * US)
-        for n in range(3)
-    ]  # fmt: skip
-    (finding,) = stragglers([row for row in rows if row.rank != 3] + nearly)
+    (finding,) = with_rank_3_nearly_as_late()
     assert (finding.toll_ns, finding.saving_ns) == (6 * MS, 1500 * US)
 
 
