@@ -31,6 +31,12 @@ LEAST_SHARE: Final = 0.01
 
 KEYS: Final = ("net", "op")
 
+COLUMNS: Final = (
+    *("step", "rank", "op", "group", "mesh_dim", "net", "match_id", "message_bytes"),
+    *("exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns", "floor_latency_ns"),
+)
+"""What is looked at of a collective."""
+
 
 def _judged(context: Context) -> pd.DataFrame:
     """Return the collectives that can be judged, one row a rank, with `factor` of the whole collective,
@@ -40,7 +46,7 @@ def _judged(context: Context) -> pd.DataFrame:
     latency dominates are judged only on accelerators with measured floors. Where ranks send different
     amounts, what each receives is not on record, and nothing is judged.
     """
-    frame = context.in_steps
+    frame = context.in_alike[list(COLUMNS)]
     known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
     if context.on_cpu or not context.fabric.measured:
         known &= 2 * frame["floor_latency_ns"] < frame["floor_ns"]
@@ -71,7 +77,7 @@ def find(context: Context) -> list[Finding]:
     frame = _judged(context)
     if frame.empty:
         return []
-    result = tally(frame, KEYS, ("moving_ns", "over_ns", "message_bytes", "floor_ns"), context.steps)
+    result = tally(frame, KEYS, ("moving_ns", "over_ns", "message_bytes", "floor_ns"), context.alike)
     # A message is in two lines, of its send and of its receive.
     each = frame.assign(code=result.code).drop_duplicates(["match_id", "code"])
     once = each.groupby("code")["factor"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from shardtoll.analyzers.align import align
 from shardtoll.analyzers.clocks import Clocks, estimate
 from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.match import Matches, match
+from shardtoll.analyzers.memo import Memo, once
 from shardtoll.analyzers.refuted import Refuted, refute
 from shardtoll.analyzers.roofline import Fabric, Placement, place, ranks_per_host
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
+from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +44,58 @@ class Context:
     refuted: tuple[Refuted, ...]
     """Floors that the job's own transfers lie below; the collectives do not have them."""
     steps: tuple[int, ...]
-    """Numbers of the surveyed steps: those that at least one rank finished."""
+    """Numbers of the steps that at least one rank finished, surveyed or watched. What rests on collectives
+    alone is a mean over these, unless it is time that ranks make each other wait."""
+    alike: tuple[int, ...]
+    """Those of them that all their ranks surveyed, or all watched; all steps where there are none such. In
+    others the ranks that watched wait for the capture of those that surveyed, so what rests on waiting
+    (stragglers, exposed communication, transfers, bubbles) is a mean over these."""
+    surveyed: tuple[int, ...]
+    """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time
+    is a mean over these: of a watched step nothing of the kind is on record."""
     step_ns: float | None
-    """Mean duration of a step on the slowest rank, capture's own work left out; None without steps."""
+    """Mean duration of a step on the slowest rank, capture's own work left out; None without steps.
+
+    Over the steps that all ranks watched where there are any: capture hardly slows those, and the first
+    step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
+    share."""
+    memo: Memo = field(default_factory=dict, repr=False, compare=False)
+    """What `once` has made of this context."""
 
     @property
     def in_steps(self) -> pd.DataFrame:
-        """The collectives inside the surveyed steps; all others cost no step anything."""
-        return keep(self.collectives, self.collectives["step"].isin(self.steps))
+        """The collectives inside steps; all others cost no step anything."""
+        return _in_steps(self)
+
+    @property
+    def in_alike(self) -> pd.DataFrame:
+        """The collectives inside the steps whose waiting can be compared: see `alike`."""
+        return _in_alike(self)
+
+    @property
+    def in_surveyed(self) -> pd.DataFrame:
+        """The collectives inside the surveyed steps."""
+        return _in_surveyed(self)
 
     @property
     def computes_in_steps(self) -> pd.DataFrame:
-        """The operators inside the surveyed steps."""
-        return keep(self.computes, self.computes["step"].isin(self.steps))
+        """The operators inside the surveyed steps; in others they are on record of some ranks at most."""
+        return keep(self.computes, self.computes["step"].isin(self.surveyed))
 
     @property
     def stalls_in_steps(self) -> pd.DataFrame:
-        """Lost time inside the surveyed steps."""
+        """Lost time inside the steps, as traces tell of it."""
         return keep(self.stalls, self.stalls["step"].isin(self.steps))
+
+    @property
+    def surveyed_rows(self) -> pd.DataFrame:
+        """The rows of the surveyed steps: those whose parts are all known."""
+        return keep(self.step_rows, self.step_rows["step"].isin(self.surveyed))
+
+    @property
+    def timed_rows(self) -> pd.DataFrame:
+        """The rows of the steps whose times are truest: those that all ranks watched, else all `alike`."""
+        return _timed(self.step_rows, self.ledger)
 
     @property
     def on_cpu(self) -> bool:
@@ -101,8 +137,9 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
     collectives, refuted = refute(collectives)
     step_rows = ledger.frame("steps")
-    own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
-    durations = own_work.groupby(step_rows["rank"]).mean().to_numpy(dtype=np.float64)
+    timed = _timed(step_rows, ledger)
+    own_work = timed["duration_ns"] - timed["capture_ns"]
+    durations = own_work.groupby(timed["rank"]).mean().to_numpy(dtype=np.float64)
     return Context(
         ledger=ledger,
         fabric=fabric,
@@ -117,5 +154,34 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         clocks=clocks,
         refuted=refuted,
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
+        alike=alike_steps(ledger.tables["steps"]),
+        surveyed=surveyed_steps(ledger.tables["steps"]),
         step_ns=float(durations.max()) if len(durations) else None,
     )
+
+
+def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    steps = ledger.tables["steps"]
+    return keep(step_rows, step_rows["step"].isin(watched_steps(steps) or alike_steps(steps)))
+
+
+@once
+def _in_steps(context: Context) -> pd.DataFrame:
+    inside = context.collectives["step"].isin(context.steps)
+    return context.collectives if inside.all() else keep(context.collectives, inside)
+
+
+@once
+def _in_alike(context: Context) -> pd.DataFrame:
+    frame = context.in_steps
+    if len(context.alike) == len(context.steps):
+        return frame
+    return keep(frame, frame["step"].isin(context.alike))
+
+
+@once
+def _in_surveyed(context: Context) -> pd.DataFrame:
+    frame = context.in_steps
+    if len(context.surveyed) == len(context.steps):
+        return frame
+    return keep(frame, frame["step"].isin(context.surveyed))

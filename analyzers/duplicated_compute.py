@@ -61,7 +61,7 @@ def find(context: Context) -> list[Finding]:
     """Return one finding an operator: op, phase, module, shapes, line.
 
     Each operator is counted once, by whichever of the two proofs shows more ranks. The toll is the
-    mean duration over its ranks, per step, times (1 - 1/ranks); None where operators have no
+    mean duration over its ranks, per surveyed step, times (1 - 1/ranks); None where operators have no
     durations. The counterfactual is each rank doing its share of the work, so the saving is the
     whole toll; FLOPs are exact sums over the ranks seen.
     """
@@ -81,7 +81,7 @@ def find(context: Context) -> list[Finding]:
     extra = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0) * (factor - 1) // factor
     unknown = frame["duration_ns"].isna().to_numpy(dtype=bool)
     frame = frame.assign(extra_ns=pd.arrays.IntegerArray(extra, unknown))
-    result = tally(frame, KEYS, ("extra_ns",), context.steps, over_ranks="mean")
+    result = tally(frame, KEYS, ("extra_ns",), context.surveyed, over_ranks="mean")
     rows_of = frame.groupby(result.code).indices
     return [_finding(context, line, frame.iloc[rows_of[line.code]], all_flops) for line in result.lines]
 

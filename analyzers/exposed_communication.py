@@ -17,6 +17,7 @@ from shardtoll.analyzers import (
 )
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
+from shardtoll.analyzers.same_place import in_watched
 from shardtoll.analyzers.tally import Line, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
@@ -30,19 +31,25 @@ transport and training share the cores there, so hiding one behind the other gai
 
 KEYS: Final = ("phase", "modules", "source", "op", "net")
 """`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
+COLUMNS: Final = (
+    *("step", "rank", "op", "group", "mesh_dim", "net", "phase", "implicit"),
+    *("caused_by_op", "module", "parameter", "source"),
+    *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns"),
+)
+"""What is looked at of a collective."""
 VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")
 
 
 def left_over(context: Context) -> pd.DataFrame:
-    """Return the collectives in steps that no other finding bills.
+    """Return the collectives in the steps `alike` that no other finding bills, with `COLUMNS`.
 
-    Implicit redistributes, repeats and coalescible small messages have findings of their own.
+    Implicit redistributes, repeats and coalescible small messages have findings of their own. The last two
+    are known of surveyed steps; what has the same place in watched steps is billed there as well.
     """
-    frame = context.in_steps
+    frame = context.in_alike[list(COLUMNS)]
     billed = frame["implicit"].fillna(False).astype(bool)
-    billed |= frame.index.isin(redundant_collective.repeats(context).index)
-    small, _ = latency_bound.claimed(context)
-    billed |= frame.index.isin(small.index)
+    for rows in (redundant_collective.repeats(context), latency_bound.claimed(context)[0]):
+        billed |= frame.index.isin(rows.index) | frame.index.isin(in_watched(context, rows))
     return keep(frame, ~billed)
 
 
@@ -75,12 +82,12 @@ def find(context: Context) -> list[Finding]:
         all=0,
         modules=pattern(frame["module"]),
     )
-    result = tally(frame, KEYS, VALUES, context.steps)
+    result = tally(frame, KEYS, VALUES, context.alike)
     large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
     modules = Names(frame["module"], result.code)
     findings = [_finding(context, line, modules.place(line, "modules")) for line in large]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
-    for line in tally(rest, ("all",), VALUES, context.steps).lines:
+    for line in tally(rest, ("all",), VALUES, context.alike).lines:
         if _share(context, line) >= LEAST_SHARE:
             findings.append(_rest(context, line, len(result.lines) - len(large)))
     return findings
@@ -128,8 +135,11 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
         raise AssertionError("rows of unknown exposed time were left out")
-    # Overlap can hide no more than there is compute to hide it behind.
-    compute_ns = float(context.step_rows.groupby("step")["compute_ns"].max().mean())
+    # Overlap can hide no more than there is compute to hide it behind, which surveyed steps tell.
+    surveyed = context.surveyed_rows
+    saving = None
+    if not surveyed.empty:
+        saving = min(toll, moving, int(surveyed.groupby("step")["compute_ns"].max().mean()))
     share = _share(context, line)
     waiting = toll - moving
     # Who is late is the straggler's bill; here it only says that a faster network would not help.
@@ -140,7 +150,7 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
         title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
-        saving_ns=min(toll, moving, int(compute_ns)),
+        saving_ns=saving,
         bytes=line.figures["message_bytes"],
         count=line.count,
         ranks=line.ranks,
@@ -154,6 +164,6 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
             ),
             Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
         ),
-        remedy=remedy,
+        remedy=replace(remedy, counterfactual=None) if saving is None else remedy,
         confidence="likely",
     )

@@ -44,6 +44,23 @@ _ADVICE: Final = (
         "model.set_requires_gradient_sync(is_last_micro_batch)",
     ),
     _Advice(
+        "DeepSpeed.ZeRO-3.gather",
+        None,
+        None,
+        "Let DeepSpeed gather the next modules' parameters while this one computes, and keep small ones.",
+        '"zero_optimization": {"stage3_prefetch_bucket_size": n, "stage3_param_persistence_threshold": n}',
+    ),
+    *(
+        _Advice(
+            f"DeepSpeed.ZeRO-{stage}.reduce",
+            None,
+            None,
+            "Let DeepSpeed reduce one bucket while backward computes the next; smaller buckets start sooner.",
+            '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": n}',
+        )
+        for stage in (1, 2, 3)
+    ),
+    _Advice(
         "DistributedDataParallel.buffers",
         None,
         None,

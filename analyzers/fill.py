@@ -40,7 +40,7 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> pd.DataF
     that the record and not the clock must be wrong. Collectives of no bytes, and those to which ranks
     give different amounts, need not wait for everybody: they are neither.
     """
-    frame = frame.copy()
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
     whole = matches.rows["whole"].to_numpy(dtype=bool)
     rank: Ints = frame["rank"].to_numpy(dtype=np.int64)
@@ -88,7 +88,7 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> pd.DataF
 
 def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor."""
-    frame = frame.copy()
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     code, keys = codes(frame, ["op", "group_size"])
     factors = [busbw_factor(op, int(n)) for op, n in zip(keys["op"], keys["group_size"], strict=True)]
     factor = np.array([np.nan if f is None else f for f in factors], dtype=np.float64)[code]
@@ -106,9 +106,9 @@ def add_floors(frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) 
 
     A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown.
     """
-    frame = frame.copy()
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     for name in ("group_id", "match_id"):
-        frame[name] = matches.rows[name].to_numpy()
+        frame[name] = matches.rows[name].array
     peers = frame["op"].isin(PEER_OPS)
     frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
     columns = ["op", "message_bytes", "group_id", "group_size", "_own", "_peer"]

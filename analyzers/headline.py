@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import headline_idle, pipeline_imbalance
+from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
 from shardtoll.analyzers.peers import PEER_OPS
@@ -25,6 +25,12 @@ SLOW_FACTOR: Final = 2.0
 TELLING: Final = 0.2
 """Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
 
+LACKING: Final = 0.1
+"""Share of the issued collectives above which those that are not on record forbid a verdict."""
+
+COLUMNS: Final = ("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns")
+"""What is looked at of a collective."""
+
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that show that the floor is too high: it says nothing then."""
 
@@ -34,15 +40,18 @@ def sentence(context: Context) -> str | None:
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     """
-    steps = context.step_rows
+    steps = context.timed_rows
     total = float(steps["duration_ns"].sum())
     if steps.empty or total <= 0 or not context.step_ns:
         return None
     share = float(steps["exposed_comm_ns"].sum()) / total
-    idle = headline_idle.verdict(context, total, share)
+    idle = headline_idle.verdict(context)
+    unknown = _off_record(context)
+    if unknown is not None:
+        return f"{unknown}." if idle is None else f"{idle}; {unknown[0].lower()}{unknown[1:]}."
     if idle is not None:
         return f"{idle}; {_brief(context, share)}."
-    return f"{_sentence(context, share)}{headline_idle.besides(context, total, share)}."
+    return f"{_sentence(context, share)}{headline_idle.besides(context)}."
 
 
 def _sentence(context: Context, share: float) -> str:
@@ -50,7 +59,7 @@ def _sentence(context: Context, share: float) -> str:
     if share < LEAST_SHARE:
         head = "Neither network nor a late rank is at fault, communication is hidden or small"
         return f"{'No communication on record' if context.collectives.empty else head}: {fact}"
-    frame = context.in_steps
+    frame = context.in_alike[list(COLUMNS)]
     frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, known = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
@@ -80,6 +89,15 @@ def _sentence(context: Context, share: float) -> str:
     return f"{verdict}: {fact}; {parts}"
 
 
+def _off_record(context: Context) -> str | None:
+    """Return that too much is not on record to speak of communication; None where it is."""
+    lacks, issued = counted.lacking(context)
+    if lacks <= LACKING * issued:
+        return None
+    unlisted = f"{counted.words(lacks, issued)} are counted, not listed"
+    return f"Network or a late rank cannot be told: {unlisted}"
+
+
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in few words."""
     whose = "all steps" if len(context.ledger.run.ranks_seen) > 1 else "the step"
@@ -88,7 +106,7 @@ def _brief(context: Context, share: float) -> str:
 
 def _fact(context: Context, share: float) -> str:
     """Return how much communication is exposed, over all ranks and where it is most."""
-    mean = context.step_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
+    mean = context.timed_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
     at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
     most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["duration_ns"]))
     if len(mean) == 1:
@@ -124,7 +142,7 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
     once = late_to(rows)
     return (
         f"{len(late_to(late))} of {times(len(once), 'collective')}",
-        *waiting(late, rank, len(context.steps)),
+        *waiting(late, rank, len(context.alike)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from shardtoll.analyzers import pipeline_imbalance
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import host_computes
+from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import duration, percent
 
 IDLE_SHARE: Final = 0.2
@@ -26,24 +27,34 @@ REASONS: Final = {
 """Kind of stall -> what to say where it is more than half of the idle time."""
 
 
-def besides(context: Context, total_ns: float, comm_share: float) -> str:
+def _shares(context: Context) -> tuple[float, float]:
+    """Return the shares of idle time and of exposed communication in all ranks' surveyed steps."""
+    rows = context.surveyed_rows
+    total = float(rows["duration_ns"].sum())
+    if total <= 0:
+        return 0.0, 0.0
+    return float(rows["idle_ns"].sum()) / total, float(rows["exposed_comm_ns"].sum()) / total
+
+
+def besides(context: Context) -> str:
     """Return a clause on idle time that is more than exposed communication, though it does not lead."""
-    share = float(context.step_rows["idle_ns"].sum()) / total_ns
+    share, comm_share = _shares(context)
     if share < IDLE_SHARE or share <= comm_share:
         return ""
     return f"; besides, {percent(share)} is idle"
 
 
-def verdict(context: Context, total_ns: float, comm_share: float) -> str | None:
+def verdict(context: Context) -> str | None:
     """Return what idle time says, with its figures; None where communication or compute costs more.
 
-    `total_ns`: all ranks' steps added up; `comm_share`: the share of exposed communication in them.
+    Watched steps say nothing of idle time: all is over the surveyed ones.
     """
-    steps = context.step_rows
-    idle = float(steps["idle_ns"].sum())
-    if idle / total_ns < IDLE_SHARE or idle / total_ns < MORE * comm_share:
+    share_idle, comm_share = _shares(context)
+    if share_idle < IDLE_SHARE or share_idle < MORE * comm_share:
         return None
-    lost = context.stalls_in_steps.groupby("kind")["lost_ns"].sum()
+    steps, stalls = context.surveyed_rows, context.stalls_in_steps
+    idle = float(steps["idle_ns"].sum())
+    lost = keep(stalls, stalls["step"].isin(context.surveyed)).groupby("kind")["lost_ns"].sum()
     told = {kind: float(lost.get(kind, 0)) for kind in REASONS}
     most = max(told, key=lambda kind: told[kind])
     head = REASONS[most] if told[most] > idle / 2 else "Idle time is the matter, not communication"

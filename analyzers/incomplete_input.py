@@ -14,7 +14,7 @@ NOTICES: Final = {
     "rank-incomplete": "ended before the session closed; the finished steps are counted",
     "gather-incomplete": "could not be gathered",
     "capture-stopped": "stopped capturing; what followed is not on record",
-    "times-unknown": "recorded collectives without times; their cost is unknown",
+    "times-unknown": "recorded collectives without all of their times",
     "no-steps": "named no training steps: the whole recording is billed as one",
     "no-kernels": "recorded no device work: times are those of the host",
     "world-size-unknown": "did not say how many ranks the job has: the fewest it can have are assumed",
@@ -60,8 +60,8 @@ SHOWN: Final = 10
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a cause: ranks not seen, notices by kind, uneven steps, rows outside steps,
-    collectives without times. None of them has a toll."""
+    """Return one finding a cause: ranks not seen, notices by kind, uneven steps, steps
+    only watched, rows outside steps, collectives without times. None of them has a toll."""
     run = context.ledger.run
     findings = []
     kinds = set(context.notices["kind"])
@@ -99,6 +99,7 @@ def find(context: Context) -> list[Finding]:
             )
         )
     findings += _steps(context)
+    findings += _watched(context)
     findings += _outside(context)
     findings += _torn(context)
     findings += _open(context)
@@ -174,6 +175,28 @@ def _steps(context: Context) -> list[Finding]:
     ]
 
 
+def _watched(context: Context) -> list[Finding]:
+    """A run of which no step was surveyed: what then cannot be told, said once."""
+    if not context.steps or context.surveyed:
+        return []
+    mixed = bool((context.step_rows["level"] == "survey").any())
+    why = "no step was surveyed on all of its ranks" if mixed else "every step was only watched"
+    return [
+        _finding(
+            f"{why}: duplicated compute, bytes sent again, small messages that could be one, idle time and "
+            "what late ranks did meanwhile cannot be told",
+            context.ledger.run.ranks_seen,
+            (
+                Evidence("steps watched", len(context.steps)),
+                Evidence("known of them", "collectives, their causes and times, and waiting for late ranks"),
+            ),
+            'Survey some steps: audit(level="schedule"), the default, surveys two early ones and then every '
+            'hundredth, audit(level="survey") all of them.',
+            severity="info",
+        )
+    ]
+
+
 def _outside(context: Context) -> list[Finding]:
     frame = context.collectives[~context.collectives["step"].isin(context.steps)]
     if frame.empty or not context.steps:
@@ -182,7 +205,7 @@ def _outside(context: Context) -> list[Finding]:
     return [
         _finding(
             f"{times(len(frame), 'collective')} ({size(number(moved))} over all ranks) "
-            "ran outside every surveyed step: listed, but not in the bill",
+            "ran outside every step: listed, but not in the bill",
             tuple(sorted({int(rank) for rank in frame["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
             "Set-up and check-points are expected here; put training work inside session.step().",

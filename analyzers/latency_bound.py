@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
@@ -63,9 +64,9 @@ def bursts(context: Context) -> pd.DataFrame:
     A burst is at least `LEAST_MESSAGES` of one group, op, dtype and phase on one rank with no
     matmul between them, each of which latency dominates on this fabric. `saveable_ns` spreads over
     the burst what one message of all its bytes would spare: the exposed time without waiting for
-    late ranks, less the floor of the one message.
+    late ranks, less the floor of the one message. Only surveyed steps tell where matmuls are.
     """
-    frame = context.in_steps
+    frame = context.in_surveyed
     known = frame["floor_ns"].notna() & frame["message_bytes"].notna() & frame["op"].isin(FUSABLE)
     small = (frame["floor_ns"] > 0) & (2 * frame["floor_latency_ns"] >= frame["floor_ns"])
     frame = keep(frame, known & small)
@@ -114,12 +115,13 @@ def _whole(values: pd.Series[float]) -> pd.api.extensions.ExtensionArray:
     return pd.arrays.IntegerArray(np.where(unknown, 0, floats).astype(np.int64), unknown)
 
 
+@once
 def claimed(context: Context) -> tuple[pd.DataFrame, list[Line]]:
     """Return the rows of the bursts worth a finding, and their groups (by `KEYS`) with figures."""
     frame = bursts(context)
     if frame.empty:
         return frame, []
-    result = tally(frame, KEYS, VALUES, context.steps)
+    result = tally(frame, KEYS, VALUES, context.surveyed)
     shares = [context.share(line.figures["saveable_ns"]) for line in result.lines]
     worth = [
         line
@@ -133,8 +135,8 @@ def claimed(context: Context) -> tuple[pd.DataFrame, list[Line]]:
 def find(context: Context) -> list[Finding]:
     """Return one finding a group, op, dtype, phase and line.
 
-    Counts, bytes and times are per step, on the rank where they are largest. The counterfactual is one
-    message per burst, with all its bytes, at its floor. Nothing is said where the fabric is unknown.
+    Counts, bytes and times are per surveyed step, on the rank where they are largest. The counterfactual is
+    one message per burst, with all its bytes, at its floor. Nothing is said where the fabric is unknown.
     """
     frame, lines = claimed(context)
     by_code = frame.groupby("code") if lines else None

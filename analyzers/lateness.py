@@ -10,6 +10,7 @@ import pandas as pd
 from shardtoll.analyzers.clocks import SYNCHRONISING
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.fill import CLOCK_SLACK_NS
+from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.tally import keep
 
 LEAST_LATE_NS: Final = 10_000
@@ -18,11 +19,19 @@ LEAST_LATE_NS: Final = 10_000
 ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
 """Ranks may leave these before others arrive: only one still in it when the last came has waited for it."""
 
+COLUMNS: Final = (
+    *("step", "rank", "op", "group_id", "match_id", "implicit"),
+    *("arrival_ns", "duration_ns", "exposed_ns", "wait_ns", "transfer_ns"),
+)
+
 CAUSES: Final = ("began_ns", "compute_ns", "comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns")
 
 
+@once
 def waits(context: Context) -> pd.DataFrame:
-    """Return the rows of collectives in steps in which ranks waited for the last one.
+    """Return the rows of collectives in which ranks waited for the last one, with `COLUMNS`.
+
+    Of the steps `alike`, so that none is late for its own capture while others had none.
 
     New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
     at_least, and waited_ns, the exposed part of the wait: what is exposed beyond the transfer, as
@@ -30,7 +39,7 @@ def waits(context: Context) -> pd.DataFrame:
     seen is meant, and the wait is at least this long. A rooted collective is among them only if all its
     ranks were seen and none left it early.
     """
-    frame = context.in_steps
+    frame = context.in_alike[list(COLUMNS)]
     symmetric = frame["op"].isin(SYNCHRONISING)
     told = frame["wait_ns"].notna() & (symmetric | frame["op"].isin(ROOTED))
     part = symmetric & frame.index.isin(_partly_seen(context))

@@ -232,8 +232,10 @@ def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     slot_of = work["slot_id"].to_numpy(dtype=np.int64)
 
     found = rows[["group_id"]].copy()
-    found["match_id"] = pd.array([pd.NA] * len(rows), dtype="Int64")
-    found["slot_id"] = found["match_id"]
+    for name in ("match_id", "slot_id"):
+        found[name] = pd.arrays.IntegerArray(
+            np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=np.bool_)
+        )
     for flag in ("whole", "suspect", "by_order", "likely", "open"):
         found[flag] = False
     found.loc[work.index[agrees], "match_id"] = slot_of[agrees]

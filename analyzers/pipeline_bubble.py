@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.stalled import costs, finding, lost
 from shardtoll.analyzers.tally import keep
@@ -18,14 +19,17 @@ from shardtoll.ledger import Evidence, Finding, Remedy
 PIPELINE_DIMS: Final = ("pp", "pipe", "pipeline", "stage")
 
 
+@once
 def message_waits(context: Context) -> pd.DataFrame:
     """Return the exposed waiting in sends and receives between pipeline stages, as rows of stalls.
+
+    Of the steps `alike`: in others stages wait for capture too.
 
     A wait is what is exposed beyond the transfer, once both ends of a message are known. A group is a
     pipeline when its mesh dimension says so or, where it has none, when messages flow one way in forward
     and the other way in backward; a ring's flow both ways. The index is that of the collectives' frame.
     """
-    frame = context.in_steps
+    frame = context.in_alike
     fit = frame["op"].isin(PEER_OPS) & frame["wait_ns"].notna() & frame["exposed_ns"].notna()
     frame = keep(frame, fit & frame["root"].notna() & frame["group_id"].notna())
     named = frame["mesh_dim"].isin(PIPELINE_DIMS).to_numpy(dtype=bool, na_value=False)

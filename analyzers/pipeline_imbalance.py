@@ -63,9 +63,10 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
 
 def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small."""
-    if context.step_rows.empty or not context.step_ns:
+    rows = context.surveyed_rows
+    if rows.empty or not context.step_ns:
         return None
-    computed: pd.Series[float] = context.step_rows.groupby("rank")["compute_ns"].mean().astype("float64")
+    computed: pd.Series[float] = rows.groupby("rank")["compute_ns"].mean().astype("float64")
     found: list[tuple[float, tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
     lines, ordered = pipes(context)
     for line in lines:

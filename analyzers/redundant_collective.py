@@ -11,6 +11,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
+from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.tally import Line, codes, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -31,10 +32,11 @@ PHASE_CLASS: Final = {"recompute": "backward"}
 SENT_BY_ROOT: Final = ("broadcast", "scatter")
 """Only the root has bytes to compare."""
 
-WRAPPER: Final = "FSDP"
+WRAPPERS: Final = ("FSDP", "DeepSpeed.ZeRO-3")
 """Causes that begin so gather parameters once a pass by design, to keep less memory."""
 
 
+@once
 def repeats(context: Context) -> pd.DataFrame:
     """Return the collectives that repeat an earlier one, with `first`: the row label of that one.
 
@@ -44,16 +46,17 @@ def repeats(context: Context) -> pd.DataFrame:
     empty shard, spare nothing. Records with no fingerprint and barriers are never repeats.
 
     A wrapper that gathers its parameters again in a later pass (the next micro-batch) trades time
-    for memory on purpose; for causes of FSDP only repeats within one pass are counted.
+    for memory on purpose; for causes of FSDP and ZeRO 3 only repeats within one pass are counted.
+    Fingerprints are taken in surveyed steps only.
     """
-    frame = context.in_steps
+    frame = context.in_surveyed
     frame = frame.assign(
         phase_class=frame["phase"].replace(PHASE_CLASS), at=frame["issue_ns"].fillna(frame["start_ns"])
     )
     frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
     where, _ = codes(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
-    by_design = frame["caused_by_op"].fillna("").str.startswith(WRAPPER).to_numpy(dtype=bool)
+    by_design = frame["caused_by_op"].fillna("").str.startswith(WRAPPERS).to_numpy(dtype=bool)
     frame["pass"] = np.where(by_design, passes, -1)
     frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier"))
     if frame.empty:
@@ -72,7 +75,7 @@ def _on_every_rank(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool
     """Return for each matched row whether all ranks that sent bytes repeat one and the same collective."""
     origin = context.collectives["match_id"].reindex(frame["first"])
     of_match = frame.assign(origin=origin.to_numpy(dtype=np.int64, na_value=-1)).groupby("match_id")
-    rows = context.in_steps
+    rows = context.in_surveyed
     senders = keep(rows, rows["input_hash"].notna() | ~rows["op"].isin(SENT_BY_ROOT))
     wanted = frame["match_id"].map(senders.groupby("match_id").size())
     every: npt.NDArray[np.bool_] = (
@@ -86,8 +89,8 @@ def _on_every_rank(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool
 def find(context: Context) -> list[Finding]:
     """Return one finding a pair of lines, cause, parameter, group and phase class.
 
-    Counts, bytes and times are those of the repeats alone, per step, on the rank where they are largest. The
-    counterfactual is the same step with the first result kept, so the saving is the whole toll.
+    Counts, bytes and times are those of the repeats alone, per surveyed step, on the rank where they are
+    largest. The counterfactual is the same step with the first result kept, so the saving is the whole toll.
     """
     frame = repeats(context)
     if frame.empty:
@@ -97,7 +100,7 @@ def find(context: Context) -> list[Finding]:
         **{f"first_{name}": first[name].to_numpy() for name in ("source", "phase", "caused_by_op", "seq")}
     )
     frame = frame.assign(parameters=pattern(frame["parameter"]))
-    result = tally(frame, KEYS, ("exposed_ns", "message_bytes"), context.steps)
+    result = tally(frame, KEYS, ("exposed_ns", "message_bytes"), context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     unmatched = frame["match_id"].isna().groupby(result.code).any()
     findings = []
@@ -160,7 +163,7 @@ def _one(line: Line, prefix: str) -> str:
 
 def _remedy(op: str, cause: str | None, phase: str, *, claimed: bool) -> Remedy:
     code = None
-    if cause is not None and cause.startswith(WRAPPER) and phase == "backward":
+    if cause is not None and cause.startswith(WRAPPERS) and phase == "backward":
         text = (
             "Backward gathers these parameters once for recompute and once for itself, because the "
             "checkpoint lies inside the wrapped block. Checkpoint the block first and shard it afterwards."

@@ -17,6 +17,9 @@ the floor was measured by, explains the difference."""
 
 KEYS: Final = ("op", "message_bytes", "group_id", "group_size", "floor_ns")
 
+BESIDES: Final = ("net", "rank", "match_id", "transfer_ns")
+"""Other columns that are looked at; a run of a million collectives is not copied whole."""
+
 SHOWN: Final = 3
 """Refuted floors named in the fabric's line; the others are counted."""
 
@@ -49,7 +52,7 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     A floor that was refuted is unknown: a model that is wrong there says nothing of the least time.
     """
     known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
-    rows = keep(frame, known & (frame["transfer_ns"] > 0))
+    rows = keep(frame[[*KEYS, *BESIDES]], known & (frame["transfer_ns"] > 0))
     if rows.empty:
         return frame, ()
     code, keys = codes(rows, KEYS)

@@ -49,15 +49,20 @@ def lost(
     """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
 
     `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
-    other tables tell of.
+    other tables tell of, all in the steps `alike`.
     """
-    rows = keep(context.stalls_in_steps, context.stalls_in_steps["kind"] == kind)
+    stalls, steps = context.stalls_in_steps, told_steps(context)
+    rows = keep(stalls, (stalls["kind"] == kind) & stalls["step"].isin(steps))
     if besides is not None and not besides.empty:
-        rows = besides if rows.empty else pd.concat([rows, besides], ignore_index=True)
+        if rows.empty:
+            rows, steps = besides, context.alike
+        else:
+            # Only where both are told do they add up to what a step loses.
+            rows = pd.concat([rows, keep(besides, besides["step"].isin(steps))], ignore_index=True)
     rows = rows.assign(all=0)
     if rows.empty or not context.step_ns:
         return []
-    result = tally(rows, ("all", *columns), VALUES, told_steps(context))
+    result = tally(rows, ("all", *columns), VALUES, steps)
     found = []
     for line in result.lines:
         here = keep(rows, np.asarray(result.code == line.code))

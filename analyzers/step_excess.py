@@ -27,7 +27,9 @@ def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
     Mean per step in ns. `late` as `lateness.waits` gives it, with the rows of one late rank. Empty where
     no part is so much longer that it explains half of the waiting.
     """
-    late = keep(late, late["step"].isin(told_steps(context)))
+    # Of a watched step compute and idle time are not on record, traced or not.
+    told = [step for step in told_steps(context) if step in set(context.surveyed)]
+    late = keep(late, late["step"].isin(told))
     if late.empty:
         return {}
     pairs = late[["step", "late_rank", "rank"]].drop_duplicates()
@@ -37,21 +39,24 @@ def step_excess(context: Context, late: pd.DataFrame) -> dict[str, float]:
     others = joined[~is_late].groupby(["step", "late_rank"])[parts].median()
     own = keep(joined, is_late).set_index(["step", "late_rank"])[parts]
     more = (own - others).dropna()
-    found = {name: float(more[name].sum()) / len(told_steps(context)) for name in PARTS}
-    waited = float(late.groupby("rank")["waited_ns"].sum().max()) / len(told_steps(context))
+    found = {name: float(more[name].sum()) / len(told) for name in PARTS}
+    waited = float(late.groupby("rank")["waited_ns"].sum().max()) / len(told)
     return found if max(found.values()) >= EXPLAINS * waited else {}
 
 
 def told_steps(context: Context) -> tuple[int, ...]:
-    """Return the steps whose lost time is told by reason: of an audit those it traced, if it traced any."""
+    """Return the steps whose lost time is told by reason.
+
+    Of an audit those it traced, if it traced any; else the surveyed ones.
+    """
     leadups = context.leadups
     traced = {int(step) for step in leadups["step"].dropna()} if context.ledger.run.source == "live" else ()
-    return tuple(step for step in context.steps if step in traced) or context.steps
+    return tuple(step for step in context.steps if step in traced) or context.surveyed or context.steps
 
 
 def _totals(context: Context) -> pd.DataFrame:
     """Return compute, copies and the kinds of idle time of each rank and step."""
-    steps = context.step_rows
+    steps = context.surveyed_rows
     table: pd.DataFrame = steps[["rank", "step", "compute_ns", "idle_ns"]].assign(
         copy_ns=steps["exposed_copy_ns"]
     )

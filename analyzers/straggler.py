@@ -20,6 +20,7 @@ from shardtoll.analyzers.lateness import (
     late_to,
     waits,
 )
+from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.step_excess import step_excess, told_steps
 from shardtoll.analyzers.tally import Line, keep, tally, text
 from shardtoll.analyzers.words import duration, percent, ranks, times
@@ -66,6 +67,7 @@ class Bill:
     line: Line
 
 
+@once
 def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     """Return all waits, and those dear enough for a finding; each collective's waiting is in one of them."""
     rows = waits(context)
@@ -79,7 +81,7 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     parts = [(rank, keep(rows, own & (rows["late_rank"] == rank))) for rank in culprits]
     found = []
     for rank, part in (*parts, (None, keep(rows, ~own))):
-        for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.steps).lines:
+        for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.alike).lines:
             if (context.share(line.figures["waited_ns"]) or 0.0) >= LEAST_SHARE:
                 found.append(Bill(rank, part, line))
     return rows, found
@@ -95,9 +97,10 @@ def billed_ns(context: Context) -> pd.Series[Any]:
 def find(context: Context) -> list[Finding]:
     """Return one finding a rank that is late by habit, and one for waiting on ranks that take turns.
 
-    Toll: exposed waiting per step on the rank that waits most; `exposed-communication` leaves it out. The
-    saving is against the late rank arriving with the one before it. Where ranks were not seen, waiting for
-    the last of those seen is a lower bound, and is said to be one.
+    Toll: exposed waiting per step on the rank that waits most; `exposed-communication` leaves it out. Steps
+    that one rank surveyed and another watched are not looked at, where there are others: the wait is for
+    capture there. The saving is against the late rank arriving with the one before it. Where ranks were not
+    seen, waiting for the last of those seen is a lower bound, and is said to be one.
     """
     rows, found = bills(context)
     besides = any(bill.rank is not None for bill in found)
@@ -132,7 +135,7 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
     who = tuple(sorted({int(r) for r in late.loc[late["rank"] != rank, "rank"]}))
     cause = _cause(context, late)
     bound = bool(late["at_least"].any())
-    least, most = waiting(late, rank, len(context.steps))
+    least, most = waiting(late, rank, len(context.alike))
     others = "the others wait " if least >= EVEN * most else "others wait up to "
     counted = f"{len(once)} of {times(len(all_once), 'collective')}"
     hedge = f", {HEDGE}" if uncertain(context, late) else ""
@@ -148,7 +151,7 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
         floor_ns=None,
         saving_ns=min(toll, saving),
         bytes=None,
-        count=max(1, round(len(once) / len(context.steps))),
+        count=max(1, round(len(once) / len(context.alike))),
         ranks=(rank,),
         where=cause.where,
         evidence=(
@@ -248,7 +251,7 @@ def _turns(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> F
         floor_ns=None,
         saving_ns=None,
         bytes=None,
-        count=max(1, round(len(once) / len(context.steps))),
+        count=max(1, round(len(once) / len(context.alike))),
         ranks=who,
         evidence=(
             Evidence("collectives", len(once)),

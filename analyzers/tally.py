@@ -1,9 +1,9 @@
 """Per-step figures of many groups of rows at once, with unknown kept apart from zero.
 
-A figure of a finding is a rank's mean over the surveyed steps, on the rank where that is largest: so it
-is never more than the same rank's row in the table of the step. A step in which the rows do not occur
-counts as zero. A rank's step whose rows include an unknown value has an unknown sum and is left out of
-that rank's mean. Where nothing is known at all the figure is NA.
+A figure of a finding is a rank's mean over the steps that can tell (see `Context`), on the rank where
+that is largest: so it is never more than the same rank's row in the table of those steps. A step in which
+the rows do not occur counts as zero. A rank's step whose rows include an unknown value has an unknown sum
+and is left out of that rank's mean. Where nothing is known at all the figure is NA.
 """
 
 from __future__ import annotations
@@ -103,31 +103,22 @@ def tally(
     `over_ranks` is `max` (the slowest rank) or, where ranks do the same work, `mean`.
     """
     number_of, first = codes(frame, columns)
-    base = {
-        "code": number_of,
-        "step": frame["step"].to_numpy(dtype=np.int64),
-        "rank": frame["rank"].to_numpy(dtype=np.int64),
-    }
-    keys = ["code", "step", "rank"]
     known = {name: ~frame[name].isna().to_numpy(dtype=bool) for name in values}
-    data = pd.DataFrame(
-        base
-        | {name: frame[name].to_numpy(dtype=np.int64, na_value=0) for name in values}
-        | {f"{name} known": known[name] for name in values}
-        | {"rows": 1}
-    )
-    how = dict.fromkeys(values, "sum") | {f"{name} known": "all" for name in values} | {"rows": "sum"}
-    per_rank = data.groupby(keys).agg(how).reset_index()
-    figures = {name: _figure(per_rank, name, len(steps), len(first), over_ranks) for name in values}
-    busiest = per_rank.groupby(["code", "step"])["rows"].max().groupby(level=0).sum().to_numpy()
+    of = _Steps.of(number_of, frame)
+    figures = {
+        name: _figure(
+            of, frame[name].to_numpy(dtype=np.int64, na_value=0), known[name], len(steps), over_ranks
+        )
+        for name in values
+    }
+    busiest = of.busiest()
     all_known = np.logical_and.reduce(list(known.values())) if values else np.ones(len(frame), dtype=bool)
     means = busiest / max(1, len(steps))
     counts = np.maximum(1, np.rint(means)).astype(np.int64)
     totals = np.bincount(number_of, minlength=len(first))
     unknown = np.bincount(number_of, weights=~all_known, minlength=len(first))
     ranks: list[list[int]] = [[] for _ in range(len(first))]
-    pairs = per_rank[["code", "rank"]].drop_duplicates().sort_values(["code", "rank"])
-    for code, rank in zip(pairs["code"], pairs["rank"], strict=True):
+    for code, rank in zip(of.pair_code, of.pair_rank, strict=True):
         ranks[code].append(int(rank))
     lines = [
         Line(
@@ -145,17 +136,68 @@ def tally(
     return Tally(lines, number_of)
 
 
-def _figure(per_rank: pd.DataFrame, name: str, steps: int, groups: int, over_ranks: str) -> list[int | None]:
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The rows sorted by group, rank and step, and where each step of a rank of a group begins.
+
+    Arrays, as frames of millions of rows copy all their columns at each turn.
+    """
+
+    order: Codes
+    starts: Codes
+    """Places in `order`."""
+    step: Codes
+    """Of each of `starts`."""
+    pair: Codes
+    """Of each of `starts`: the number of its group and rank."""
+    pair_code: Codes
+    pair_rank: Codes
+
+    @classmethod
+    def of(cls, code: Codes, frame: pd.DataFrame) -> _Steps:
+        step = frame["step"].to_numpy(dtype=np.int64)
+        rank = frame["rank"].to_numpy(dtype=np.int64)
+        order = np.lexsort((step, rank, code))
+        code, rank, step = code[order], rank[order], step[order]
+        new_pair = _changes(code, rank)
+        starts = np.flatnonzero(new_pair | _changes(step))
+        pairs = np.flatnonzero(new_pair)
+        return cls(order, starts, step[starts], np.cumsum(new_pair)[starts] - 1, code[pairs], rank[pairs])
+
+    def busiest(self) -> npt.NDArray[np.float64]:
+        """Return for each group the sum over steps of the rows of the rank that has most in that step."""
+        if not len(self.order):
+            return np.zeros(0)
+        rows = np.diff(self.starts, append=len(self.order))
+        code = self.pair_code[self.pair]
+        order = np.lexsort((self.step, code))
+        first = np.flatnonzero(_changes(code[order], self.step[order]))
+        most = np.maximum.reduceat(rows[order], first).astype(np.float64)
+        return np.bincount(code[order][first], weights=most).astype(np.float64)
+
+
+def _changes(*sorted_keys: Codes) -> npt.NDArray[np.bool_]:
+    """Return for each row whether a key differs from the row before; the first does."""
+    new = np.zeros(len(sorted_keys[0]), dtype=np.bool_)
+    for key in sorted_keys:
+        new[1:] |= key[1:] != key[:-1]
+    new[:1] = True
+    return new
+
+
+def _figure(
+    of: _Steps, values: Codes, known: npt.NDArray[np.bool_], steps: int, over_ranks: str
+) -> list[int | None]:
     """Return for each group: of each rank the mean over its steps of known value, then over the ranks."""
-    is_known = per_rank[f"{name} known"]
-    rows = per_rank.assign(
-        known_sum=per_rank[name].where(is_known, 0),
-        known_steps=is_known.astype(np.int64),
-        unknown_steps=(~is_known).astype(np.int64),
-    )
-    of_rank = rows.groupby(["code", "rank"])[["known_sum", "known_steps", "unknown_steps"]].sum()
+    if not len(of.order):
+        return []
+    is_known = np.logical_and.reduceat(known[of.order], of.starts)
+    sums = np.where(is_known, np.add.reduceat(values[of.order], of.starts), 0)
+    of_pair = np.flatnonzero(_changes(of.pair))
+    known_sum = np.add.reduceat(sums, of_pair)
+    known_steps = np.add.reduceat(is_known.astype(np.int64), of_pair)
+    unknown_steps = np.diff(of_pair, append=len(of.starts)) - known_steps
     # A rank of which no row is known says nothing; steps without rows do not make that a zero.
-    counted = (steps - of_rank["unknown_steps"]).where(of_rank["known_steps"] > 0)
-    means = (of_rank["known_sum"] / counted).groupby(level=0).agg(over_ranks)
-    found = means.reindex(range(groups)).to_numpy(dtype=np.float64)
+    counted = pd.Series(steps - unknown_steps, dtype="float64").where(known_steps > 0)
+    found = (known_sum / counted).groupby(of.pair_code).agg(over_ranks).to_numpy(dtype=np.float64)
     return [None if np.isnan(value) else round(float(value)) for value in found]

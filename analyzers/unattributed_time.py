@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.step_excess import told_steps
 from shardtoll.analyzers.words import duration, percent, ranks, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 
@@ -30,10 +31,12 @@ CLASSIFY: Final = (
 def find(context: Context) -> list[Finding]:
     """Return at most one finding: the steps whose unattributed time is above the limit.
 
-    It has no toll, as the time is not known to be lost. Steps in which the capture stopped are
+    It has no toll, as the time is not known to be lost. Watched steps are not judged, whose compute is
+    not on record by design. Steps in which the capture stopped are
     named too, whatever their share: what followed in them is not on record.
     """
-    rows = context.step_rows[context.step_rows["duration_ns"] > 0]
+    rows = context.surveyed_rows
+    rows = rows[rows["duration_ns"] > 0]
     rest = rows["unattributed_ns"] - rows["capture_ns"]
     rows = rows.assign(rest_ns=rest, share=rest / rows["duration_ns"])
     over = rows[rows["share"] > LIMIT]
@@ -92,8 +95,9 @@ def _kernels(context: Context) -> list[tuple[str, float]]:
     if rows.empty:
         return []
     by_rank = rows.groupby(["name", "rank"])["lost_ns"].sum().groupby(level="name").max()
+    steps = told_steps(context)
     most = by_rank.sort_values(ascending=False, kind="stable")
-    return [(str(name), float(lost) / len(context.steps)) for name, lost in most.items()]
+    return [(str(name), float(lost) / len(steps)) for name, lost in most.items()]
 
 
 def _remedy(kernels: list[tuple[str, float]]) -> Remedy:

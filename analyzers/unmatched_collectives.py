@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.counted import numbers, off, unseen, where_of
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import ranks, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
@@ -18,47 +19,39 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group whose count is off, and one a group whose ranks disagree.
 
     Steps that a seen rank of the group did not finish, and rows outside every step, prove nothing
-    and are left to `incomplete-input`. These findings have no toll: they say what not to trust.
+    and are left to `incomplete-input`. These findings have no toll: they say what not to trust. That watching
+    lists fewer than were issued is how it works, and no error.
     """
     return [*_incomplete(context), *_disagreeing(context)]
 
 
-def _off(context: Context) -> pd.DataFrame:
-    """Return the counts of groups whose own number differs from ours; an unknown number proves nothing."""
-    return keep(context.counts, context.counts["issued"] != context.counts["recorded"])
-
-
 def _incomplete(context: Context) -> list[Finding]:
-    counts = _off(context)
+    counts = off(context)
     findings = []
     for name in sorted(set(counts["group"])):
         rows = keep(counts, counts["group"] == name)
+        if rows["unseen"].all():
+            findings.append(unseen(context, name, rows))
+            continue
         issued, recorded = int(rows["issued"].sum()), int(rows["recorded"].sum())
-        dims = {group.mesh_dim for group in context.groups(name)}
-        where = Where(group=name, mesh_dim=dims.pop() if len(dims) == 1 else None)
+        where = where_of(context, name)
         seen = tuple(sorted({int(rank) for rank in rows["rank"]}))
         # A surplus in one step must not hide a lack in another.
-        off = int((rows["issued"] - rows["recorded"]).abs().sum())
+        wrong = int((rows["issued"] - rows["recorded"]).abs().sum())
         findings.append(
             Finding(
                 kind="unmatched-collectives",
                 severity="error",
                 title=f"group {where.mesh_dim or name} issued {times(issued, 'collective')}, {recorded} are "
-                f"on record, on {ranks(seen)}: the bill lacks or doubles {off}",
+                f"on record, on {ranks(seen)}: the bill lacks or doubles {wrong}",
                 toll_ns=None,
                 floor_ns=None,
                 saving_ns=None,
                 bytes=None,
-                count=off,
+                count=wrong,
                 ranks=seen,
                 where=where,
-                evidence=tuple(
-                    Evidence(
-                        f"step {row['step']} rank {row['rank']}",
-                        f"{row['issued']} issued, {row['recorded']} recorded",
-                    )
-                    for row in rows.head(EXAMPLES).to_dict("records")
-                ),
+                evidence=numbers(rows),
                 remedy=Remedy(
                     "Some collectives bypassed the capture (or were counted twice), so times and bytes of "
                     "this group are not whole. Please report the program: it is a defect of the capture."
@@ -97,7 +90,7 @@ def _suspects(context: Context) -> pd.DataFrame:
 
 def _disagreeing(context: Context) -> list[Finding]:
     frame = _suspects(context)
-    off_counts = _off(context)
+    off_counts = off(context)
     lacking = set(zip(off_counts["group"], off_counts["step"], strict=True))
     seen = set(context.ledger.run.ranks_seen)
     findings = []

@@ -8,10 +8,11 @@ from typing import Annotated, Final
 
 import typer
 
-COMMANDS: Final = ("demo", "report", "fabrics", "calibrate")
+COMMANDS: Final = ("demo", "run", "report", "fabrics", "calibrate")
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
-Such a file imports typer at its top and no more: `shardtoll --help` imports them all.
+`CONTEXT`, where a file has it, is how its command reads arguments. Such a file imports typer at its top
+and no more: `shardtoll --help` imports them all.
 """
 
 
@@ -53,7 +54,8 @@ def app() -> typer.Typer:
     )
     made.callback()(_options)
     for name in COMMANDS:
-        made.command(name)(import_module(f"shardtoll.cli.{name}").command)
+        module = import_module(f"shardtoll.cli.{name}")
+        made.command(name, context_settings=getattr(module, "CONTEXT", None))(module.command)
     return made
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from shardtoll.ledger import UsageError
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write the file so that a reader sees the old one or the new one, never half of one.
 
+    Data may come in pieces, so that a large file need not lie in memory whole.
     Raises UsageError when it cannot be written.
     """
     # The process id keeps two writers of one file apart.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         try:
-            part.write_bytes(data)
+            with part.open("wb") as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardtoll.dashboards import human, summary
+from shardtoll.dashboards import human, step_times
 from shardtoll.ledger import Report
 from shardtoll.ledger.hta_figures import CriticalPath, HtaFigures, LaunchStats, QueueLength, StreamIdle
 
@@ -79,7 +79,7 @@ def hta_tables(figures: HtaFigures, most: int, named: Collection[int] = ()) -> l
 def named_ranks(report: Report) -> tuple[int, ...]:
     """Return the ranks that findings point at alone, and the slowest: those a reader looks for."""
     alone = [finding.ranks[0] for finding in report.findings if len(finding.ranks) == 1]
-    worst = summary.slowest(summary.rank_times(report))
+    worst = step_times.slowest(step_times.rank_times(report))
     return tuple(dict.fromkeys([*alone, *(worst.ranks if worst else ())]))
 
 
@@ -90,10 +90,10 @@ def contradiction(report: Report) -> str | None:
     for path in paths:
         told.setdefault(path.rank, []).append(path)
     worst: tuple[float, int, float, float] | None = None
-    for time in summary.rank_times(report):
+    for time in step_times.rank_times(report):
         seen = told.get(time.ranks[0])
         exposed_ns = time.parts_ns[1]
-        if not seen or exposed_ns < LEAST_SHARE * time.total_ns:
+        if not seen or exposed_ns is None or exposed_ns < LEAST_SHARE * time.total_ns:
             continue
         by_hta = sum(path.communication_ns for path in seen) / len(seen)
         gaps = sum(path.kernel_gap_ns for path in seen) / len(seen)

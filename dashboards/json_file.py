@@ -10,5 +10,5 @@ from shardtoll.ledger import Report
 
 def write(report: Report, path: Path) -> list[Path]:
     """Write the report's JSON and return the files written; UsageError where that fails."""
-    write_file(path, report.to_json().encode())
+    write_file(path, (piece.encode() for piece in report.json_pieces()))
     return [path]

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardtoll.dashboards import human
 from shardtoll.ledger import Report
+from shardtoll.ledger.levels import alike_steps
 from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
@@ -69,12 +70,16 @@ def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     there are in all.
 
     Matched is what every rank of its group has with a known wait. Messages between two ranks are left out.
+    So are, where there are others, steps that some ranks surveyed and others watched: they wait for capture.
     """
     frame = to_frame(report.tables["collectives"].select(list(_COLUMNS)))
     frame = frame.assign(members=_members(report, frame))
     peers = set(frame.loc[frame["op"].isin(_PEERS), "members"])
     frame = frame[frame["wait_ns"].notna() & frame["transfer_ns"].notna() & ~frame["op"].isin(_PEERS)]
     frame = frame[frame["members"].notna() & (frame["group_size"] > 1)]
+    steps = report.tables["steps"]
+    uneven = set(steps.column("step").to_pylist()) - set(alike_steps(steps))
+    frame = frame[~frame["step"].isin(uneven)]
     # As the analyses match: by number, or by order in the step where a group has no numbers of its own.
     by_order = frame["members"].isin(set(frame.loc[frame["seq"].isna(), "members"]) | peers)
     frame = frame.assign(by_order=by_order, place=frame["seq"].where(~by_order, frame["step"]))
@@ -103,13 +108,16 @@ def _members(report: Report, frame: pd.DataFrame) -> pd.Series[Any]:
 
     world = tuple(range(report.run.world_size))
     known: dict[tuple[str, int, int], str | None] = {}
-    for name, rank, size in frame[["group", "rank", "group_size"]].drop_duplicates().itertuples(index=False):
+    keys = ["group", "rank", "group_size"]
+    for name, rank, size in frame[keys].drop_duplicates().itertuples(index=False):
         fits = {g.ranks for g in report.groups if g.name == name and g.size == size and rank in g.ranks}
         fits = fits or ({world} if size == len(world) else set())
         known[name, rank, size] = f"{name} {fits.pop()}" if len(fits) == 1 else None
-    rows = frame[["group", "rank", "group_size"]].itertuples(index=False)
-    words = [known[name, rank, size] for name, rank, size in rows]
-    return pd.Series(words, index=frame.index, dtype="object")
+    # Numbered by first appearance, in the order that `known` has.
+    number = frame.groupby(keys, sort=False).ngroup()
+    each = pd.array([*known.values()], dtype="string").take(number.to_numpy())
+    words: pd.Series[Any] = pd.Series(each, index=frame.index)
+    return words
 
 
 def _late(rows: pd.DataFrame) -> Late:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards import human, page_tables, summary
+from shardtoll.dashboards import human, page_tables, step_times, summary
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
@@ -18,13 +18,16 @@ def render(report: Report) -> str:
     rows = summary.by_severity(report.findings)
     heads = ("#", "kind", "where", "count", "bytes", "toll", "floor", "saving", "remedy")
     parts = [f"<p><b>shardtoll</b>: {safe(summary.headline(report))}</p>"]
+    levels = summary.levels(report)
+    if levels:
+        parts.append(f"<p>{levels}</p>")
     if rows:
         bill = [_row(at, finding) for at, finding in rows[:FINDINGS_SHOWN]]
         parts.append(page_tables.table(heads, bill, "the bill"))
     if len(rows) > FINDINGS_SHOWN:
         parts.append(f"<p>{len(rows) - FINDINGS_SHOWN} more findings are in report.findings.</p>")
-    if summary.rank_times(report):
-        parts.append(f"<p>The step, mean of {human.plural(summary.step_count(report), 'step')}:</p>")
+    if step_times.rank_times(report):
+        parts.append(f"<p>The step, {summary.mean_of(report)}:</p>")
         parts.append(page_tables.steps(report))
     return f'<div class="shardtoll">{"".join(parts)}{page_tables.notices(report)}</div>'
 

@@ -61,7 +61,7 @@ def render(report: Report) -> str:
         _Section(
             "anatomy",
             "Where the step goes",
-            "Mean over the steps. The parts of a rank add up to its step.",
+            _anatomy_lead(report),
             page_anatomy.figure(report),
             page_tables.steps(report),
         ),
@@ -122,6 +122,19 @@ largest.</p>
 </body>
 </html>
 """
+
+
+def _anatomy_lead(report: Report) -> str:
+    """Return what the parts are the mean of; steps that were only watched are not divided."""
+    levels = summary.levels(report)
+    if levels is None:
+        return "Mean over the steps. The parts of a rank add up to its step."
+    if summary.surveyed_count(report):
+        return (
+            f"{levels}. The parts are the mean over the surveyed steps and add up to them; of watched steps "
+            "time and exposed communication are known, as the table says."
+        )
+    return f"{levels}. In a watched step what is not exposed communication is unattributed."
 
 
 def _fault(report: Report) -> str:

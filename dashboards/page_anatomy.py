@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardtoll.dashboards import human, summary
+from shardtoll.dashboards import human, step_times
 from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, ms
 from shardtoll.ledger import Report
 
@@ -18,19 +18,20 @@ COLOURS = {
 
 
 def figure(report: Report) -> Figure:
-    """Return one bar a rank, mean over its steps; nothing to draw where no step finished."""
-    times = summary.rank_times(report)
+    """Return one bar a rank, mean over its surveyed steps; nothing to draw where no step finished."""
+    times = step_times.rank_times(report)
     if not times:
         return Figure([], {}, ["No step finished, so there is no time to divide."])
-    worst = summary.slowest(times)
+    worst = step_times.slowest(times)
     names = [f"rank {time.ranks[0]}{' (slowest)' if time is worst else ''}" for time in times]
     data: list[dict[str, Any]] = []
-    for at, (part, words) in enumerate(summary.PARTS):
+    for at, (part, words) in enumerate(step_times.PARTS):
         texts = []
         for name, time in zip(names, times, strict=True):
             value = time.parts_ns[at]
             lines = [f"<b>{name}</b>", f"{words}: {human.duration(value)}"]
-            lines.append(f"{human.share(value, time.total_ns)} of {human.duration(time.total_ns)}")
+            if value is not None:
+                lines.append(f"{human.share(value, time.total_ns)} of {human.duration(time.total_ns)}")
             if part == "unattributed_ns":
                 lines.append(f"of which capture: {human.duration(time.capture_ns)}")
             texts.append(hover(lines))
@@ -40,7 +41,8 @@ def figure(report: Report) -> Figure:
                 "orientation": "h",
                 "name": words,
                 "y": names,
-                "x": [ms(time.parts_ns[at]) for time in times],
+                # An unknown part has no bar; its hover text says so.
+                "x": [None if (part_ns := time.parts_ns[at]) is None else ms(part_ns) for time in times],
                 "hovertext": texts,
                 "hovertemplate": "%{hovertext}<extra></extra>",
                 "marker": {

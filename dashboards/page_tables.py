@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards import human, summary
+from shardtoll.dashboards import human, step_times, summary
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.sites import Site
 from shardtoll.dashboards.text import clip
@@ -28,16 +28,21 @@ def table(heads: Iterable[str], rows: Iterable[Sequence[str]], label: str) -> st
 
 def steps(report: Report) -> str:
     """Return each rank's mean step; its parts add up to the total."""
-    times = summary.rank_times(report)
-    shown, rest = summary.fold(times, RANKS_SHOWN)
-    worst = summary.slowest(times)
+    times = step_times.rank_times(report)
+    shown, rest = step_times.fold(times, RANKS_SHOWN)
+    worst = step_times.slowest(times)
+    mixed = step_times.mixed(times)
     rows = []
     for time in [*shown, rest] if rest is not None else shown:
         name = str(time.ranks[0]) if len(time.ranks) == 1 else f"mean of the {len(time.ranks)} others"
         mark = " <b>slowest</b>" if time is worst else ""
-        values = (*time.parts_ns, time.capture_ns, time.total_ns)
+        values = [*time.parts_ns, time.capture_ns, time.total_ns]
+        if mixed:
+            values += [time.watched_comm_ns, time.watched_ns]
         rows.append([name + mark, *(human.duration(value) for value in values)])
-    heads = ["rank", *(words for _, words in summary.PARTS), "of which capture", "total"]
+    heads = ["rank", *(words for _, words in step_times.PARTS), "of which capture", "total"]
+    if mixed:
+        heads += ["watched steps: exposed comm", "watched steps: step"]
     return table(heads, rows, "step times by rank")
 
 
@@ -80,6 +85,9 @@ def facts(report: Report) -> str:
         ("source", escape(run.source)),
         ("fabric", f"{safe(clip(report.fabric.name, 80))}: {safe(clip(report.fabric.provenance, 900))}"),
     ]
+    levels = summary.levels(report)
+    if levels:
+        rows.insert(-1, ("steps", levels))
     if run.ranks_missing:
         rows.insert(1, ("missing", f"<b>{summary.ranks_words(run.ranks_missing)} left no records</b>"))
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report, Step
+from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_records
 
 FINDINGS_SHOWN: Final = 4
@@ -68,8 +69,8 @@ def _evidence(finding: Finding, label: str) -> int:
 
 def _flops(report: Report) -> str:
     computes = report.tables["computes"]
-    computes = computes.filter(pc.is_valid(computes.column("step")))
-    steps = summary.step_count(report)
+    computes = in_steps(computes, surveyed_steps(report.tables["steps"]))
+    steps = summary.surveyed_count(report)
     if not steps or not computes.num_rows:
         return human.UNKNOWN
     done = pc.sum(computes.column("flops")).as_py() / steps
@@ -82,9 +83,12 @@ def _flops(report: Report) -> str:
 
 
 def _worst(report: Report, time_of: Callable[[Step], int]) -> str:
-    """Return a time's mean over steps, on the rank where that is largest."""
+    """Return a time's mean over steps, the watched ones if there are any, on the rank where it is largest."""
+    table = report.tables["steps"]
+    told = set(watched_steps(table) or alike_steps(table))
+    rows = to_records("steps", table)
     of_rank: dict[int, list[int]] = {}
-    for step in to_records("steps", report.tables["steps"]):
+    for step in (row for row in rows if row.step in told):
         of_rank.setdefault(step.rank, []).append(time_of(step))
     means = [sum(times) / len(times) for times in of_rank.values()]
     return human.duration(max(means)) if means else human.UNKNOWN

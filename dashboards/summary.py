@@ -1,4 +1,4 @@
-"""What every renderer says first: each rank's time per step, and one sentence about the report."""
+"""What every renderer says first: which steps are on record, and one sentence about the report."""
 
 from __future__ import annotations
 
@@ -7,85 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards import human
+from shardtoll.dashboards.step_times import PARTS, rank_times, slowest
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
-
-PARTS: Final = (
-    ("compute_ns", "compute"),
-    ("exposed_comm_ns", "exposed comm"),
-    ("exposed_copy_ns", "exposed copies"),
-    ("idle_ns", "idle"),
-    ("unattributed_ns", "unattributed"),
-)
-"""The parts of a step, which add up to its duration, and the words for them."""
-
+from shardtoll.ledger.levels import in_steps, surveyed_steps
 
 UNBILLED_SHARE: Final = 0.2
 """Share of a step that must not be passed over in silence because no finding has a price for it."""
 
+NAMED_RUNS: Final = 6
+"""Runs of surveyed steps, as `0-3`, up to which their numbers are named."""
+
 _IDLE_BILLS: Final = {"data-stall": "data", "host-sync": "host-sync", "pipeline-bubble": "bubble"}
 """Finding kind -> kind of the stalls, parts of idle time, that it prices."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankTime:
-    """The mean step of one rank, or of several folded into one; all times in ns."""
-
-    ranks: tuple[int, ...]
-    steps: int
-    total_ns: float
-    parts_ns: tuple[float, ...]
-    """In the order of `PARTS`."""
-    capture_ns: float
-    """The part of unattributed time that was capture's own work."""
-
-
-def rank_times(report: Report) -> list[RankTime]:
-    """Return each rank's mean step, by rank; empty where no step finished."""
-    columns = [name for name, _ in PARTS]
-    wanted = ["duration_ns", *columns, "capture_ns"]
-    table = (
-        report.tables["steps"]
-        .group_by("rank")
-        .aggregate([(name, "mean") for name in wanted] + [([], "count_all")])
-    )
-    rows = sorted(table.to_pylist(), key=lambda row: row["rank"])
-    return [
-        RankTime(
-            ranks=(row["rank"],),
-            steps=row["count_all"],
-            total_ns=row["duration_ns_mean"],
-            parts_ns=tuple(row[f"{name}_mean"] for name in columns),
-            capture_ns=row["capture_ns_mean"],
-        )
-        for row in rows
-    ]
-
-
-def slowest(times: Sequence[RankTime]) -> RankTime | None:
-    """Return the rank whose mean step is longest, the first of equals; None without any."""
-    return max(times, key=lambda time: time.total_ns, default=None)
-
-
-def fold(times: Sequence[RankTime], most: int) -> tuple[list[RankTime], RankTime | None]:
-    """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
-
-    The second is None where every rank is shown.
-    """
-    if len(times) <= most:
-        return list(times), None
-    by_cost = sorted(times, key=lambda time: -time.total_ns)
-    kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
-    mean = RankTime(
-        ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),
-        steps=max(time.steps for time in rest),
-        total_ns=sum(time.total_ns for time in rest) / len(rest),
-        parts_ns=tuple(
-            sum(parts) / len(rest) for parts in zip(*(time.parts_ns for time in rest), strict=True)
-        ),
-        capture_ns=sum(time.capture_ns for time in rest) / len(rest),
-    )
-    return sorted(kept, key=lambda time: time.ranks), mean
 
 
 def ranks_words(ranks: Sequence[int]) -> str:
@@ -96,6 +30,34 @@ def ranks_words(ranks: Sequence[int]) -> str:
 def step_count(report: Report) -> int:
     """Return how many different steps finished on at least one rank."""
     return len(report.tables["steps"].column("step").unique())
+
+
+def surveyed_count(report: Report) -> int:
+    """Return how many of them all their ranks surveyed; the others were only watched."""
+    return len(surveyed_steps(report.tables["steps"]))
+
+
+def levels(report: Report) -> str | None:
+    """Return `100 steps: 3 surveyed (0, 2, 52), 97 watched`; None where every step was surveyed.
+
+    Many surveyed steps are counted and not named.
+    """
+    every, surveyed = step_count(report), surveyed_count(report)
+    if every == surveyed:
+        return None
+    numbers = human.ranks(surveyed_steps(report.tables["steps"]))
+    named = f" ({numbers})" if surveyed and numbers.count(",") < NAMED_RUNS else ""
+    return f"{human.plural(every, 'step')}: {surveyed:,} surveyed{named}, {every - surveyed:,} watched"
+
+
+def mean_of(report: Report) -> str:
+    """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`."""
+    every, surveyed = step_count(report), surveyed_count(report)
+    if surveyed == every:
+        return f"mean of {human.plural(every, 'step')}"
+    if surveyed:
+        return f"mean of {human.plural(surveyed, 'surveyed step')}; watched ones tell time and waits only"
+    return f"mean of {human.plural(every, 'watched step')}: what is no exposed comm is unattributed"
 
 
 def by_severity(findings: Sequence[Finding]) -> list[tuple[int, Finding]]:
@@ -113,6 +75,9 @@ def checked(report: Report) -> str:
         human.plural(tables["counts"].num_rows, "sequence count"),
     ]
     steps = human.plural(step_count(report), "step")
+    surveyed, watched = surveyed_count(report), step_count(report) - surveyed_count(report)
+    if watched:
+        steps += f" ({surveyed:,} surveyed, {watched:,} watched)"
     return f"{things[0]}, {things[1]} and {things[2]} in {steps} of {ranks_words(report.run.ranks_seen)}"
 
 
@@ -166,14 +131,17 @@ def _unbilled(report: Report) -> _Unbilled | None:
     rank = time.ranks[0]
     parts = dict(zip((name for name, _ in PARTS), time.parts_ns, strict=True))
     billed_kinds = {_IDLE_BILLS[f.kind] for f in report.findings if f.kind in _IDLE_BILLS}
-    stalls = report.tables["stalls"].select(["rank", "step", "kind", "lost_ns"]).to_pylist()
+    stalls = in_steps(report.tables["stalls"], surveyed_steps(report.tables["steps"]))
     billed = sum(
         row["lost_ns"]
-        for row in stalls
-        if row["rank"] == rank and row["step"] is not None and row["kind"] in billed_kinds
+        for row in stalls.select(["rank", "kind", "lost_ns"]).to_pylist()
+        if row["rank"] == rank and row["kind"] in billed_kinds
     )
-    idle_ns = parts["idle_ns"] - billed / time.steps
-    lost_ns = parts["unattributed_ns"] - time.capture_ns
+    idle, unattributed = parts["idle_ns"], parts["unattributed_ns"]
+    if idle is None or unattributed is None:
+        # Watched steps alone: most of them is unattributed by design, which says nothing.
+        return None
+    idle_ns, lost_ns = idle - billed / time.steps, unattributed - time.capture_ns
     found = _Unbilled(
         rank, max(idle_ns, lost_ns), time.total_ns, idle_ns >= lost_ns, report.run.device in (None, "cpu")
     )

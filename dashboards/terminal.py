@@ -61,6 +61,9 @@ def _header(report: Report) -> Text:
     if len(run.hosts) > 1:
         text.append(f" · {len(run.hosts)} hosts")
     text.append(f" · {run.source}")
+    levels = summary.levels(report)
+    if levels:
+        text.append(f" · {levels}")
     text.append(
         f"\nfabric {clip(report.fabric.name, 60)}: {clip(report.fabric.provenance, 900)}", style="dim"
     )

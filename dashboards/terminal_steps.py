@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards import human, summary
-from shardtoll.dashboards.summary import PARTS, RankTime
+from shardtoll.dashboards import human, step_times, summary
+from shardtoll.dashboards.step_times import PARTS, RankTime
 from shardtoll.dashboards.text import unbroken
 from shardtoll.ledger import Report
 
@@ -26,13 +26,13 @@ _HEADS: Final = {
 
 def steps(report: Report, width: int) -> RenderableType:
     """Return the step summary for a terminal of `width` columns."""
-    times = summary.rank_times(report)
+    times = step_times.rank_times(report)
     if not times:
         return Text("step: no step finished, so its time cannot be divided")
-    shown, rest = summary.fold(times, RANKS_SHOWN)
-    worst = summary.slowest(times)
+    shown, rest = step_times.fold(times, RANKS_SHOWN)
+    worst = step_times.slowest(times)
     head = Text("the step", style="bold")
-    head.append(f", mean of {human.plural(summary.step_count(report), 'step')}", style="not bold")
+    head.append(f", {summary.mean_of(report)}", style="not bold")
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")
@@ -61,11 +61,15 @@ def _table(rows: Sequence[RankTime], worst: RankTime | None) -> Table:
         table.add_column(_HEADS.get(name, words), justify="right", no_wrap=True)
     table.add_column("of which\ncapture", justify="right", no_wrap=True, style="dim")
     table.add_column("total", justify="right", no_wrap=True, style="bold")
+    mixed = step_times.mixed(rows)
+    if mixed:
+        table.add_column("watched:\nexp. comm", justify="right", no_wrap=True)
+        table.add_column("\nstep", justify="right", no_wrap=True, style="bold")
     for time in rows:
-        parts = [human.duration(part) for part in time.parts_ns]
-        table.add_row(
-            _name(time, worst), *parts, human.duration(time.capture_ns), human.duration(time.total_ns)
-        )
+        values = [*time.parts_ns, time.capture_ns, time.total_ns]
+        if mixed:
+            values += [time.watched_comm_ns, time.watched_ns]
+        table.add_row(_name(time, worst), *map(human.duration, values))
     return table
 
 
@@ -78,5 +82,8 @@ def _stacked(rows: Sequence[RankTime], worst: RankTime | None) -> Group:
         named = zip(PARTS, time.parts_ns, strict=True)
         sums = " + ".join(f"{words} {unbroken(human.duration(part))}" for (_, words), part in named)
         line.append(f"\n= {sums} (of which capture {unbroken(human.duration(time.capture_ns))})")
+        if step_times.mixed(rows):
+            took, comm = (human.duration(value) for value in (time.watched_ns, time.watched_comm_ns))
+            line.append(f"\nwatched steps: {unbroken(took)}, exposed comm {unbroken(comm)} of it")
         lines.append(line)
     return Group(*lines)

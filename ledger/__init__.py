@@ -3,6 +3,7 @@
 from shardtoll.ledger.errors import (
     CheckFailed,
     FabricError,
+    Interrupted,
     RunFolderError,
     SchemaError,
     ShardtollError,
@@ -41,6 +42,7 @@ __all__ = [
     "FabricInfo",
     "Finding",
     "Group",
+    "Interrupted",
     "Leadup",
     "Ledger",
     "Notice",

@@ -11,9 +11,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+
+_INT64: Final = pa.int64()
+_STRING: Final = pa.string()
+_BOOL: Final = pa.bool_()
 
 
 def _bitmap(bits: Sequence[bool]) -> pa.Buffer:
@@ -29,21 +33,22 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     Raises TypeError or OverflowError for a value that is not of that type.
     """
-    known = [value is not None for value in values]
-    nulls = known.count(False)
-    validity = _bitmap(known) if nulls else None
+    nulls = values.count(None)
+    rows = len(values)
+    if rows and nulls == rows:
+        return pa.nulls(rows, kind)
+    validity = _bitmap([value is not None for value in values]) if nulls else None
     buffers: list[pa.Buffer | None]
-    if pa.types.is_string(kind):
+    if kind == _STRING:
         # Names come from users' programs: a lone surrogate must not end the capture.
         encoded = [
             b"" if value is None else str.encode(value, "utf-8", "backslashreplace") for value in values
         ]
         offsets = array("i", accumulate(map(len, encoded), initial=0))
-        buffers = [validity, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(encoded))]
-    elif pa.types.is_boolean(kind):
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    elif kind == _BOOL:
         buffers = [validity, _bitmap([bool(value) for value in values])]
     else:
-        code = "q" if pa.types.is_int64(kind) else "d"
-        cells = array(code, [0 if value is None else value for value in values])
-        buffers = [validity, pa.py_buffer(cells.tobytes())]
-    return pa.Array.from_buffers(kind, len(values), buffers, null_count=nulls)
+        known = [0 if value is None else value for value in values] if nulls else values
+        buffers = [validity, pa.py_buffer(array("q" if kind == _INT64 else "d", known))]
+    return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)

@@ -47,6 +47,14 @@ class CheckFailed(ShardtollError):
     exit_code = 1
 
 
+class Interrupted(ShardtollError):
+    """A command was told to end by a signal, as Ctrl-C sends one; its exit code is that of shells."""
+
+    def __init__(self, message: str, hint: str, number: int) -> None:
+        super().__init__(message, hint)
+        self.exit_code = 128 + number
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, or its type's name where it says nothing."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

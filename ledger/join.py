@@ -35,10 +35,11 @@ _PART_OF: Final = dict.fromkeys(IDLE_KINDS, "idle_ns") | {
 def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     """Return the live ledger of one rank with what the trace of `steps` adds.
 
-    Every live record keeps its cause. Where live capture knew no times (an accelerator), the step's split
-    and its collectives' start, duration and exposed time are the trace's; a collective that only the trace
-    has gets a row without a cause, so that shares still add up. Elsewhere only what was unknown is filled
-    in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept split has of them.
+    Every live record keeps its cause. Where live capture did not time operators (an accelerator), the
+    step's split and its collectives' start, duration and exposed time are the trace's; a collective that
+    only the trace has gets a row without a cause, so that shares still add up. Elsewhere only what was
+    unknown is filled in. Lead-ups and stalls of all traced steps come along, stalls cut to what the kept
+    split has of them.
     A notice counts what found no partner.
 
     Raises ValueError when the two are not of one and the same rank.
@@ -49,7 +50,9 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     theirs = shifted_by(traced.tables, traced.run.epoch_ns - live.run.epoch_ns)
     seen = {step.step: step for step in to_records("steps", theirs["steps"]) if step.step in steps}
     own_steps: list[Step] = to_records("steps", live.tables["steps"])
-    blind = {step.step for step in own_steps if step.step in seen and _all_unknown(step)}
+    said: list[Notice] = to_records("notices", live.tables["notices"])
+    untimed = {notice.step for notice in said if notice.kind == _BLIND}
+    blind = {step.step for step in own_steps if step.step in seen and _is_blind(step, step.step in untimed)}
     ours: list[Collective] = to_records("collectives", live.tables["collectives"])
     spans: list[Collective] = to_records("collectives", theirs["collectives"])
     pairs = match(ours, spans, set(seen))
@@ -152,8 +155,10 @@ def _fits(own: Collective, span: Collective, groups: Collection[str]) -> bool:
     return span.start_ns is None or own.issue_ns is None or own.issue_ns <= span.start_ns + _START_SLACK_NS
 
 
-def _all_unknown(step: Step) -> bool:
-    return step.unattributed_ns == step.duration_ns > 0
+def _is_blind(step: Step, untimed: bool) -> bool:
+    """Whether live capture knew no times, or (`untimed`: it said so) none but waiting for collectives."""
+    known_ns = step.exposed_comm_ns if untimed else 0
+    return step.unattributed_ns + known_ns == step.duration_ns > 0
 
 
 _TIMES: Final = ("start_ns", "duration_ns", "exposed_ns")

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from shardtoll.ledger.tables import SCHEMAS, to_batch
+from shardtoll.ledger.tables import SCHEMAS, check, to_batch
 
 
 class Journal:
@@ -22,12 +22,23 @@ class Journal:
         self._file = file
         self.rows = 0
         """Rows written so far."""
-        self._stream = pa.ipc.new_stream(file, SCHEMAS[table])
+        # Steps repeat each other: a fifth of the bytes, and quicker than writing them all.
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._stream = pa.ipc.new_stream(file, SCHEMAS[table], options=options)
         file.flush()
 
     def append(self, records: Iterable[Any]) -> None:
         """Write the records as one batch; nothing is written for none."""
-        batch = to_batch(self._table, records)
+        rows = tuple(records)
+        if rows:
+            self._write(to_batch(self._table, rows))
+
+    def append_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows made elsewhere; ValueError where they do not fit the table."""
+        check(self._table, batch)
+        self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._stream.write_batch(batch)
             self._file.flush()

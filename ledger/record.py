@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
 
+Level = Literal["survey", "watch"]
+LEVELS: Final[tuple[str, ...]] = get_args(Level)
+
 MOST_RANKS: Final = 1_000_000
 """More ranks than any job has; a file that claims more is damaged."""
 
@@ -37,13 +40,15 @@ def _require(condition: bool, what: str) -> None:
 def _require_not_negative(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
-        _require(value is None or value >= 0, f"{name} {value} < 0")
+        if value is not None and value < 0:
+            raise ValueError(f"{name} {value} < 0")
 
 
 def _require_hash(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
-        _require(value is None or value in HASH_RANGE, f"{name} {value} does not fit 64 signed bits")
+        if value is not None and value not in HASH_RANGE:
+            raise ValueError(f"{name} {value} does not fit 64 signed bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,14 @@ class Step:
     """Time nothing is known about, capture's own cost included."""
     capture_ns: int = 0
     """The part of `unattributed_ns` that was capture's own work."""
+    level: str = "survey"
+    """`survey`: operators and their times are known. `watch`: only collectives were looked at; what is
+    neither blocked on them nor capture's own is unattributed, and there are no Compute records or
+    fingerprints."""
 
     def __post_init__(self) -> None:
         parts = self.parts_ns
+        _require(self.level in LEVELS, f"unknown level {self.level!r}")
         _require(self.duration_ns >= 0, f"step {self.step}: negative duration")
         _require(all(part >= 0 for part in parts), f"step {self.step}: negative part {parts}")
         _require(self.capture_ns <= self.unattributed_ns, f"step {self.step}: capture_ns > unattributed_ns")
@@ -218,8 +228,10 @@ class Collective:
     """Name of the device kernel or transport span that carried it, where a trace shows one."""
 
     def __post_init__(self) -> None:
-        _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
-        _require(self.group_size >= 1, f"group size {self.group_size} < 1")
+        if self.phase not in PHASES:
+            raise ValueError(f"unknown phase {self.phase!r}")
+        if self.group_size < 1:
+            raise ValueError(f"group size {self.group_size} < 1")
         _require_not_negative(
             self,
             "message_bytes",
@@ -232,7 +244,8 @@ class Collective:
         )
         _require_hash(self, "input_hash")
         rate = self.busbw_gbps
-        _require(rate is None or (math.isfinite(rate) and rate >= 0), f"busbw_gbps {rate} is no rate")
+        if rate is not None and not (math.isfinite(rate) and rate >= 0):
+            raise ValueError(f"busbw_gbps {rate} is no rate")
 
     @property
     def known_op(self) -> bool:
@@ -270,7 +283,8 @@ class Compute:
     """An input or the output holds one value throughout: equality then proves nothing."""
 
     def __post_init__(self) -> None:
-        _require(self.phase in PHASES, f"unknown phase {self.phase!r}")
+        if self.phase not in PHASES:
+            raise ValueError(f"unknown phase {self.phase!r}")
         _require_not_negative(self, "flops", "duration_ns")
         _require_hash(self, "input_hash", "output_hash")
 

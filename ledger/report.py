@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,8 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.hta_figures import HtaFigures, hta_from_json, hta_to_json
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
-from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, to_frame, to_records
+from shardtoll.ledger.table_json import rows_json
+from shardtoll.ledger.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
 from shardtoll.ledger.typed import typed
 from shardtoll.ledger.wiring import part
 
@@ -97,18 +98,25 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON, schema version 1. Unknown is null."""
-        document: dict[str, object] = {
+        return "".join(self.json_pieces())
+
+    def json_pieces(self) -> Iterator[str]:
+        """Yield that text in pieces: of a long run it is larger than the report itself."""
+        head = {
             "schema_version": SCHEMA_VERSION,
             "run": run_to_json(self.run),
             "fabric": asdict(self.fabric),
             "headline": self.headline,
             "groups": [group_to_json(group) for group in self.groups],
-            **{name: self.tables[name].to_pylist() for name in SCHEMAS},
-            "findings": [finding_to_json(finding) for finding in self.findings],
         }
+        tail: dict[str, object] = {"findings": [finding_to_json(finding) for finding in self.findings]}
         if self.hta is not None:
-            document["hta"] = hta_to_json(self.hta)
-        return json.dumps(document, allow_nan=False, separators=(",", ":"))
+            tail["hta"] = hta_to_json(self.hta)
+        yield _dumps(head)[:-1]
+        for name in SCHEMAS:
+            yield f",{_dumps(name)}:"
+            yield from rows_json(self.tables[name])
+        yield f",{_dumps(tail)[1:]}"
 
     @classmethod
     def from_json(cls, text: str, where: str = "report") -> Report:
@@ -163,6 +171,10 @@ class Report:
         return html
 
 
+def _dumps(value: object) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
 def _text_or_none(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"headline is {type(value).__name__}, not text")
@@ -173,7 +185,8 @@ def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
     rows = document.get(name, []) if name in LATER else document[name]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name} is no list of objects")
-    table = pa.Table.from_pylist(rows, schema=SCHEMAS[name])
+    earlier = {column: word for column, word in BEFORE.items() if column in SCHEMAS[name].names}
+    table = pa.Table.from_pylist([{**earlier, **row} for row in rows], schema=SCHEMAS[name])
     check(name, table)
     check_values(name, table)
     return table

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -77,6 +77,11 @@ class RankWriter:
         self._journals: dict[str, Journal] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"run folder {folder} cannot be made ({error.strerror or error})", "name another with out="
+            ) from error
+        try:
             clear(folder, rank)
             for table in SCHEMAS:
                 # A journal lives as long as the writer; close() or abandon() closes it.
@@ -103,6 +108,12 @@ class RankWriter:
                 getattr(rows, table) if table != "steps" else (() if rows.step is None else (rows.step,))
             )
             self._journals[table].append(records)
+
+    def append_batches(self, rows: Mapping[str, pa.RecordBatch]) -> None:
+        """Append whole batches, by table; `steps` is written last, whichever its place."""
+        for table in _WRITE_ORDER:
+            if table in rows:
+                self._journals[table].append_batch(rows[table])
 
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.columns import column
-from shardtoll.ledger.record import PHASES, Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.stall import Leadup, Stall
 
 if typing.TYPE_CHECKING:
@@ -60,17 +62,71 @@ _COUNTED: Final = ("rank", "count", "index", "flops", "issued", "recorded")
 LATER: Final = ("leadups", "stalls")
 """Tables that files of earlier versions do not have."""
 
+BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
+"""Columns that must be known but that earlier versions did not write -> what all their rows were."""
+
+_CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
+"""Columns that hold one of a few words."""
+
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
+
+
+_MOST_KEPT: Final = 10_000
+"""Rows of a batch whose columns of text are kept for the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    kind: pa.DataType
+    nullable: bool
+    measured: bool
+    """Holds floats, which must be finite."""
+    text: bool
+
+
+class _Layout:
+    """What is looked up once of a table, because its rows are written while a job waits."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.columns = tuple(
+            _Column(
+                item.name,
+                item.type,
+                item.nullable,
+                pa.types.is_floating(item.type),
+                pa.types.is_string(item.type),
+            )
+            for item in schema
+        )
+        self.cells: Callable[[Any], tuple[Any, ...]] = attrgetter(*schema.names)
+        self.empty: tuple[tuple[Any, ...], ...] = ((),) * len(schema)
+        self.last: dict[str, tuple[tuple[Any, ...], pa.Array]] = {}
+        """Column of text -> its last values and their array: a training step is much like the one before."""
+
+
+_LAYOUTS: Final[Mapping[str, _Layout]] = {name: _Layout(schema) for name, schema in SCHEMAS.items()}
 
 
 def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
     """Return the records as one Arrow batch of that table's schema; ValueError where one is unfit."""
-    schema = SCHEMAS[table]
-    rows = list(records)
-    columns = [column([getattr(row, f.name) for row in rows], f.type) for f in schema]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    check(table, batch)
-    return batch
+    layout = _LAYOUTS[table]
+    cells = list(map(layout.cells, records))
+    columns = []
+    for item, values in zip(layout.columns, zip(*cells, strict=True) if cells else layout.empty, strict=True):
+        if not item.nullable and None in values:
+            raise ValueError(f"{table}.{item.name} is missing in {values.count(None)} rows")
+        if item.measured and not all(value is None or math.isfinite(value) for value in values):
+            raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
+        known = layout.last.get(item.name)
+        if known is not None and known[0] == values:
+            columns.append(known[1])
+            continue
+        columns.append(made := column(values, item.kind))
+        if item.text and len(values) <= _MOST_KEPT:
+            layout.last[item.name] = values, made
+    return pa.RecordBatch.from_arrays(columns, schema=layout.schema)
 
 
 def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
@@ -95,8 +151,9 @@ def check_values(table: str, data: pa.Table) -> None:
         measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
         if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
             raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
-        if item.name == "phase" and not set(pc.unique(values).to_pylist()) <= set(PHASES):
-            raise ValueError(f"{table}.phase holds none of {', '.join(PHASES)}")
+        words = _CLOSED.get(item.name)
+        if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
+            raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:
@@ -111,14 +168,18 @@ def to_records(table: str, data: pa.Table) -> list[Any]:
 
 
 def completed(table: str, data: pa.Table) -> pa.Table:
-    """Return data written by an older version with the columns it lacks as unknown.
+    """Return data written by an older version with the columns it lacks: unknown, or what they then were.
 
     Raises KeyError where a column that must be known is missing, an Arrow error where one does not fit.
     """
     schema = SCHEMAS[table]
     for item in schema:
-        if item.nullable and item.name not in data.schema.names:
+        if item.name in data.schema.names:
+            continue
+        if item.nullable:
             data = data.append_column(item, pa.nulls(data.num_rows, item.type))
+        elif item.name in BEFORE:
+            data = data.append_column(item, pa.repeat(BEFORE[item.name], data.num_rows))
     return data.select(schema.names).cast(schema)
 
 
@@ -134,7 +195,28 @@ def to_frame(data: pa.Table) -> pd.DataFrame:
         pa.int64(): pd.Int64Dtype(),
         pa.float64(): pd.Float64Dtype(),
         pa.bool_(): pd.BooleanDtype(),
-        pa.string(): pd.StringDtype(),
     }
-    frame: pd.DataFrame = data.to_pandas(types_mapper=kinds.get)
+    told = [item.name for item in data.schema if not pa.types.is_string(item.type)]
+    numbers = data.select(told).to_pandas(types_mapper=kinds.get)
+    frame: pd.DataFrame = pd.DataFrame(
+        {
+            item.name: numbers[item.name] if item.name in numbers else _words(data.column(item.name))
+            for item in data.schema
+        },
+        copy=False,
+    )
     return frame
+
+
+def _words(values: pa.ChunkedArray) -> pd.api.extensions.ExtensionArray:
+    """Return a column of text in which equal words are one object.
+
+    A long run repeats few words: an object a row would be most of the frame's memory.
+    """
+    import pandas as pd
+
+    encoded = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    different: list[str | None] = [*encoded.dictionary.to_pylist(), None]
+    places = encoded.indices.fill_null(len(different) - 1).to_numpy()
+    words: pd.api.extensions.ExtensionArray = pd.array(different, dtype=pd.StringDtype()).take(places)
+    return words

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import leftovers
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -17,6 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/golden anew from what is printed now; look at the difference before you commit",
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """After every test: no mode, patch, hook, profiler, thread, setting or open session is left behind."""
+    with leftovers.none_expected():
+        yield
 
 
 @pytest.fixture

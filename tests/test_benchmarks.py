@@ -14,7 +14,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
-    if path.name != "harness.py" and not path.name.startswith("synthetic_")  # makes jobs, measures nothing
+    # The others are parts of programs.
+    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "overhead_"))
 )
 
 TRIVIAL = '''"""Counts to three."""
@@ -77,14 +78,48 @@ def test_every_program_says_what_it_measures_and_takes_o(program):
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_the_survey_benchmark_measures_every_figure_it_names(tmp_path):
+def test_the_overhead_benchmark_measures_every_figure_it_names(tmp_path):
     out = tmp_path / "x.json"
-    cases = ("fake-tp", "fake-fsdp2", "gloo-tp")
+    cases = ("fake-implicit", "gloo-mixed")
+    sizes = [word for name in ("repeats", "schedule-repeats") for word in (f"--{name}", "2")]
+    sizes += ["--block", "2", "--schedule-steps", "3"]
     chosen = [word for case in cases for word in ("--case", case)]
-    _run(FOLDER / "survey_overhead.py", "--repeats", "3", "-o", out, *chosen)
-    written = json.loads(out.read_text())
-    assert set(written["aims"]) <= set(written["figures"])
+    printed = _run(FOLDER / "overhead.py", "-o", out, *sizes, *chosen)
+    figures, aims = (json.loads(out.read_text())[part] for part in ("figures", "aims"))
+    assert set(aims) <= set(figures)
+    assert figures["fake-implicit.bare_ms"] > 0
+    for tool in ("survey", "survey_first", "commdebug", "profiler", "dispatch_mode", "wrappers"):
+        assert figures[f"fake-implicit.{tool}_ratio"] > 0
+        low, middle, high = (figures[f"fake-implicit.{tool}_added_ms{part}"] for part in ("_q1", "", "_q3"))
+        assert low <= middle <= high
+    assert figures["fake-implicit.sequence_reads_ratio"] is None, "the fake group counts nothing"
+    assert aims["fake-implicit.survey_added_over_commdebug"] == 0.5
     for case in cases:
-        assert written["figures"][f"{case}.bare_ms"] > 0
-        assert written["figures"][f"{case}.first_added_ms"] is not None
-        assert written["aims"][f"{case}.first_added_over_commdebug"] == 0.5
+        assert figures[f"{case}.counts_differing"] == 0, printed
+    assert figures["fake-implicit.missed_by_commdebug"] == 0, printed
+    # One send, one receive, one barrier.
+    assert figures["gloo-mixed.missed_by_commdebug"] == 3, printed
+    assert "'send': 1" in printed
+
+
+COUNTS = """
+import json, sys
+sys.path.insert(0, {folder!r})
+from overhead_counts import disagreeing, fold, missed
+
+seen = {{"c10d.allreduce_": 2, "c10d_functional.all_reduce": 1, "c10d._allgather_base_": 4, "c10d.new_": 1}}
+same = {{"all_reduce": 3, "all_gather": 4, "new_": 1, "barrier": 2}}
+theirs = fold(seen)
+print(json.dumps([theirs, disagreeing(theirs, same), missed(theirs, same)]))
+print(json.dumps(disagreeing(theirs, {{**same, "all_gather": 5}})))
+print(json.dumps(disagreeing(theirs, {{"all_reduce": 3, "all_gather": 4}})))
+"""
+
+
+def test_counts_that_differ_from_commdebugmode_are_found(tmp_path):
+    program = tmp_path / "counts.py"
+    program.write_text(COUNTS.format(folder=str(FOLDER)))
+    found = [json.loads(line) for line in _run(program).splitlines()]
+    assert found[0] == [{"all_reduce": 3, "all_gather": 4, "new_": 1}, {}, {"barrier": 2}]
+    assert found[1] == {"all_gather": [4, 5]}
+    assert found[2] == {"new_": [1, 0]}, "an operator with no name of ours differs, it is not dropped"

@@ -16,7 +16,10 @@ import pytest
 from shardtoll.ledger import KINDS, PHASES
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/findings.md")]
+DOCS = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/findings.md", "docs/integrations.md")
+]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

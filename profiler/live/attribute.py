@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
 import torch
 
 from shardtoll.profiler.live.call import Tensors
-from shardtoll.profiler.live.flops import has_flops
 from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names, clean
@@ -56,10 +56,9 @@ class Specs:
         self._specs: list[Any] = []
 
     def note(self, func: Any, args: Any) -> None:
-        """Note an operator called on tensor subclasses, about to be taken apart."""
-        if has_flops(func):
-            self._func = func
-            self._specs = [spec for spec in (getattr(arg, "_spec", None) for arg in args) if spec is not None]
+        """Note a matmul-like operator called on tensor subclasses, about to be taken apart."""
+        self._func = func
+        self._specs = [spec for spec in (getattr(arg, "_spec", None) for arg in args) if spec is not None]
 
     def of(self, func: Any, cause: Cause) -> list[Any]:
         """Return the input specs of a local operator that has run; empty where no DTensor is behind it."""
@@ -91,7 +90,7 @@ class Attribution:
     def __init__(self, names: Names, groups: Groups) -> None:
         self._names = names
         self._groups = groups
-        self._stack = Stack()
+        self.stack = Stack()
         self.specs = Specs()
         self._nodes: dict[int, tuple[str | None, str | None, str | None]] = {}
         self._next_node = torch._C._autograd._get_sequence_nr()
@@ -106,11 +105,14 @@ class Attribution:
         self._names.forget_addresses()
         self._backward_ran = self._gradients_noted = False
 
-    def note_nodes(self, next_node: int, frame: FrameType) -> None:
-        """Note that the autograd nodes made since the last call belong to the line now running."""
+    def note_nodes(self, next_node: int, frame: FrameType | None) -> None:
+        """Note that the autograd nodes made since the last call belong to the line now running, if any."""
+        if frame is None:
+            # A thread of autograd's, which counts nodes of its own.
+            return
         first = max(self._next_node, next_node - _MAX_JUMP)
         self._next_node = next_node
-        cause = self._stack.cause(frame, to_module=True)
+        cause = self.stack.cause(frame, to_module=True)
         place = (self._module(cause, frame), cause.source, cause.api)
         for node in range(first, next_node):
             self._nodes[node] = place
@@ -129,7 +131,7 @@ class Attribution:
             return ""
         return ours.removesuffix(theirs) if theirs else f"{ours}." if ours else ""
 
-    def _module(self, cause: Cause, frame: FrameType) -> str | None:
+    def _module(self, cause: Cause, frame: FrameType | None) -> str | None:
         if cause.module_name is not None:
             return (self._before(cause.fsdp_group) + clean(cause.module_name)).rstrip(".")
         if cause.fsdp1_handle is not None:
@@ -143,11 +145,15 @@ class Attribution:
         name = self._names.module(cause.module)
         if name is None:
             # The walk may have stopped at the nearest module: names come from the outermost one.
-            root = self._stack.cause(frame).root
+            root = self.stack.cause(frame).root
             self._names.add_root(cause.module if root is None else root)
             self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
             name = self._names.module(cause.module)
         return name
+
+    def backward_ran(self) -> None:
+        """Note that a backward is over, in which perhaps nothing was placed."""
+        self._backward_ran = True
 
     def _phase(self, cause: Cause, in_backward: bool) -> str:
         if in_backward:
@@ -161,13 +167,13 @@ class Attribution:
             return "forward"
         return "forward" if torch.is_grad_enabled() and not self._backward_ran else "other"
 
-    def place(self, frame: FrameType, inputs: Tensors = ()) -> tuple[Place, Cause]:
+    def place(self, frame: FrameType | None, inputs: Tensors = ()) -> tuple[Place, Cause]:
         """Return where the operator called from `frame` came from, and the stack's raw facts."""
         in_backward = torch._C._current_graph_task_id() != -1
         node = torch._C._current_autograd_node() if in_backward else None
         number = node._sequence_nr() if node is not None else None
         known = self._nodes.get(number) if number is not None else None
-        cause = self._stack.cause(frame, to_engine=known is not None, to_module=not in_backward)
+        cause = self.stack.cause(frame, to_engine=known is not None, to_module=not in_backward)
         for spec in (cause.from_spec, cause.to_spec):
             mesh = getattr(spec, "mesh", None)
             if mesh is not None:
@@ -176,6 +182,10 @@ class Attribution:
         module = self._module(cause, frame)
         source, api = cause.source, cause.api
         parameter = self._parameter(cause, phase, inputs)
+        by_tensor = cause.fsdp_group is None and cause.fsdp1_handle is None and cause.parameter_name is None
+        if cause.redistributed is not None and (cause.module is not None or in_backward):
+            # Which parameter DTensor moves is told by the module and the place in its code, or by the node.
+            by_tensor = False
         if phase == "backward":
             if number == _LEAF:
                 variable = getattr(node, "variable", None)
@@ -202,8 +212,17 @@ class Attribution:
             implicit=cause.implicit,
             placements_from=placements_text(cause.from_spec),
             placements_to=placements_text(cause.to_spec),
+            by_tensor=by_tensor and parameter is not None,
         )
         return place, cause
+
+    def name_by_tensor(self, phase: str, inputs: Tensors) -> str | None:
+        """Return the parameter whose values or gradient the tensors are, as `place` would name it."""
+        found = self._at_addresses(phase, inputs)
+        if found is None and phase == "backward":
+            node = torch._C._current_autograd_node()
+            found = self._names.parameter(getattr(node, "variable", None))
+        return found
 
     def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
         """Return the line that calls the module FSDP gathers or reduces.
@@ -221,13 +240,16 @@ class Attribution:
 
         Its stack begins with the thread: what started that is not on it, and neither is autograd's state.
         """
-        cause = self._stack.cause(frame)
+        cause = self.stack.cause(frame)
         source = None if cause.source == cause.in_library else cause.source
         return Place(phase=cause.phase or "other", source=source, caused_by_op=cause.api)
 
     def _parameter(self, cause: Cause, phase: str, inputs: Tensors) -> str | None:
         if cause.parameter_name is not None:
             return self._before(cause.fsdp_group) + clean(cause.parameter_name)
+        if cause.parameters:
+            held = (self._names.parameter(parameter) for parameter in cause.parameters)
+            return _listed([name for name in held if name is not None])
         if cause.fsdp_group is not None:
             known = [getattr(param, "_param_fqn", None) for param in cause.fsdp_group.fsdp_params]
             before = self._before(cause.fsdp_group)
@@ -236,9 +258,11 @@ class Attribution:
             unit = self._names.module(cause.fsdp1_handle._fully_sharded_module)
             names: tuple[str, ...] = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
             return _listed([clean(f"{unit}.{name}" if unit else name) for name in names])
+        return self._at_addresses(phase, inputs if cause.redistributed is None else (cause.redistributed,))
+
+    def _at_addresses(self, phase: str, tensors: Sequence[Any]) -> str | None:
         if phase in ("optimizer", "other") and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True
-        tensors = (cause.redistributed,) if cause.redistributed is not None else inputs
         found = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
         return _listed(list(dict.fromkeys(name for name in found if name is not None)))

@@ -17,6 +17,13 @@ _REDUCE_OPS: Final = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXO
 """c10d's ReduceOp::RedOpType in its own order."""
 
 
+UNDECODED: Final = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+"""What a decoder raises for arguments that are none: torch, or the group, will refuse the call itself.
+
+If it does not, the call went unrecorded, and shows as a difference to the group's own count.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective call, decoded. Tensors are held only until the call has been recorded."""
@@ -48,8 +55,28 @@ class Call:
 
 
 def tensor_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Return the summed size of the tensors' elements."""
-    return sum(t.numel() * t.element_size() for t in tensors)
+    """Return the summed size of the tensors' elements; of sparse ones that of their indices and values."""
+    return sum(
+        t.numel() * t.element_size() if t.layout is torch.strided else _stored_bytes(t) for t in tensors
+    )
+
+
+_PARTS: Final[dict[torch.layout, tuple[str, ...]]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+"""Methods that return what a sparse tensor stores, as it lies."""
+
+
+def _stored_bytes(tensor: torch.Tensor) -> int:
+    parts = _PARTS.get(tensor.layout)
+    if parts is None:
+        return tensor.numel() * tensor.element_size()
+    whole = tensor.detach()
+    return tensor_bytes([getattr(whole, part)() for part in parts])
 
 
 def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
@@ -79,9 +106,12 @@ def reduce_op_of(value: Any) -> str | None:
 
 
 def flat(value: Any) -> Tensors:
-    """Return the tensors of a tensor, a list of tensors, or a list of lists."""
+    """Return the tensors of a tensor, a list of tensors, or a list of lists; TypeError for anything else."""
     if isinstance(value, torch.Tensor):
         return (value,)
+    if not isinstance(value, (list, tuple)):
+        # A generator too: what goes through it first leaves nothing for the call itself.
+        raise TypeError(f"no tensors: {type(value).__name__}")
     return tuple(t for item in value for t in flat(item))
 
 

@@ -8,6 +8,7 @@ has none is reported as not understood by the completeness check, never silently
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -129,9 +130,12 @@ def decoder_of(func: Any) -> Decoder | None:
 
 def arguments_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the call's arguments by name, as the operator's schema has them."""
-    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
-    named.update(kwargs)
-    return named
+    return {**dict(zip(_argument_names(func), args, strict=False)), **kwargs}
+
+
+@functools.cache
+def _argument_names(func: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments)
 
 
 def is_wait(func: Any) -> bool:

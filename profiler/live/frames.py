@@ -11,6 +11,7 @@ frame could keep large tensors alive for longer than the user's program does (Py
 
 from __future__ import annotations
 
+import functools
 import os
 import site
 import sysconfig
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from shardtoll.profiler.live import pipelining
+from shardtoll.profiler.live import deepspeed_frames, pipelining
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -33,6 +34,7 @@ _OURS: Final = tuple(
 )
 _MACHINE_MADE: Final = ("<frozen", "<eval_with_key", "<__", "<attrs")
 """File names of code that nobody wrote; `<string>`, `<stdin>` and notebook cells are the user's."""
+_NOBODYS: Final = (*_MACHINE_MADE, *_OURS)
 _GENERATED: Final = "torchinductor"
 """Part of the path of code that torch.compile wrote; the line that called it is the user's."""
 _LIBRARIES: Final = tuple(
@@ -46,11 +48,15 @@ _LIBRARIES: Final = tuple(
         )
     }
 )
+_PACKAGES: Final = ("site-packages", "dist-packages")
+"""Folders of installed libraries, in whichever environment."""
 
 
-@dataclass(slots=True)
 class Cause:
-    """What the stack says about one operator; None where it says nothing."""
+    """What the stack says about one operator; None where it says nothing.
+
+    The defaults are the class's: one is made for each operator that is looked at, and few fields are set.
+    """
 
     phase: str | None = None
     module: nn.Module | None = None
@@ -80,6 +86,8 @@ class Cause:
     """FSDP2's parameter group, where its code is on the stack."""
     fsdp1_handle: Any = None
     """FSDP1's handle of a unit's flat parameter, where its code is on the stack."""
+    parameters: tuple[Any, ...] = ()
+    """The parameters it is for, where a library keeps the objects themselves."""
     settled: bool = False
     """A module call or the engine was passed: what lies further out did not ask for this operator."""
     in_library: str | None = None
@@ -131,7 +139,8 @@ def _recompute(_: FrameType, cause: Cause) -> None:
 
 
 def _optimizer(_: FrameType, cause: Cause) -> None:
-    if cause.phase is None:
+    # A module called below `step` is the forward pass of its closure.
+    if cause.phase is None and cause.root is None:
         cause.phase = "optimizer"
 
 
@@ -303,24 +312,46 @@ class _Known:
     is_user: bool
 
 
+_of_torch: dict[int, _Known] = {}
+"""Code objects of torch itself: what they tell is the same in every session."""
+
+
+def _remember(code: CodeType, path: str) -> _Known:
+    reader = _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name)
+    _of_torch[id(code)] = known = _Known(code, reader, None, False)
+    return known
+
+
 class Stack:
     """Walks stacks; remembers each code object it has met."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self.known: dict[int, _Known] = {}
+        self._lines: dict[tuple[int, int], str] = {}
 
-    def _classify(self, code: CodeType) -> _Known:
+    def classify(self, code: CodeType) -> _Known:
+        """Find out what is to be known of a code object, and remember it."""
         path = code.co_filename
         if path.startswith(_TORCH):
-            known = _Known(
-                code, _reader_of(path[len(_TORCH) :].replace(os.sep, "/"), code.co_name), None, False
-            )
-        elif path.startswith((*_MACHINE_MADE, *_OURS)) or _is_generated(path):
+            known = _of_torch.get(id(code)) or _remember(code, path)
+        elif (inside := deepspeed_frames.path_inside(path)) is not None:
+            reader = deepspeed_frames.reader_of(inside, code.co_name)
+            known = _Known(code, reader, _short(path, os.getcwd()), False)
+        elif path.startswith(_NOBODYS) or _is_generated(path):
             known = _Known(code, None, None, False)
         else:
-            known = _Known(code, None, _short(path), not path.startswith(_LIBRARIES))
-        self._known[id(code)] = known
+            known = _Known(code, None, _short(path, os.getcwd()), not _is_library(path))
+        self.known[id(code)] = known
         return known
+
+    def _line(self, known: _Known, frame: FrameType) -> str:
+        # Only the instruction is at hand: its line is found in a table that is read from its start.
+        key = (id(known), frame.f_lasti)
+        found = self._lines.get(key)
+        if found is None:
+            found = f"{known.place}:{frame.f_lineno} ({known.code.co_name})"
+            self._lines[key] = found
+        return found
 
     def cause(self, frame: FrameType | None, *, to_engine: bool = False, to_module: bool = False) -> Cause:
         """Return what the stack from `frame` outward says; all of it, unless told where to stop.
@@ -330,20 +361,20 @@ class Stack:
         further out says more about an operator.
         """
         cause = Cause()
-        table = self._known
+        table = self.known
         while frame is not None:
             code = frame.f_code
             known = table.get(id(code))
             if known is None:
-                known = self._classify(code)
+                known = self.classify(code)
             if known.reader is not None:
                 known.reader(frame, cause)
-            elif known.place is not None:
+            if known.place is not None:
                 if known.is_user:
                     if cause.source is None:
-                        cause.source = f"{known.place}:{frame.f_lineno} ({code.co_name})"
+                        cause.source = self._line(known, frame)
                 elif cause.in_library is None and cause.source is None:
-                    cause.in_library = f"{known.place}:{frame.f_lineno} ({code.co_name})"
+                    cause.in_library = self._line(known, frame)
             if to_module and cause.source is not None and cause.module is not None:
                 break
             if to_engine and cause.phase is not None:
@@ -359,11 +390,17 @@ def _is_generated(path: str) -> bool:
     return _GENERATED in path or (bool(folder) and path.startswith(str(folder)))
 
 
-def _short(path: str) -> str:
+def _is_library(path: str) -> bool:
+    """Whether a file was installed: also where another environment's packages are on the path."""
+    return path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _PACKAGES)
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(path: str, folder: str) -> str:
     """Return the path as a user would name it: below the working folder, else its last two parts."""
     if path.startswith("<"):
         return path
-    relative = os.path.relpath(path) if not path.startswith(_LIBRARIES) else path
+    relative = os.path.relpath(path, folder) if not _is_library(path) else path
     if relative.startswith(("..", os.sep)):
         return os.path.join(*path.split(os.sep)[-2:])
     return relative

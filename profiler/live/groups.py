@@ -37,10 +37,15 @@ class Groups:
         self._kept_meshes: list[Any] = []
         self._uncounted: set[str] = set()
         """Groups whose backend keeps no sequence number; asking costs an exception each time."""
+        self._known: tuple[int, ...] = ()
+        self._mine: list[tuple[str, weakref.ref[Any]]] = []
+        """This rank's groups when those of the process were the ones of `_known`."""
+        self.changes = 0
+        """How often the groups were found to be others than before."""
 
-    def sequence_number(self, group: Any) -> int | None:
+    def sequence_number(self, group: Any, name: str | None = None) -> int | None:
         """Return how many collectives the group has issued; None where its backend does not count."""
-        name = str(group.group_name)
+        name = name or str(group.group_name)
         if name in self._uncounted:
             return None
         try:
@@ -51,7 +56,21 @@ class Groups:
 
     def sequence_numbers(self) -> dict[str, int | None]:
         """Return the sequence number of each of this rank's groups, by name."""
-        return {str(group.group_name): self.sequence_number(group) for group in live_groups()}
+        world = getattr(torch.distributed.distributed_c10d, "_world", None) if initialized() else None
+        known = tuple(map(id, getattr(world, "pg_map", ())))
+        mine = [(name, ref()) for name, ref in self._mine]
+        if known != self._known or not known or any(group is None for _, group in mine):
+            # Asking every group for its name and this rank's place costs more than its number.
+            mine = [(str(group.group_name), group) for group in live_groups()]
+            self._known = known
+            self._mine = [(name, weakref.ref(group)) for name, group in mine]
+            self.changes += 1
+        return {name: self.sequence_number(group, name) for name, group in mine}
+
+    def all_fake(self) -> bool:
+        """Whether there are groups, and all of them belong to the backend that transfers nothing."""
+        groups = live_groups()
+        return bool(groups) and all(self.record(group).backend == "fake" for group in groups)
 
     def note_mesh(self, mesh: Any) -> None:
         """Learn from a DeviceMesh which group spans which dimension."""
@@ -119,6 +138,15 @@ class Groups:
             self._records[name] = found
             self._seen[name] = weakref.ref(group)
         return found
+
+    def size(self, name: str) -> int:
+        """Return the number of ranks of the group of this name, 1 where it is not known any more."""
+        for mine, ref in self._mine:
+            group = ref()
+            if mine == name and group is not None:
+                return self.record(group).size
+        known = self._records.get(name)
+        return 1 if known is None else known.size
 
     def mesh_dim(self, name: str) -> str | None:
         """Return the mesh dimension that the group of this name spans, as far as known by now."""

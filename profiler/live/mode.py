@@ -5,27 +5,43 @@ passes through untouched; an exception of ours stops the capture and nothing els
 subclasses are left to the subclass, whose own operators then come past here one by one.
 
 A mode is active on the thread that entered it and, with its state, on the threads on which autograd runs
-the backward of an accelerator. Operators of the user's own threads do not come past here; collectives
-they issue show as a difference to the group's sequence number.
+the backward of an accelerator, where no Python need have called what it sees. Operators of the user's own
+threads do not come past here; collectives they issue show as a difference to the group's sequence number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from shardtoll.profiler.live.call import Call, Decoder, Tensors
+from shardtoll.profiler.accounting import Interval
+from shardtoll.profiler.live.call import UNDECODED, Call, Decoder, Tensors
 from shardtoll.profiler.live.decode import arguments_of, decoder_of, is_wait
+from shardtoll.profiler.live.device_calls import on_callers_stream, timed_operator, timed_wait, waited_for
 from shardtoll.profiler.live.flops import flops_of, has_flops
 from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
+
+
+def _compiler_skips() -> tuple[Callable[[Any, Any], None], Any] | None:
+    """Return how a code object is marked as none of the compiler's, and the mark; None where torch cannot."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    skip: Any = getattr(getattr(frames, "_FrameAction", None), "SKIP", None)
+    if skip is None or not hasattr(frames, "set_code_exec_strategy"):
+        return None
+    return frames.set_code_exec_strategy, frames._FrameExecStrategy(skip, skip)
+
+
+_SKIPS: Final = _compiler_skips()
 
 log = logging.getLogger("shardtoll")
 
@@ -34,11 +50,13 @@ _COLLECTIVE: Final = 1
 _WAIT: Final = 2
 _FLOPS: Final = 3
 _COPY: Final = 4
-_COMMUNICATION: Final = (_COLLECTIVE, _WAIT)
+_HIGHER: Final = 5
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
 _NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__)
+_SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_functorch/aot_autograd.py")
+"""Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
 
 
@@ -54,11 +72,16 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._on_failure = on_failure
         self._now_ns = recorder.now_ns
-        self._types: dict[type, str] = {}
-        self._kinds: dict[Any, tuple[int, Decoder | None]] = {}
+        self._handlings: dict[tuple[type, ...], str] = {}
+        self._kinds: dict[int, tuple[int, Decoder | None, Any, Any]] = {}
+        """Id of an operator -> its kind, decoder, what runs it and itself, as its own hash is Python."""
         self._next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
         self.muted = False
         """While true, operators pass unrecorded."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return _SKIPS is None
 
     supports_higher_order_operators = True
     """Without this torch refuses cond, eager flex_attention and their like while the mode is active."""
@@ -70,78 +93,86 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, noting when it ran and, where it matters, what it was."""
-        kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
+        kind, decoder, run, _ = self._kinds.get(id(func)) or self._classify(func)
+        if kind == _HIGHER:
             # What runs inside is not seen; a collective there shows as a difference to the group's own count.
-            return func(*args, **kwargs)
-        for tensor_type in types:
-            handling = self._types.get(tensor_type) or self._classify_type(tensor_type)
-            if handling == _FAKE:
-                # Shape propagation, as DTensor's: no work of the step.
-                return func(*args, **kwargs)
-            if handling == _SUBCLASS:
-                self._recorder.attribution.specs.note(func, args)
+            return func(*args, **kwargs or {})
+        recorder = self._recorder
+        if types:
+            handling = self._handlings.get(tuple(types)) or self._handle(types)
+            if handling is _SUBCLASS:
+                if kind == _FLOPS:
+                    recorder.attribution.specs.note(func, args)
                 return NotImplemented
-        region = self._recorder.region
-        if self.muted or region is None:
-            return func(*args, **kwargs)
-        entered_ns = self._now_ns()
-        if self._recorder.cpp_since_ns:
-            self._recorder.cpp_returned(entered_ns)
-        kind, decoder = self._kinds.get(func) or self._classify(func)
-        if region.light and kind not in _COMMUNICATION:
-            return func(*args, **kwargs)
-        if kind == _COLLECTIVE:
-            assert decoder is not None
-            return self._collective(func, args, kwargs, decoder, entered_ns)
-        begun_ns = self._now_ns()
-        result = func(*args, **kwargs)
-        ended_ns = self._now_ns()
-        if self._is_muted():
+            if handling is _FAKE:
+                if _propagates_shapes():
+                    return func(*args, **kwargs or {})
+                if recorder.region is not None:
+                    recorder.region.fake = True
+        region = recorder.region
+        if region is None or self.muted or region.watched:
+            return func(*args, **kwargs or {})
+        now_ns = self._now_ns
+        entered_ns = now_ns()
+        if recorder.cpp_since_ns:
+            recorder.cpp_returned(entered_ns)
+        if decoder is not None:
+            return self._collective(func, args, kwargs or {}, decoder, entered_ns)
+        if region.light and kind != _WAIT:
+            return func(*args, **kwargs or {})
+        device = recorder.device
+        if device is not None and (kind == _WAIT or device.draining):
+            run = timed_wait(recorder, device, run) if kind == _WAIT else timed_operator(device, run)
+        begun_ns = now_ns()
+        result = run(*args, **kwargs) if kwargs else run(*args)
+        ended_ns = now_ns()
+        if recorder.region is not region:
+            # The operator itself ran something that ended the capture.
             return result
         try:
-            if kind == _WAIT:
-                self._recorder.waited_for(args[0], begun_ns, ended_ns)
-            else:
-                between_devices = kind == _COPY and _devices(args, result) > 1
-                (region.copies if between_devices else region.operators).append((begun_ns, ended_ns))
             if kind == _FLOPS:
-                self._flops(func, args, kwargs, result, begun_ns, ended_ns)
+                self._flops(func, args, kwargs or {}, result, sys._getframe().f_back, (begun_ns, ended_ns))
+            elif kind == _WAIT:
+                recorder.waited_for(waited_for(args, kwargs or {}), begun_ns, ended_ns)
+            elif kind == _COPY and _devices(args, result) > 1:
+                region.copies.append((begun_ns, ended_ns))
+            attribution = recorder.attribution
             next_node = self._next_node()
-            if next_node != self._recorder.attribution.next_node:
-                self._recorder.attribution.note_nodes(next_node, sys._getframe(1))
-            region.capture.append((entered_ns, begun_ns))
-            region.capture.append((ended_ns, self._now_ns()))
+            if next_node != attribution.next_node:
+                attribution.note_nodes(next_node, sys._getframe().f_back)
+            if kind == _WAIT:
+                region.capture += ((entered_ns, begun_ns), (ended_ns, now_ns()))
+            else:
+                region.ran.extend((entered_ns, begun_ns, ended_ns, now_ns()))
         except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
             self._on_failure(error)
         return result
 
-    def _is_muted(self) -> bool:
-        # The operator itself may have run something that muted us.
-        return self.muted
-
-    def _classify_type(self, tensor_type: type) -> str:
-        if issubclass(tensor_type, FakeTensor):
-            found = _FAKE
-        else:
-            own = getattr(tensor_type, "__torch_dispatch__", None)
-            found = _ORDINARY if own in _NO_DISPATCH else _SUBCLASS
-        self._types[tensor_type] = found
+    def _handle(self, types: Sequence[type]) -> str:
+        """Return what to do with an operator called on tensors of these types, and remember it."""
+        kinds = {_handling_of(kind) for kind in types}
+        found = next((kind for kind in (_SUBCLASS, _FAKE) if kind in kinds), _ORDINARY)
+        self._handlings[tuple(types)] = found
         return found
 
-    def _classify(self, func: Any) -> tuple[int, Decoder | None]:
-        decoder = decoder_of(func)
-        if decoder is not None:
-            found: tuple[int, Decoder | None] = (_COLLECTIVE, decoder)
+    def _classify(self, func: Any) -> tuple[int, Decoder | None, Any, Any]:
+        decoder, run = None, func
+        if isinstance(func, HigherOrderOperator):
+            kind = _HIGHER
+        elif (decoder := decoder_of(func)) is not None:
+            kind = _COLLECTIVE
         elif is_wait(func):
-            found = (_WAIT, None)
+            kind = _WAIT
         elif has_flops(func):
-            found = (_FLOPS, None)
+            kind = _FLOPS
         elif func._schema.name in _COPIES:
-            found = (_COPY, None)
+            kind = _COPY
         else:
-            found = (_PLAIN, None)
-        self._kinds[func] = found
+            kind = _PLAIN
+        if kind in (_FLOPS, _COPY, _PLAIN) and type(func) is OpOverload:
+            # All that calling the operator itself does, but for a Python frame.
+            run = func._op
+        self._kinds[id(func)] = found = (kind, decoder, run, func)
         return found
 
     def _collective(self, func: Any, args: Any, kwargs: Any, decoder: Decoder, entered_ns: int) -> Any:
@@ -150,17 +181,26 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert region is not None
         issued: list[tuple[PendingCollective, Call]] = []
         begun_ns = entered_ns
+        calls: tuple[Call, ...] = ()
+        device, opened = recorder.device, None
         try:
-            calls = decoder(arguments_of(func, args, kwargs))
-            issued = [(recorder.issue(call, sys._getframe(2), entered_ns), call) for call in calls]
+            arguments = arguments_of(func, args, kwargs)
+            with contextlib.suppress(*UNDECODED):
+                calls = decoder(arguments)
+            caller = sys._getframe(1).f_back
+            issued = [(recorder.issue(call, caller, entered_ns), call) for call in calls]
             begun_ns = self._now_ns()
             for pending, _ in issued:
                 pending.issue_ns = begun_ns
             region.capture.append((entered_ns, begun_ns))
+            if device is not None and calls and (calls[0].blocking or on_callers_stream(arguments)):
+                opened = device.wait_begun()
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
         result = func(*args, **kwargs)
-        if not issued or self._is_muted():
+        if device is not None and opened is not None:
+            device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
+        if not issued or recorder.region is not region:
             return result
         try:
             returned_ns = self._now_ns()
@@ -172,14 +212,50 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._on_failure(error)
         return result
 
-    def _flops(self, func: Any, args: Any, kwargs: Any, result: Any, begun_ns: int, ended_ns: int) -> None:
+    def _flops(
+        self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType | None, ran: Interval
+    ) -> None:
         tensors = _tensors_in((*args, *kwargs.values()))
-        if not tensors or tensors[0].device.type == "meta":
+        if not tensors or tensors[0].is_meta:
             return
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
-        self._recorder.computed(func, flops, tensors, outputs[:1], sys._getframe(2), (begun_ns, ended_ns))
+        self._recorder.computed(func, flops, tensors, outputs[:1], frame, ran)
+
+
+def _tell_compiler() -> None:
+    """Have torch's compiler skip the mode and all that it calls, from C.
+
+    torch does that by itself, with a Python wrapper that costs each operator as much again as we do.
+    """
+    if _SKIPS is not None:
+        set_strategy, strategy = _SKIPS
+        set_strategy(SurveyMode.__torch_dispatch__.__code__, strategy)
+
+
+_tell_compiler()
+
+
+def _handling_of(tensor_type: type) -> str:
+    if issubclass(tensor_type, FakeTensor):
+        return _FAKE
+    own = getattr(tensor_type, "__torch_dispatch__", None)
+    return _ORDINARY if own in _NO_DISPATCH else _SUBCLASS
+
+
+def _propagates_shapes() -> bool:
+    """Whether an operator on fake tensors is no work of the step: somebody asks for the shape of a result.
+
+    A step may itself run on fake tensors, for its sizes; DTensor then borrows the step's own fake mode, so
+    only the stack tells the two apart.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_SHAPE_PROPAGATION):
+            return True
+        frame = frame.f_back
+    return not any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _devices(args: Any, result: Any) -> int:

@@ -6,16 +6,19 @@ a root and its names are taken from there on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
 
 
+@functools.lru_cache(maxsize=4096)
 def clean(name: str) -> str:
     """Return a bare name without the parts that only wrappers put in; see `clean_name` for more."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
@@ -24,24 +27,38 @@ def clean(name: str) -> str:
 def clean_name(root: nn.Module, name: str) -> str:
     """Return a fully qualified name of `root` without the parts that wrappers added.
 
-    `module` is dropped only below DistributedDataParallel and DataParallel: a user may have a
-    submodule of that name.
+    `module` is dropped only below DistributedDataParallel, DataParallel and DeepSpeed's engines: a user
+    may have a submodule of that name.
     """
     kept: list[str] = []
     module: nn.Module | None = root
     for part in name.split(".") if name else ():
-        wraps = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
-        if not (part in _WRAPPERS or (part == "module" and wraps)):
+        if not (part in _WRAPPERS or (part == "module" and _wraps(module))):
             kept.append(part)
         child = getattr(module, part, None)
         module = child if isinstance(child, nn.Module) else None
     return ".".join(kept)
 
 
+def _wraps(module: nn.Module | None) -> bool:
+    """Whether the module keeps the user's as its attribute `module`."""
+    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        return True
+    # DeepSpeed is not imported for this: where an engine exists, its class tells.
+    return any(base.__name__ == "DeepSpeedEngine" for base in type(module).__mro__)
+
+
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a DTensor's local tensor, another tensor itself."""
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Return where the tensor's values begin, 0 where it has none of one piece: fake, meta, sparse ones."""
+    if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return 0
+    return tensor.data_ptr()
 
 
 class Names:
@@ -104,8 +121,8 @@ class Names:
         """Return the parameter whose (local) values, or whose gradient's, begin where the tensor's do."""
         if not self._by_address:
             for name, parameter in self.parameters():
-                self._by_address[local_of(parameter.detach()).data_ptr()] = name
-        address = tensor.data_ptr()
+                self._by_address[address_of(local_of(parameter))] = name
+        address = address_of(tensor)
         if address == 0:
             return None
         return self._by_address.get(address) or self._grads_by_address.get(address)
@@ -115,4 +132,4 @@ class Names:
         self._grads_by_address = {}
         for name, parameter in self.parameters():
             if parameter.grad is not None:
-                self._grads_by_address[local_of(parameter.grad.detach()).data_ptr()] = name
+                self._grads_by_address[address_of(local_of(parameter.grad))] = name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from shardtoll.profiler.accounting import Interval
 
@@ -19,6 +21,15 @@ class Place:
     implicit: bool = False
     placements_from: str | None = None
     placements_to: str | None = None
+    by_tensor: bool = False
+    """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
+
+
+WAITS_IN_CPP: Final = "DistributedDataParallel"
+"""Whose collectives, by what caused them, are waited for in C++ at the end of backward."""
+
+NOWHERE: Final = Place("other")
+"""The place of a collective that has none yet."""
 
 
 @dataclass(slots=True)
@@ -41,6 +52,17 @@ class PendingCollective:
     operator is known for, lest the collective of somebody else who cut in be taken for accounted for."""
     tickets: list[int] | None = None
     """Fingerprint tickets of its inputs; None where an input has no fingerprint."""
+    key: tuple[Any, ...] | None = None
+    """What tells its place in the step's sequence; None where C++ issued it, or the level does not ask."""
+    unseen: bool = False
+    """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenAfter:
+    """The last collective that C++ issued, unseen, right after `last`; that itself where there is none."""
+
+    last: PendingCollective | None
 
 
 @dataclass(slots=True)
@@ -74,18 +96,29 @@ class Region:
     step: int | None
     start_ns: int
     sequence_at_start: dict[str, int | None]
+    fake: bool = False
+    """Operators of the step ran on fake tensors, which have sizes but no values."""
     light: bool = False
     """Only collectives are noted: between steps, which may last for as long as a validation run does."""
+    watched: bool = False
+    """Only collectives are noted, where Python issues them."""
+    reducers: list[int] = field(default_factory=list)
+    """What tells DDP's reducers apart that were made ready for a backward, in order."""
+    moved: bool = False
+    """Some collective of a watched step has another place than the surveyed one that it repeats."""
+    node_base: int = 0
+    """The number that the next autograd node had when the region began."""
     collectives: list[PendingCollective] = field(default_factory=list)
     elsewhere: list[PendingCollective] = field(default_factory=list)
     """Collectives that other threads issued."""
     computes: list[PendingCompute] = field(default_factory=list)
-    operators: list[Interval] = field(default_factory=list)
-    """Times in which an operator ran."""
+    ran: array[int] = field(default_factory=lambda: array("q"))
+    """Four times for each operator but collectives and waits: capture began, the operator began and ended,
+    capture ended. Flat, because nearly all that a step keeps is this."""
     copies: list[Interval] = field(default_factory=list)
     """Times in which a copy between devices ran."""
     capture: list[Interval] = field(default_factory=list)
-    """Times in which the capture itself worked."""
+    """Times in which the capture itself worked, those around operators in `ran` left out."""
     excluded: list[Interval] = field(default_factory=list)
     """Times that are no part of the step: the gradient check, which the user asked for in its midst."""
     waits: list[Wait] = field(default_factory=list)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -13,13 +13,26 @@ from shardtoll.ledger.record import Notice, StepRows
 from shardtoll.profiler.accounting import Interval
 from shardtoll.profiler.live.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.call import Call, Tensors
+from shardtoll.profiler.live.callsite import Site
 from shardtoll.profiler.live.clock import Clock
-from shardtoll.profiler.live.fingerprint import Fingerprints
+from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
+from shardtoll.profiler.live.fingerprint import Fingerprint, Fingerprints
 from shardtoll.profiler.live.groups import Groups
-from shardtoll.profiler.live.names import Names
-from shardtoll.profiler.live.pending import PendingCollective, PendingCompute, Place, Region, Wait
+from shardtoll.profiler.live.held import HeldRegion, HeldRegions
+from shardtoll.profiler.live.names import Names, address_of
+from shardtoll.profiler.live.pending import (
+    NOWHERE,
+    WAITS_IN_CPP,
+    PendingCollective,
+    PendingCompute,
+    Place,
+    Region,
+    UnseenAfter,
+    Wait,
+)
 from shardtoll.profiler.live.rows import make_rows
-from shardtoll.profiler.live.spans import RawSpan, SpanRecorder
+from shardtoll.profiler.live.sequence import Template, Templates, key_of
+from shardtoll.profiler.live.spans import RawSpan, SpanRecorder, compiles
 from shardtoll.profiler.live.tracing import MOST_OPERATORS, Tracer
 
 _SHORT_DTYPES = {
@@ -33,6 +46,11 @@ _SHORT_DTYPES = {
 
 
 @functools.lru_cache(maxsize=4096)
+def _op_text(func: Any) -> str:
+    return str(func)
+
+
+@functools.lru_cache(maxsize=4096)
 def _shape_text(dtype: torch.dtype, shape: torch.Size) -> str:
     name = _SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
     return f"{name}[{','.join(map(str, shape))}]"
@@ -43,8 +61,36 @@ def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
     return " ".join(_shape_text(t.dtype, t.shape) for t in tensors)
 
 
+_ON_FAKE: Final = (
+    "operators ran on fake tensors: collectives and FLOPs are counted, but their times are those of no "
+    "device and their values are unknown"
+)
+
 Issued: TypeAlias = Sequence[tuple[PendingCollective, Call]]
 """The collectives of one operator, in the order in which it issues them."""
+
+
+class EndedRegion(NamedTuple):
+    """A watched region that has ended."""
+
+    region: Region
+    end_ns: int
+    at_end: dict[str, int | None]
+    """The groups' own counts then."""
+    events: RegionEvents | None
+    """The device's events of it, where those are taken."""
+
+
+class Numbered(Protocol):
+    """A call whose group's count can be asked for."""
+
+    @property
+    def call(self) -> Call:
+        """The call, decoded."""
+
+    @property
+    def count(self) -> Callable[[], int | None]:
+        """Returns the group's own count."""
 
 
 class Recorder:
@@ -61,13 +107,27 @@ class Recorder:
         """Whether operators are done when they return; not so on accelerators."""
         self.attribution = Attribution(names, groups)
         self.region: Region | None = None
-        self._fingerprints = Fingerprints()
+        self.device: DeviceTimes | None = None
+        """Takes the device's times, where operators run behind the host and it can be timed."""
+        self._held = HeldRegions()
+        self.fingerprints = Fingerprints()
         self.spans = SpanRecorder()
         self.tracer: Tracer | None = None
         """Traces the first steps, where that was asked for."""
         self._early_spans: list[RawSpan] = []
         """Spans of the region up to where its recording was given up."""
-        self._threads: dict[int, str] = {}
+        self._spanless = False
+        """Whether the region has no spans to record: nothing in it is transferred or compiled."""
+        self.threads: dict[int, str] = {}
+        """Thread of the transport -> the group it serves."""
+        self.templates: Templates | None = None
+        """The sequences of surveyed steps, where watched ones are to take their causes from them."""
+        self.site: Site | None = None
+        """Where the call was made that the operators now run stand behind; None: not by Python."""
+        self.works: dict[int, int] = {}
+        """id of a Work -> the collective that it stands for."""
+        self.learnt: tuple[Template, bool] | None = None
+        """What the last surveyed step has taught, and whether it was new."""
         self._results: dict[int, int] = {}
         self._drained_task = -1
         self._issued_by_cpp = False
@@ -76,40 +136,92 @@ class Recorder:
 
     # -- regions ---------------------------------------------------------------------------------
 
-    def begin(self, step: int | None) -> None:
-        """Begin a region: a step, or with None the time between steps, where only collectives count."""
+    def begin(self, step: int | None, *, watched: bool = False) -> None:
+        """Begin a region: a step, or with None the time between steps, where only collectives count.
+
+        `watched`: no mode is active, and whoever watches sees to the transport's spans.
+        """
         self.attribution.new_step()
         self._results.clear()
+        self.works.clear()
+        if watched:
+            self._begin(step, watched=True)
+            return
         # Between steps the user's own profiler may start: there the transport's times stay unknown.
         traced = step is not None and self.tracer is not None and self.tracer.begin(step)
         if self.host_times and step is not None and not traced:
-            self.spans.start()
-        self.region = Region(step, 0, self.groups.sequence_numbers(), light=step is None)
+            # Starting and stopping the profiler is dear, and slows every range that FSDP2 marks.
+            self._spanless = self.groups.all_fake() and not compiles()
+            if not self._spanless:
+                self.spans.start()
+        self._begin(step, watched=False)
+
+    def _begin(self, step: int | None, *, watched: bool) -> None:
+        base = torch._C._autograd._get_sequence_nr()
+        numbers = self.groups.sequence_numbers()
+        light = watched or step is None
+        if self.templates is not None:
+            self.templates.begin()
+        self.region = Region(step, 0, numbers, light=light, watched=watched, node_base=base)
+        if self.device is not None:
+            self.device.begin()
         self.region.start_ns = self.now_ns()
 
-    def end(self) -> StepRows | None:
-        """End the region and return its rows; None when none was begun."""
+    def end_watched(self) -> EndedRegion | None:
+        """End a watched region."""
         end_ns = self.now_ns()
+        events = None if self.device is None else self.device.end()
+        region, self.region = self.region, None
+        return None if region is None else EndedRegion(region, end_ns, self.groups.sequence_numbers(), events)
+
+    def end(self) -> StepRows | None:
+        """End the region and return its rows; None when none was begun, or the device has still to pass it.
+
+        Such rows come from `finished`, then or later.
+        """
+        end_ns = self.now_ns()
+        events = None if self.device is None else self.device.end()
         region, self.region = self.region, None
         if region is None:
             return None
         raw = self._stop_spans(region)
-        prints = self._fingerprints.read()
-        notices = self._notices(region, raw)
-        rows = make_rows(
-            region,
-            end_ns,
-            rank=self.rank,
-            spans=raw,
-            threads=self._threads,
-            prints=prints,
-            sequence_at_end=self.groups.sequence_numbers(),
-            mesh_dim_of=self.groups.mesh_dim,
-            clock=self.clock,
-            epoch_ns=self.epoch_ns,
-            host_times=self.host_times,
-        )
-        return StepRows(rows.step, rows.collectives, rows.computes, rows.counts, notices)
+        taken = self.fingerprints.collect()
+        at_end = self.groups.sequence_numbers()
+        self.learnt = None
+        if self.templates is not None and region.step is not None:
+            self.learnt = self.templates.learn(region, at_end)
+
+        def finish(prints: Sequence[Fingerprint], device: DeviceReading | None) -> StepRows:
+            notices = self._notices(region, raw, device)
+            rows = make_rows(
+                region,
+                end_ns,
+                rank=self.rank,
+                spans=raw,
+                threads=self.threads,
+                prints=prints,
+                sequence_at_end=at_end,
+                mesh_dim_of=self.groups.mesh_dim,
+                clock=self.clock,
+                epoch_ns=self.epoch_ns,
+                host_times=self.host_times,
+                device=device,
+            )
+            return StepRows(rows.step, rows.collectives, rows.computes, rows.counts, notices)
+
+        if self.device is None:
+            return finish(taken.read(), None)
+        self._held.add(HeldRegion(events, taken, finish))
+        return None
+
+    def hold(self, events: RegionEvents | None, finish: Callable[[DeviceReading | None], StepRows]) -> None:
+        """Hold a watched region back until the device has passed it; `finished` returns its rows then."""
+        taken = self.fingerprints.collect()
+        self._held.add(HeldRegion(events, taken, lambda _prints, device: finish(device)))
+
+    def finished(self, *, wait: bool = False) -> list[StepRows]:
+        """Return rows held back for the device that can be made now; with `wait` (after all steps) all."""
+        return self._held.take(wait=wait)
 
     def abandon(self) -> None:
         """Give up the region without rows, in the midst of whatever runs; `drop` is still to come.
@@ -118,11 +230,16 @@ class Recorder:
         (torch 2.13: about one run in ten died of it).
         """
         self.region = None
+        if self.device is not None:
+            self.device.drop()
 
     def drop(self) -> None:
         """Give up the region without rows."""
         self.region = None
+        if self.device is not None:
+            self.device.drop()
         self._early_spans = []
+        self._spanless = False
         if self.tracer is not None and self.tracer.recording:
             self.tracer.drop()
         else:
@@ -133,41 +250,77 @@ class Recorder:
             # The gradient check's own work is no part of the step, but the trace cannot know that.
             return self.tracer.end(region.step, whole=not region.excluded)
         early, self._early_spans = self._early_spans, []
+        if self._spanless:
+            self._spanless = False
+            return early
         late = self.spans.stop()
         return None if late is None else early + late
 
     def _bound_trace(self, region: Region) -> None:
         """Give up the trace of a step so long that its recording would fill the memory."""
-        if self.tracer is None or not self.tracer.recording or len(region.operators) <= MOST_OPERATORS:
+        if self.tracer is None or not self.tracer.recording or len(region.ran) // 4 <= MOST_OPERATORS:
             return
         self._early_spans = self.tracer.give_up(region.step) or []
         if self.host_times:
             self.spans.start()
 
-    def _notices(self, region: Region, raw: list[RawSpan] | None) -> tuple[Notice, ...]:
+    def keep_spans(self) -> None:
+        """See that the transport's spans are recorded, over as many regions as come until they are taken."""
+        if not self.spans.running:
+            self.spans.start()
+
+    def take_spans(self) -> list[RawSpan] | None:
+        """End the recording that `keep_spans` began and return its spans; None where it could not be had."""
+        if self.tracer is not None and self.tracer.recording:
+            return None
+        return self.spans.stop()
+
+    def times_unknown(self, *, spans: bool, device: DeviceReading | None = None) -> str | None:
+        """Return why times are not known, None where they are.
+
+        `spans`: whether the transport's are there. `device`: what the device's events said.
+        """
+        if device is not None:
+            return (
+                "operators and transfers are not timed on this device without a trace (audit(trace=True)): "
+                "known are the step's time and for how long its stream stood still for each collective"
+            )
         if not self.host_times:
-            text = "device times are not captured live on this device: durations and exposed time are unknown"
-        elif raw is None and region.collectives and region.step is not None:
-            text = (
+            return "device times are not captured live on this device: durations and exposed time are unknown"
+        if not spans:
+            return (
                 "torch's profiler could not be used (another one runs, or this torch lacks it): "
                 "start and duration of collectives are unknown"
             )
-        else:
+        return None
+
+    def _notices(
+        self, region: Region, raw: list[RawSpan] | None, device: DeviceReading | None
+    ) -> tuple[Notice, ...]:
+        if region.step is None and not region.collectives:
             return ()
-        return (Notice(self.rank, "times-unknown", text, region.step),)
+        spans = raw is not None or not region.collectives or region.step is None
+        text = _ON_FAKE if region.fake else self.times_unknown(spans=spans, device=device)
+        return () if text is None else (Notice(self.rank, "times-unknown", text, region.step),)
 
     # -- events ----------------------------------------------------------------------------------
 
-    def issue(self, call: Call, frame: FrameType, issue_ns: int) -> PendingCollective:
+    def issue(self, call: Call, frame: FrameType | None, issue_ns: int) -> PendingCollective:
         """Note a collective about to be issued, in place and order."""
         assert self.region is not None
         place, cause = self.attribution.place(frame, call.inputs)
         pending = self._pending(call, place, issue_ns, self._tickets(call.inputs))
+        if self.site is not None and self.templates is not None:
+            pending.key = key_of(pending, self.region, self.site)
         if torch._C._current_graph_task_id() != -1:
-            self._watch_drain()
+            self.watch_drain(pending)
         elif cause.issuer is None:
             self._issued_by_cpp = True
         return pending
+
+    def bare(self, call: Call) -> PendingCollective:
+        """Return what a call says by itself: without a place, a number, a time and fingerprints."""
+        return self._pending(call, NOWHERE, 0, None)
 
     def _pending(
         self, call: Call, place: Place, issue_ns: int, tickets: list[int] | None
@@ -217,39 +370,72 @@ class Recorder:
         if region is not None:
             region.elsewhere.extend(pending for pending, _ in calls)
 
+    def issued_alone(self, pending: PendingCollective, said: Numbered, result: Any) -> None:
+        """Note that a watched collective has been handed over; its `seq` is its group's count of before."""
+        region = self.region
+        assert region is not None
+        before = pending.seq
+        if before is not None:
+            after, counted = said.count(), said.call.counted
+            grown = 0 if after is None else after - before
+            pending.growth = min(grown, counted)
+            pending.seq = after if grown <= counted and not said.call.unnumbered else None
+        if isinstance(result, torch.Tensor):
+            self._results[address_of(result)] = len(region.collectives)
+        elif isinstance(result, (list, tuple)):
+            addresses = [address_of(tensor) for tensor in result if isinstance(tensor, torch.Tensor)]
+            self._results.update(dict.fromkeys(addresses, len(region.collectives)))
+        region.collectives.append(pending)
+
     def issued(self, calls: Issued, result: Any) -> None:
         """Note that the collectives of one operator have been handed over: one, or a batch."""
         assert self.region is not None
         self._bound_trace(self.region)
         self._number(calls)
+        if self.device is not None:
+            for pending, _ in calls:
+                self.device.issued(pending)
         if self._issued_by_cpp:
             self._issued_by_cpp = False
             self.cpp_since_ns = self.now_ns()
+            if self.device is not None:
+                self.device.drain_begun(calls[-1][0])
         results = result if isinstance(result, (list, tuple)) else (result,)
         for place, (pending, _) in enumerate(calls):
             index = len(self.region.collectives)
             self.region.collectives.append(pending)
             for tensor in results if len(calls) == 1 else results[place : place + 1]:
                 if isinstance(tensor, torch.Tensor):
-                    self._results[tensor.data_ptr()] = index
+                    self._results[address_of(tensor)] = index
 
     def cpp_returned(self, at_ns: int) -> None:
         """Note the next operator after C++ issued a collective: up to here C++ may have waited for it."""
         if self.region is not None:
             self.region.drains.append((self.cpp_since_ns, at_ns))
         self.cpp_since_ns = 0
+        if self.device is not None:
+            self.device.drain_ended()
+
+    def issued_as(self, tensor: Any) -> PendingCollective | None:
+        """Return the functional collective whose result this is; None where it is not known."""
+        index = self._results.get(address_of(tensor)) if isinstance(tensor, torch.Tensor) else None
+        return None if index is None or self.region is None else self.region.collectives[index]
 
     def waited_for(self, tensor: Any, start_ns: int, end_ns: int) -> None:
         """Note that the thread waited for a functional collective's result."""
-        owner = self._results.get(tensor.data_ptr()) if isinstance(tensor, torch.Tensor) else None
+        owner = self._results.get(address_of(tensor)) if isinstance(tensor, torch.Tensor) else None
         self.waited(owner, start_ns, end_ns)
+
+    def waited_for_work(self, work: Any, start_ns: int, end_ns: int) -> None:
+        """Note that the thread waited for a collective handed to it as a Work."""
+        self.waited(self.works.pop(id(work), None), start_ns, end_ns)
 
     def waited(self, owner: int | None, start_ns: int, end_ns: int) -> None:
         """Note that the thread was blocked; `owner` indexes the collective, None where it is not known."""
         if self.region is not None:
             self.region.waits.append(Wait(start_ns, end_ns, owner))
 
-    def waited_for_future(self, start_ns: int, end_ns: int) -> None:
+    def waited_for_future(self, _future: Any, start_ns: int, end_ns: int) -> None:
         """Note that the thread was blocked on a future: on a collective, while one was in flight."""
         if self.region is not None:
             self.region.drains.append((start_ns, end_ns))
@@ -260,7 +446,7 @@ class Recorder:
         flops: int,
         tensors: Tensors,
         outputs: Tensors,
-        frame: FrameType,
+        frame: FrameType | None,
         ran: Interval,
     ) -> None:
         """Note a matmul-like operator that has run (or, on an accelerator, was launched)."""
@@ -269,7 +455,7 @@ class Recorder:
         place, cause = self.attribution.place(frame)
         self.region.computes.append(
             PendingCompute(
-                op=str(func),
+                op=_op_text(func),
                 flops=flops,
                 shapes=shapes_text(tensors),
                 place=place,
@@ -282,35 +468,56 @@ class Recorder:
         )
 
     def _tickets(self, tensors: Tensors) -> list[int] | None:
-        tickets = [self._fingerprints.take(tensor) for tensor in tensors]
+        tickets = [self.fingerprints.take(tensor) for tensor in tensors]
         known = [ticket for ticket in tickets if ticket is not None]
         return known if tickets and len(known) == len(tickets) else None
 
-    def _watch_drain(self) -> None:
+    def _drained_on_device(self, pending: PendingCollective | None) -> DeviceTimes | None:
+        """Return who times the drain on the device: only where C++ waits there, other waits are seen.
+
+        `pending` is what was issued, None where it was C++ that issued.
+        """
+        by_ddp = pending is None or (pending.place.caused_by_op or "").startswith(WAITS_IN_CPP)
+        return self.device if by_ddp else None
+
+    def watch_drain(self, pending: PendingCollective | None = None, *, at_root: bool = False) -> None:
         """Have the time noted in which the end-of-backward callbacks of this backward run.
 
         DDP's reducer waits for its buckets in such a callback, in C++. Ours are queued now, before it
         queues its own, and the second one only when the first runs, after it: they enclose it.
+
+        `at_root`: the backward is only beginning.
         """
         engine = torch.autograd.Variable._execution_engine
         region = self.region
         assert region is not None
-        if torch._C._current_autograd_node() is None:
+        if not at_root and torch._C._current_autograd_node() is None:
             # Such a callback runs already, as in DDP's first step with a static graph, which issues and
             # waits in one: what is queued now runs when that returns.
-            issued_ns = self.now_ns()
-            engine.queue_callback(lambda: region.drains.append((issued_ns, self.now_ns())))
+            self._drain_until_callback(region, pending)
             return
         task = torch._C._current_graph_task_id()
         if task == self._drained_task:
             return
         self._drained_task = task
 
-        def begin() -> None:
-            begun_ns = self.now_ns()
-            engine.queue_callback(lambda: region.drains.append((begun_ns, self.now_ns())))
+        engine.queue_callback(lambda: self._drain_until_callback(region, pending))
 
-        engine.queue_callback(begin)
+    def _drain_until_callback(self, region: Region, pending: PendingCollective | None) -> None:
+        """Have a drain noted from now to when the callbacks queued so far have run."""
+        device = self._drained_on_device(pending)
+        begun_ns = self.now_ns()
+        if device is not None and region is self.region:
+            last = region.collectives[-1] if region.collectives else pending
+            owner = UnseenAfter(last) if region.watched else last
+            device.guarded(lambda: device.drain_begun(owner), None)
+
+        def end() -> None:
+            region.drains.append((begun_ns, self.now_ns()))
+            if device is not None and region is self.region:
+                device.guarded(device.drain_ended, None)
+
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def excluded(self) -> Excluded:
         """Return a context in which collectives belong to us or the gradient check, not to the step."""
@@ -326,11 +533,15 @@ class Excluded:
     def __enter__(self) -> None:
         self._begun_ns = self._recorder.now_ns()
         self._before = self._recorder.groups.sequence_numbers()
+        if self._recorder.device is not None:
+            self._recorder.device.excluded_begun()
 
     def __exit__(self, *_: object) -> None:
         region = self._recorder.region
         if region is None:
             return
+        if self._recorder.device is not None:
+            self._recorder.device.excluded_ended()
         for name, after in self._recorder.groups.sequence_numbers().items():
             before = self._before.get(name, 0)
             if after is not None and before is not None:

@@ -11,15 +11,16 @@ from shardtoll.profiler.accounting import (
     Interval,
     Span,
     intersect,
-    partition,
     share_exposed,
     subtract,
     total_ns,
     union,
 )
 from shardtoll.profiler.live.clock import Clock
+from shardtoll.profiler.live.device_times import DeviceReading
 from shardtoll.profiler.live.fingerprint import Fingerprint, combine
-from shardtoll.profiler.live.pending import Region, Wait
+from shardtoll.profiler.live.layers import Cut, around, cut, flat
+from shardtoll.profiler.live.pending import WAITS_IN_CPP, Region, UnseenAfter, Wait
 from shardtoll.profiler.live.spans import Issued, RawSpan, compiled_regions, join
 
 
@@ -36,12 +37,18 @@ def make_rows(
     clock: Clock,
     epoch_ns: int,
     host_times: bool,
+    device: DeviceReading | None = None,
 ) -> StepRows:
-    """Return the rows of one region. `spans` None: the transport's times could not be had."""
+    """Return the rows of one region. `spans` None: the transport's times could not be had.
+
+    `device` is what the device's events said where `host_times` is false; None: its times are unknown.
+    """
+    if region.step is None and not (region.collectives or region.elsewhere or region.computes):
+        return StepRows(None)
     raw = spans or ()
     include_elsewhere(region)
     issued = [Issued(c.op, c.group, clock.to_unix(c.issue_ns)) for c in region.collectives]
-    joined = [_completed(span, region, index, clock) for index, span in enumerate(join(raw, issued, threads))]
+    joined = [with_end(span, region, index, clock) for index, span in enumerate(join(raw, issued, threads))]
     in_flight = [
         Span(index, clock.from_unix(span.start_ns), clock.from_unix(span.end_ns))
         for index, span in enumerate(joined)
@@ -50,7 +57,10 @@ def make_rows(
     window = (region.start_ns, end_ns)
     compiled = [(clock.from_unix(a), clock.from_unix(b)) for a, b in compiled_regions(raw)]
     parts = _split(region, window, in_flight, compiled)
-    exposed_ns = _exposed_of_each(region, parts.exposed, in_flight) if host_times else {}
+    exposed_ns = (
+        _exposed_of_each(region, parts.exposed, in_flight) if host_times else _stalls_of_each(region, device)
+    )
+    exposed_known = host_times or device is not None
 
     def from_epoch(monotonic_ns: int) -> int:
         return clock.to_unix(monotonic_ns) - epoch_ns
@@ -71,10 +81,10 @@ def make_rows(
                 dtype=pending.dtype,
                 message_bytes=pending.message_bytes,
                 wire_bytes=pending.wire_bytes,
-                issue_ns=from_epoch(pending.issue_ns),
+                issue_ns=None if pending.unseen else from_epoch(pending.issue_ns),
                 start_ns=None if span is None else span.start_ns - epoch_ns,
                 duration_ns=None if span is None else span.end_ns - span.start_ns,
-                exposed_ns=exposed_ns.get(index, 0) if host_times else None,
+                exposed_ns=exposed_ns.get(index, 0) if exposed_known else None,
                 phase=place.phase,
                 implicit=place.implicit,
                 placements_from=place.placements_from,
@@ -112,22 +122,84 @@ def make_rows(
     ]
     if region.step is None:
         return StepRows(None, tuple(collectives), tuple(computes))
+    counts = _counts(region, rank, sequence_at_end)
+    if device is not None and not host_times:
+        start_ns = from_epoch(region.start_ns)
+        timed = _device_step(region, rank, start_ns, device.duration_ns, sum(exposed_ns.values()))
+        return StepRows(timed, tuple(collectives), tuple(computes), counts)
     length_ns = end_ns - region.start_ns - parts.excluded_ns
+    exposed_total_ns = total_ns(parts.exposed) if host_times else 0
+    # On an accelerator the host's times say nothing about the device's: all of it is unknown.
+    unattributed_ns = parts.capture_ns + parts.orphan_ns if host_times else length_ns
+    if region.watched:
+        # No operator was looked at: what is not spent blocked may be anything.
+        unattributed_ns = length_ns - exposed_total_ns
     step = Step(
         step=region.step,
         rank=rank,
         start_ns=from_epoch(region.start_ns),
         duration_ns=length_ns,
-        compute_ns=parts.compute_ns if host_times else 0,
-        exposed_comm_ns=total_ns(parts.exposed) if host_times else 0,
-        exposed_copy_ns=parts.copy_ns if host_times else 0,
-        idle_ns=parts.idle_ns if host_times else 0,
-        # On an accelerator the host's times say nothing about the device's: all of it is unknown.
-        unattributed_ns=parts.capture_ns + parts.orphan_ns if host_times else length_ns,
+        compute_ns=parts.compute_ns if host_times and not region.watched else 0,
+        exposed_comm_ns=exposed_total_ns,
+        exposed_copy_ns=parts.copy_ns if host_times and not region.watched else 0,
+        idle_ns=parts.idle_ns if host_times and not region.watched else 0,
+        unattributed_ns=unattributed_ns,
         capture_ns=parts.capture_ns,
+        level="watch" if region.watched else "survey",
     )
-    counts = _counts(region, rank, sequence_at_end)
     return StepRows(step, tuple(collectives), tuple(computes), counts)
+
+
+def _device_step(region: Region, rank: int, start_ns: int, duration_ns: int, exposed_ns: int) -> Step:
+    """Return a step as the device's events have it: how long it took, and how long its stream stood still.
+
+    What ran in the rest is unknown without a trace. Capture's work is the host's and costs the device no time
+    that could be told from the rest. Each time is rounded by itself: the sum of stalls may be some ns longer.
+    """
+    assert region.step is not None
+    duration_ns = max(duration_ns, exposed_ns)
+    return Step(
+        step=region.step,
+        rank=rank,
+        start_ns=start_ns,
+        duration_ns=duration_ns,
+        compute_ns=0,
+        exposed_comm_ns=exposed_ns,
+        exposed_copy_ns=0,
+        idle_ns=0,
+        unattributed_ns=duration_ns - exposed_ns,
+        level="watch" if region.watched else "survey",
+    )
+
+
+def _stalls_of_each(region: Region, device: DeviceReading | None) -> dict[int, int]:
+    """Return the ns for which the compute stream stood still for each collective of this region, by index.
+
+    Standing still for one that an earlier region issued is no record's here: it stays unattributed.
+    """
+    index_of = {id(pending): index for index, pending in enumerate(region.collectives)}
+    shares: dict[int, int] = {}
+    for owner, stall_ns in () if device is None else device.stalls:
+        index = (
+            _last_unseen(region, index_of, owner)
+            if isinstance(owner, UnseenAfter)
+            else index_of.get(id(owner))
+        )
+        if index is not None:
+            shares[index] = shares.get(index, 0) + stall_ns
+    return shares
+
+
+def _last_unseen(region: Region, index_of: Mapping[int, int], owner: UnseenAfter) -> int | None:
+    """Return the index of the collective C++ waited for last; None where it is known to wait for none."""
+    index = -1 if owner.last is None else index_of.get(id(owner.last), -1)
+    following = region.collectives[index + 1 :]
+    index += next((at for at, pending in enumerate(following) if not pending.unseen), len(following))
+    if index < 0:
+        return None
+    found = region.collectives[index]
+    waits_in_cpp = found.unseen or (found.place.caused_by_op or "").startswith(WAITS_IN_CPP)
+    return index if waits_in_cpp else None
 
 
 def include_elsewhere(region: Region) -> None:
@@ -158,19 +230,24 @@ def _agreed(values: Iterable[str | None]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+_EXCLUDED, _CAPTURE, _COPIES, _OPERATORS, _EXPOSED, _ORPHANS, _COMPILED, _REST = range(8)
+"""The layers of a step: an instant that several claim belongs to the first."""
+
+
 class _Parts:
     """A step's time, split."""
 
     __slots__ = ("capture_ns", "compute_ns", "copy_ns", "excluded_ns", "exposed", "idle_ns", "orphan_ns")
 
-    def __init__(self, cut: list[list[Interval]]) -> None:
-        excluded, capture, copies, operators, self.exposed, orphans, compiled, idle = cut
-        self.excluded_ns = total_ns(excluded)
-        self.capture_ns = total_ns(capture)
-        self.copy_ns = total_ns(copies)
-        self.compute_ns = total_ns(operators) + total_ns(compiled)
-        self.idle_ns = total_ns(idle)
-        self.orphan_ns = total_ns(orphans)
+    def __init__(self, found: Cut) -> None:
+        excluded, capture, copies, operators, _, orphans, compiled, idle = found.totals_ns
+        self.exposed = found.intervals(_EXPOSED)
+        self.excluded_ns = excluded
+        self.capture_ns = capture
+        self.copy_ns = copies
+        self.compute_ns = operators + compiled
+        self.idle_ns = idle
+        self.orphan_ns = orphans
 
 
 def _split(
@@ -185,15 +262,25 @@ def _split(
     # C++ does more in these times than wait: only instants with a collective in flight are blocked ones.
     drained = intersect(union(region.drains), flying)
     # Blocked on a collective that an earlier region issued: no record here could carry the time.
-    foreign = [wait for wait in region.waits if _is_foreign(wait, region, in_flight)]
-    orphans = [(wait.start_ns, wait.end_ns) for wait in foreign]
-    own = [(wait.start_ns, wait.end_ns) for wait in region.waits if wait not in foreign]
-    blocked = own + drained
-    layers = (region.excluded, region.capture, region.copies, region.operators, blocked, orphans, compiled)
-    return _Parts(partition(window, layers))
+    ended = {span.key: span.end_ns for span in in_flight}
+    orphans: list[Interval] = []
+    blocked = drained
+    for wait in region.waits:
+        (orphans if _is_foreign(wait, region, ended) else blocked).append((wait.start_ns, wait.end_ns))
+    layers = {
+        _EXCLUDED: region.excluded,
+        _CAPTURE: region.capture,
+        _COPIES: region.copies,
+        _EXPOSED: blocked,
+        _ORPHANS: orphans,
+        _COMPILED: compiled,
+    }
+    edges = [flat(intervals, layer) for layer, intervals in layers.items() if intervals]
+    edges.append(around(region.ran, outer=_CAPTURE, inner=_OPERATORS))
+    return _Parts(cut(window, _REST, edges))
 
 
-def _completed(span: RawSpan | None, region: Region, index: int, clock: Clock) -> RawSpan | None:
+def with_end(span: RawSpan | None, region: Region, index: int, clock: Clock) -> RawSpan | None:
     """Return the span with an end that is known: of a cut one, when the thread had waited for it; else None.
 
     Gloo's thread may be descheduled between completing a collective and telling the profiler so.
@@ -211,17 +298,16 @@ def _completed(span: RawSpan | None, region: Region, index: int, clock: Clock) -
     ends = [wait.end_ns for wait in region.waits if wait.owner == index]
     # A call that waits at once: nothing else was issued in between.
     ends += [end_ns for end_ns, last in last_before.items() if last == index]
-    if (pending.place.caused_by_op or "").startswith("DistributedDataParallel"):
+    if (pending.place.caused_by_op or "").startswith(WAITS_IN_CPP):
         ends += [end_ns for _, end_ns in region.drains]
     ends = [end_ns for end_ns in ends if end_ns > start_ns]
     return replace(span, end_ns=clock.to_unix(min(ends)), cut=False) if ends else None
 
 
-def _is_foreign(wait: Wait, region: Region, in_flight: Sequence[Span]) -> bool:
+def _is_foreign(wait: Wait, region: Region, ended: Mapping[int, int]) -> bool:
     """Whether nothing issued in this region could have been waited for: all of it had ended before."""
     if wait.owner is not None:
         return False
-    ended = {span.key: span.end_ns for span in in_flight}
     return not any(
         pending.issue_ns <= wait.end_ns and ended.get(index, wait.end_ns) >= wait.start_ns
         for index, pending in enumerate(region.collectives)
@@ -269,7 +355,10 @@ def _hash(
 
 
 def _any_constant(tickets: list[int] | None, prints: Sequence[Fingerprint]) -> bool:
-    return any(prints[ticket].constant for ticket in tickets or ())
+    for ticket in tickets or ():  # noqa: SIM110 - any() costs a surveyed step more than all the rest here
+        if prints[ticket].constant:
+            return True
+    return False
 
 
 def _counts(region: Region, rank: int, at_end: Mapping[str, int | None]) -> tuple[Count, ...]:
@@ -283,5 +372,8 @@ def _counts(region: Region, rank: int, at_end: Mapping[str, int | None]) -> tupl
         before = region.sequence_at_start.get(group, 0)
         known = after is not None and before is not None
         issued = after - before - region.uncounted.get(group, 0) if known else None  # type: ignore[operator]
+        if issued is not None and issued < 0:
+            # The group was made anew in mid-step.
+            issued = None
         counts.append(Count(region.step or 0, rank, group, issued, recorded.get(group, 0)))
     return tuple(counts)

@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from shardtoll.ledger import (
     Finding,
@@ -37,16 +39,27 @@ from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
 from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.clock import Clock
+from shardtoll.profiler.live.device_events import CudaDevice
+from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
+from shardtoll.profiler.live.device_waits import patch_device_waits
+from shardtoll.profiler.live.devices import device_of, host_blocks
+from shardtoll.profiler.live.drains import patch_backward
+from shardtoll.profiler.live.entries import open_doors
 from shardtoll.profiler.live.gather import Meeting
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.mode import SurveyMode
-from shardtoll.profiler.live.names import Names, local_of
+from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.recorder import Excluded, Recorder
+from shardtoll.profiler.live.reducers import patch_reducers
+from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
+from shardtoll.profiler.live.sequence import Templates
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
-from shardtoll.profiler.live.threads import patch_process_group
+from shardtoll.profiler.live.threads import elsewhere
 from shardtoll.profiler.live.tracing import TRACE_STEPS, Tracer
-from shardtoll.profiler.live.waits import patch_future_wait, patch_work_wait
+from shardtoll.profiler.live.waits import NoteWait, patch_future_wait, patch_work_wait
+from shardtoll.profiler.live.watch import Watch, Watched
+from shardtoll.profiler.live.watch_rows import Setting, WatchRows
 
 log = logging.getLogger("shardtoll")
 
@@ -59,6 +72,8 @@ def audit(
     model: nn.Module | None = None,
     out: str | Path | None = None,
     *,
+    level: Level = "schedule",
+    survey_every: int = SURVEY_EVERY,
     trace: bool = False,
     trace_steps: int = TRACE_STEPS,
     gather_limit_s: float = GATHER_LIMIT_S,
@@ -67,41 +82,68 @@ def audit(
 
     Call it on every rank. `model` gives modules and parameters their names (without it they are taken
     from the modules seen). `out` is the run folder that `shardtoll report` reads; each rank writes
-    there as it goes, so a rank that is killed leaves its finished steps. Leaving the context brings the
+    there as it goes, so a rank that is killed leaves its finished steps, but for watched ones of its last
+    quarter of a second. Leaving the context brings the
     ranks' ledgers to rank 0, which waits at most `gather_limit_s` seconds for ranks that still live.
 
     Without `session.step()` everything inside the context is one step; with it each call is one, and
     what happens between steps is listed with step None.
 
+    `level` says how closely to look. A *surveyed* step has everything recorded: every operator is seen, which
+    makes it slower. In a *watched* step only collectives are looked at, cheaply enough for every step of a
+    job: each takes its cause from the surveyed step of which it repeats the sequence, and a step that repeats
+    none is attributed by its own stack and the next one surveyed. `schedule` surveys steps 0 and 2, then one
+    in `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step.
+
     `trace` has torch's profiler record the first `trace_steps` steps too; each rank writes them to
     `trace.rankN.json.gz` in the run folder after the last step, and what only a trace knows is joined to
-    the records: on an accelerator the times of kernels, without which durations and exposed time are
-    unknown there. Traced steps run slower, 1.2 to 1.5 times in our measurements on the CPU, and reading the
-    recording takes some tenths of a second after them. A step of more than 300,000 operators is not
-    traced, as memory would not hold it: call `session.step()`. The user's own profiler goes first: where
-    it runs, the step is not traced and the report says so.
+    the records: on an accelerator the times of kernels. Without a trace a CUDA device's steps, and for how
+    long its stream stood still for each collective, are timed by events; all other times are unknown there.
+    Traced steps run slower, 1.2 to 1.5 times in our measurements on the CPU, and reading the recording takes
+    some tenths of a second after them. A step of more than 300,000 operators is not traced, as memory would
+    not hold it: call `session.step()`. The user's own profiler goes first: where it runs, the step is not
+    traced and the report says so.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
 
-    Raises UsageError when a session is open already or `trace_steps` is less than one, RunFolderError
-    when `out` cannot be written.
+    Raises UsageError when a session is open already, `level` is none of the three, or `trace_steps` or
+    `survey_every` is less than one; RunFolderError when `out` cannot be written.
     """
     if trace_steps < 1:
         raise UsageError(f"trace_steps is {trace_steps}", "trace at least one step, or leave out trace=True")
-    return Session(model, None if out is None else Path(out), gather_limit_s, trace_steps if trace else 0)
+    if level not in LEVELS:
+        raise UsageError(f"level is {level!r}", f"choose one of {', '.join(LEVELS)}")
+    if survey_every < 1:
+        raise UsageError(
+            f"survey_every is {survey_every}", 'give at least 1, or level="watch" to survey none'
+        )
+    if trace and level == "watch":
+        raise UsageError(
+            'trace=True with level="watch"', 'traced steps are surveyed: leave level at "schedule"'
+        )
+    steps = trace_steps if trace else 0
+    schedule = Schedule(level, survey_every)
+    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule)
 
 
 class Session:
     """An audit in progress, and its report once it is over."""
 
     def __init__(
-        self, model: nn.Module | None, out: Path | None, gather_limit_s: float, trace_steps: int = 0
+        self,
+        model: nn.Module | None,
+        out: Path | None,
+        gather_limit_s: float,
+        trace_steps: int,
+        schedule: Schedule,
     ) -> None:
         self._model = model
         self._out = out
         self._limit_s = gather_limit_s
         self._trace_steps = trace_steps
+        self._schedule = schedule
+        self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False
         self._notices: list[Notice] = []
@@ -113,6 +155,17 @@ class Session:
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._state = "new"
+
+    def open(self) -> Session:
+        """Open the session, where `with` cannot be written; `close()` must follow. Errors: see `audit`."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close a session opened with `open()`; the report is there then. Without effect on a closed one."""
+        if self._state == "open":
+            if self._in_step:
+                self.end_step(finished=False)
+            self.__exit__(None, None, None)
 
     # -- opening and closing -----------------------------------------------------------------------
 
@@ -130,43 +183,56 @@ class Session:
         self.world_size: int = dist.get_world_size() if live else 1
         self._backend = str(dist.get_backend()) if live else None
         self._meeting = Meeting(self.rank, self.world_size)
-        self._folder = self._out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
-        self._meeting.open(self._clear)
-        self._writer = RankWriter(self._folder, self.rank, self._meeting.run_id)
         self._groups = Groups()
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
         self._groups.note_live_meshes()
-        self._device = _device_of(self._model, self._backend)
-        self._undo.callback(quiet_kineto())
-        # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
-        # at its first call: better here than in the middle of the first step.
-        importlib.import_module("torch._dynamo")
+        self._device = device_of(self._model)
+        self._device_name = _device_name(self._device)
+        self._host = socket.gethostname()
         self._recorder = Recorder(
             self.rank, self._names, self._groups, Clock(), host_times=self._device.type == "cpu"
         )
-        if self._trace_steps:
-            self._recorder.tracer = Tracer(self._recorder.spans, self._trace_steps, self._device)
-        self._describe()
         self._mode = SurveyMode(self._recorder, self._stop_capture)
+        recorder = self._recorder
+        if self._schedule.watches:
+            recorder.templates = Templates()
+        told = elsewhere(recorder, SurveyMode, self._stop_capture)
+        self._watch = Watch(recorder, self._mode, told, self._stop_capture, self._split_region)
+        self._watch_rows = WatchRows(
+            Setting(self.rank, recorder.clock, recorder.epoch_ns, self._groups.mesh_dim, recorder.host_times)
+        )
+        self._folder = self._out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
+        self._meeting.open(self._clear)
         try:
+            with self._meeting.telling_others():
+                self._writer = RankWriter(self._folder, self.rank, self._meeting.run_id)
+            self._prepare()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
             self._meeting.start_together()
             self._install()
             _active = self
             self._state = "open"
             # Until the first session.step() everything counts as one step of its own.
-            self._guarded(lambda: self._recorder.begin(0))
+            self._begin_region(0, survey=self._schedule.wants_survey(0))
+            # Inside the try: an interrupt just before the return still came while opening.
+            return self
         except BaseException:
-            self._undo.close()
+            self._uninstall()
             self._recorder.drop()
-            self._writer.abandon()
-            if self._out is None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            _active = None
-            self._state = "closed"
+            self._let_go()
             raise
-        return self
+
+    def _prepare(self) -> None:
+        self._undo.callback(quiet_kineto())
+        # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
+        # at its first call: better here than in the middle of the first step.
+        importlib.import_module("torch._dynamo")
+        if self._device.type == "cuda":
+            self._time_device()
+        if self._trace_steps:
+            self._recorder.tracer = Tracer(self._recorder.spans, self._trace_steps, self._device)
+        self._describe()
 
     def _clear(self) -> None:
         """Make room for this run; an earlier one in the same folder is replaced, and the user told so."""
@@ -176,46 +242,85 @@ class Session:
 
     def _install(self) -> None:
         recorder = self._recorder
-        thread_wait = _OnThisThread(
-            lambda begun, ended: recorder.waited(None, begun, ended), self._is_recording
-        )
+        thread_wait = _OnThisThread(recorder.waited_for_work, self._is_recording)
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
-        self._undo.callback(patch_process_group(recorder, SurveyMode, self._is_recording, self._stop_capture))
+        watch = self._watch
+        self._undo.callback(watch.training.unmark)
+        watch.training.mark()
+        self._undo.callback(open_doors(watch))
+        if self._schedule.watches:
+            self._undo.callback(patch_reducers(watch.reducer_ready))
+            self._undo.callback(patch_backward(watch.wants_drains, watch.backward_begins, watch.backward_ran))
+        if recorder.device is not None:
+            self._undo.callback(patch_device_waits(recorder.device, self._records_training))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
-        self._undo.enter_context(self._mode)
+        self._undo.callback(self._leave_mode, for_good=True)
+
+    def _time_device(self) -> None:
+        """Have the device's own times taken, and what that needs made now rather than in the first step."""
+        recorder, blocks = self._recorder, host_blocks()
+        recorder.device = DeviceTimes(
+            CudaDevice(self._device),
+            recorder.now_ns,
+            # A barrier blocks the host whatever the transport.
+            host_blocks=lambda owner: blocks or getattr(owner, "op", None) == "barrier",
+            on_failure=self._stop_capture,
+        )
+        recorder.fingerprints.prepare(self._device)
+
+    def _records_training(self) -> bool:
+        return self._is_recording() and self._watch.training.is_here()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _active
         try:
             if kind is not None and self._steps_begun == 0:
                 self._drop_step(0)
+            elif self._in_step:
+                # Begun without `with`, and never ended.
+                self._in_step = False
+                self._drop_step(self._steps_begun - 1)
             elif self._steps_begun == 0:
                 self._end_region()
                 self._steps_begun = 1
             else:
                 self._end_region()
-        finally:
-            self._undo.close()
-            _active = None
-            self._state = "closed"
-        try:
+            self._uninstall()
+            # No step runs any more: now the device may be waited for.
+            self._guarded(lambda: self._append_finished(wait=True))
             self._guarded(lambda: self._close(failed=kind is not None))
-        finally:
+            self._let_go()
+        except BaseException:
+            # An interrupt may have come before anything of this, or in its midst.
+            self._uninstall()
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Keep neither files nor the model any longer; the session lives on for its report."""
+        self._recorder.drop()
+        writer: RankWriter | None = getattr(self, "_writer", None)
+        if writer is not None:
             # Closed already, unless closing failed: then its files must not stay open.
-            self._writer.abandon()
-            if self._out is None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            if self.rank == 0 and self._ledger is None:
-                self._ledger = self._bare_ledger()
-            # The session outlives the steps, for its report: the model must not live as long because of it.
-            self._model = None
-            self._names.forget()
+            writer.abandon()
+        if self._out is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self.rank == 0 and self._ledger is None:
+            self._ledger = self._bare_ledger()
+        self._model = None
+        self._names.forget()
+
+    def _uninstall(self) -> None:
+        """Take everything out of the process that was installed; once more does no harm."""
+        global _active
+        self._undo.close()
+        _active = None
+        self._state = "closed"
 
     def _bare_ledger(self) -> Ledger:
         """Return what can be said when the records themselves could not be kept: why."""
@@ -223,6 +328,8 @@ class Session:
         return Ledger(self._run(), self._groups.all_records(), tables, tuple(self._findings))
 
     def _close(self, *, failed: bool) -> None:
+        if not self._stopped:
+            self._flush()
         self._append(StepRows(None, notices=tuple(self._notices)))
         own = self._writer.close(self._run(), self._groups.all_records(), self._findings)
         if self._recorder.tracer is not None:
@@ -247,6 +354,19 @@ class Session:
 
         Raises UsageError when the session is not open or another step is.
         """
+        self.begin_step()
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            self.end_step(finished=finished)
+
+    def begin_step(self) -> None:
+        """Begin a step, where `with session.step()` cannot be written, as in a callback.
+
+        Raises UsageError when the session is not open or another step is.
+        """
         if self._state != "open" or self._in_step:
             raise UsageError(
                 "session.step() inside another step"
@@ -261,18 +381,77 @@ class Session:
         self._end_region()
         self._steps_begun += 1
         self._in_step = True
-        self._guarded(lambda: self._recorder.begin(number))
-        finished = False
-        try:
-            yield
-            finished = True
-        finally:
-            self._in_step = False
-            if finished:
-                self._end_region()
+        tracer = self._recorder.tracer
+        traced = tracer is not None and tracer.wanting
+        self._begin_region(number, survey=self._schedule.wants_survey(number) or traced)
+
+    def end_step(self, *, finished: bool = True) -> None:
+        """End the step begun by `begin_step`; with `finished` false it is dropped, as one that failed.
+
+        Raises UsageError when no step is open.
+        """
+        if not self._in_step:
+            raise UsageError("no step is open", "call session.begin_step() first")
+        self._in_step = False
+        if finished:
+            self._end_region()
+        else:
+            self._drop_step(self._steps_begun - 1)
+        self._begin_region(None, survey=not self._schedule.watches)
+
+    def _split_region(self) -> None:
+        self._end_region()
+        self._begin_region(None, survey=False)
+
+    def _begin_region(self, step: int | None, *, survey: bool) -> None:
+        def begin() -> None:
+            if survey:
+                # Its own recording of the transport's spans begins: what was watched so far needs the last.
+                self._flush()
+                if not any(mode is self._mode for mode in _get_current_dispatch_mode_stack()):
+                    self._mode.__enter__()  # type: ignore[no-untyped-call]
             else:
-                self._drop_step(number)
-            self._guarded(lambda: self._recorder.begin(None))
+                self._leave_mode()
+            self._recorder.begin(step, watched=not survey)
+            if not survey and self._recorder.host_times and self._backend != "fake":
+                self._recorder.keep_spans()
+
+        self._guarded(begin)
+
+    def _leave_mode(self, *, for_good: bool = False) -> None:
+        """Take our mode off the stack; one of the user's above it keeps it there, idle, until we close."""
+        stack = _get_current_dispatch_mode_stack()
+        if not any(mode is self._mode for mode in stack) or not (for_good or stack[-1] is self._mode):
+            return
+        pop: Any = getattr(_python_dispatch, "_pop_mode", None)
+        push: Any = getattr(_python_dispatch, "_push_mode", None)
+        if stack[-1] is not self._mode and (pop is None or push is None):
+            # There it stays, below the user's, and passes everything on.
+            self._mode.muted = True
+            return
+        above = []
+        while _get_current_dispatch_mode_stack()[-1] is not self._mode:
+            above.append(pop())
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for mode in reversed(above):
+            push(mode)
+
+    def expect_steps(self) -> None:
+        """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
+        if not self._in_step and self._steps_begun == 0:
+            self._recorder.drop()
+            self._begin_region(None, survey=not self._schedule.watches)
+
+    def cancel_step(self) -> None:
+        """Take `begin_step` back: what was recorded since then is in no step after all."""
+        if not self._in_step:
+            return
+        self._in_step = False
+        self._steps_begun -= 1
+        if self._recorder.region is not None:
+            self._recorder.region.step = None
+        self._end_region()
+        self._begin_region(None, survey=not self._schedule.watches)
 
     def _end_region(self) -> None:
         if self._stopped:
@@ -280,20 +459,93 @@ class Session:
             return
 
         def end() -> None:
+            region = self._recorder.region
+            if region is not None and region.watched:
+                self._end_watched()
+                return
             rows = self._recorder.end()
-            if rows is not None:
-                self._append(rows)
+            if rows is not None and self._append(rows):
                 self._describe()
+            learnt = self._recorder.learnt
+            if region is not None and region.step is not None and learnt is not None:
+                template, new = learnt
+                self._watch.issues_unseen |= not template.all_seen
+                self._schedule.surveyed(new=new, all_seen=template.all_seen)
+            self._append_finished()
 
         self._guarded(end)
 
-    def _append(self, rows: StepRows) -> None:
-        if rows.step or rows.collectives or rows.notices:
+    def _end_watched(self) -> None:
+        ended = self._recorder.end_watched()
+        assert ended is not None
+        known = self._watch.keep(ended.region, ended.end_ns, ended.at_end)
+        if known is not None:
+            assert ended.region.step is not None
+            self._schedule.watched(ended.region.step, known=known)
+        if self._recorder.device is not None:
+            self._hold_watched(ended.events)
+            self._append_finished()
+        elif self._watch.due(ended.end_ns):
+            self._flush()
+
+    def _hold_watched(self, events: RegionEvents | None) -> None:
+        """Have the rows of the watched region that has just ended made when the device has passed it."""
+        watched = self._watch.take()
+
+        def finish(device: DeviceReading | None) -> StepRows:
+            if not watched:
+                return StepRows(None)
+            self._note_unknown_times(False, watched, device)
+            return self._watch_rows.one(watched[0], None, self._recorder.threads, device)
+
+        self._recorder.hold(events, finish)
+
+    def _append_finished(self, *, wait: bool = False) -> None:
+        """Write the rows that were held back until the device had passed their step."""
+        finished = self._recorder.finished(wait=wait)
+        for rows in finished:
+            self._append(rows)
+        if finished:
+            self._describe()
+
+    def _flush(self) -> None:
+        """Write the rows of what was watched since the last time."""
+        raw = self._recorder.take_spans()
+        watched = self._watch.take()
+        if not watched:
+            return
+        for rows in self._watch_rows.make(watched, raw, self._recorder.threads):
+            if isinstance(rows, StepRows):
+                self._append(rows)
+            else:
+                self._writer.append_batches(rows)
+        self._note_unknown_times(raw is not None, watched)
+        self._describe()
+
+    def _note_unknown_times(
+        self, spans: bool, watched: Sequence[Watched], device: DeviceReading | None = None
+    ) -> None:
+        """Say once which times of watched steps are unknown."""
+        text = self._recorder.times_unknown(spans=spans or self._backend == "fake", device=device)
+        if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
+            return
+        self._told_times_unknown = True
+        self._notices.append(Notice(self.rank, "times-unknown", text, watched[0].region.step))
+
+    def _append(self, rows: StepRows) -> bool:
+        """Write the rows; returns whether there were any."""
+        any_rows = bool(rows.step or rows.collectives or rows.notices)
+        if any_rows:
             self._writer.append(rows)
+        return any_rows
 
     def _drop_step(self, number: int) -> None:
-        self._recorder.drop()
-        text = f"step {number} of rank {self.rank} was ended by an exception and is not counted"
+        region = self._recorder.region
+        if region is not None and region.watched:
+            self._recorder.end_watched()
+        else:
+            self._recorder.drop()
+        text = f"step {number} of rank {self.rank} did not finish and is not counted"
         self._notices.append(Notice(self.rank, "step-dropped", text, None))
 
     # -- the seam: capture must not kill training -----------------------------------------------------
@@ -367,9 +619,9 @@ class Session:
         return Run(
             world_size=self.world_size,
             backend=self._backend,
-            device=_device_name(self._device),
+            device=self._device_name,
             torch=torch.__version__,
-            hosts=(socket.gethostname(),),
+            hosts=(self._host,),
             mesh=dict(self._groups.mesh),
             source="live",
             ranks_seen=(self.rank,),
@@ -387,22 +639,15 @@ class Session:
 class _OnThisThread:
     """Passes waits on only from the thread that opened the session, while it records."""
 
-    def __init__(self, note: Callable[[int, int], None], is_recording: Callable[[], bool]) -> None:
+    def __init__(self, note: NoteWait, is_recording: Callable[[], bool]) -> None:
         self._note = note
         self._is_recording = is_recording
         self._ident = threading.get_ident
         self._thread = threading.get_ident()
 
-    def __call__(self, begun_ns: int, ended_ns: int) -> None:
+    def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
         if self._ident() == self._thread and self._is_recording():
-            self._note(begun_ns, ended_ns)
-
-
-def _device_of(model: nn.Module | None, backend: str | None) -> torch.device:
-    for parameter in model.parameters() if model is not None else ():
-        return local_of(parameter).device
-    on_gpu = backend is not None and "nccl" in backend and torch.cuda.is_available()
-    return torch.device("cuda" if on_gpu else "cpu")
+            self._note(waited_for, begun_ns, ended_ns)
 
 
 def _device_name(device: torch.device) -> str:

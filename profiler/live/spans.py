@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +44,9 @@ _GLOO_OP: Final[dict[str, str]] = {"reduce_scatter": "all_reduce"}
 """Ops that gloo runs as another one: its reduce-scatter is an all-reduce and a copy."""
 
 _COMPILED: Final = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+_SETTLE_S: Final = 0.0005
+"""Gloo's thread tells the profiler of an end a moment after it has woken whoever waited: stopped in between,
+torch frees what that thread still writes to, and the process may die."""
 _STOP_SLACK_NS: Final = 3_000
 """The profiler's clock and ours, read at the same moment, differ by less."""
 _CLOCK_SLACK_NS: Final = 200_000
@@ -81,12 +85,16 @@ def quiet_kineto() -> Callable[[], None]:
     """
     if _LEVEL in os.environ:
         return lambda: None
-    os.environ[_LEVEL] = "99"
 
     def take_back() -> None:
         os.environ.pop(_LEVEL, None)
 
-    return take_back
+    try:
+        os.environ[_LEVEL] = "99"
+        return take_back
+    except BaseException:
+        take_back()
+        raise
 
 
 class SpanRecorder:
@@ -102,6 +110,9 @@ class SpanRecorder:
     def give_way(self) -> None:
         """Stop for good, because the user's own profiler is about to start."""
         self.forbidden = True
+        if self.running:
+            # Once in a session, and perhaps in mid-step, where more may be under way.
+            time.sleep(10 * _SETTLE_S)
         self.stop()
         self._recording = None
 
@@ -148,6 +159,7 @@ class SpanRecorder:
         self._running = False
         if not torch._C._autograd._profiler_enabled():
             return None
+        time.sleep(_SETTLE_S)
         stopped_ns = time.time_ns()
         result = torch._C._autograd._disable_profiler()
         self._recording = result if self._everything else None
@@ -172,6 +184,13 @@ class SpanRecorder:
         return recording
 
 
+def compiles() -> bool:
+    """Whether this process has had torch compile anything: only the profiler tells when that ran."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None)
+    # What is kept from the compiler is listed too, as None.
+    return backends is None or any(backend is not None for backend in backends.values())
+
+
 def _raw(event: Any) -> RawSpan:
     start_ns = int(event.start_ns())
     return RawSpan(event.name(), start_ns, start_ns + int(event.duration_ns()), int(event.start_thread_id()))
@@ -183,26 +202,41 @@ def compiled_regions(spans: Sequence[RawSpan]) -> list[tuple[int, int]]:
 
 
 def patch_user_profiler(give_way: Callable[[], None]) -> Callable[[], None]:
-    """Have `give_way` called before a profiler of the user's prepares or starts; returns what undoes that."""
-    owner: Any = torch.autograd.profiler.profile
-    undo = []
-    for name in ("_prepare_trace", "_start_trace"):
-        original = getattr(owner, name, None)
-        if original is None:
-            continue
+    """Have `give_way` called before a profiler of the user's prepares or starts; returns what undoes that.
 
-        def wrapper(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            give_way()
-            return _original(*args, **kwargs)
-
-        setattr(owner, name, functools.wraps(original)(wrapper))
-        undo.append((name, original))
+    Those that only emit ranges for other tools, `emit_nvtx` and `emit_itt`, are profilers to torch too.
+    """
+    undo: list[tuple[Any, str, Any]] = []
 
     def restore() -> None:
-        for name, original in undo:
+        for owner, name, original in undo:
             setattr(owner, name, original)
 
-    return restore
+    def replace(owner: Any, name: str) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self, "enabled", True):
+                give_way()
+            return original(self, *args, **kwargs)
+
+        undo.append((owner, name, original))
+        setattr(owner, name, wrapper)
+
+    try:
+        profilers = torch.autograd.profiler
+        replace(profilers.profile, "_prepare_trace")
+        replace(profilers.profile, "_start_trace")
+        replace(getattr(profilers, "emit_nvtx", None), "__enter__")
+        replace(getattr(profilers, "emit_itt", None), "__enter__")
+        return restore
+    except BaseException:
+        # An interrupt of the user's, half-way: nobody else would know what to undo.
+        restore()
+        raise
 
 
 def join(

@@ -2,8 +2,8 @@
 
 A dispatch mode sees the thread that entered it. Hooks that chain futures, as PowerSGD's does, go on from
 gloo's threads, and `async_save` talks from a thread of its own. Whatever Python asks of a process group, it
-asks through the methods of `ProcessGroup`: while a session is open these are replaced by ones that, on a
-thread without our mode, let a small mode see the operator behind the call. They are put back on exit.
+asks through doors that a session holds open: a call that comes through one on a thread without our mode is
+made under a small mode that sees the operator behind it.
 
 Such a collective is none of the training thread's operators: it has a place of its own, no fingerprint, and
 what it costs the step shows only where the training thread waits for it.
@@ -11,56 +11,32 @@ what it costs the step shows only where the training thread waits for it.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
-import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from shardtoll.profiler.live.call import Call
+from shardtoll.profiler.live.call import UNDECODED, Call
 from shardtoll.profiler.live.decode import arguments_of, decoder_of
 from shardtoll.profiler.live.pending import PendingCollective
-from shardtoll.profiler.live.recorder import Recorder
-
-_METHODS: Final = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "monitored_barrier",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-)
-"""What issues a collective in some version of torch; those that are missing are passed over."""
+from shardtoll.profiler.live.recorder import Issued, Recorder
 
 
-class _ThreadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells the recorder of the collectives of one call on this thread."""
+class CallMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells of the collectives of one call on this thread, by the operators behind it."""
 
-    def __init__(self, recorder: Recorder, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        issue: Callable[[Call, FrameType], PendingCollective | None],
+        issued: Callable[[Issued], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._recorder = recorder
+        self._issue = issue
+        self._issued = issued
         self._on_failure = on_failure
 
     @classmethod
@@ -75,9 +51,12 @@ class _ThreadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if decoder is None:
             return func(*args, **kwargs)
         issued: list[tuple[PendingCollective, Call]] = []
+        calls: tuple[Call, ...] = ()
         try:
-            for call in decoder(arguments_of(func, args, kwargs)):
-                pending = self._recorder.issue_elsewhere(call, sys._getframe(1))
+            with contextlib.suppress(*UNDECODED):
+                calls = decoder(arguments_of(func, args, kwargs))
+            for call in calls:
+                pending = self._issue(call, sys._getframe(1))
                 if pending is not None:
                     issued.append((pending, call))
         except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
@@ -85,46 +64,24 @@ class _ThreadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if issued:
             try:
-                self._recorder.issued_elsewhere(issued)
+                self._issued(issued)
             except Exception as error:  # noqa: BLE001 - the seam
                 self._on_failure(error)
         return result
 
 
-def patch_process_group(
-    recorder: Recorder,
-    is_seen: type[TorchDispatchMode],
-    is_recording: Callable[[], bool],
-    on_failure: Callable[[Exception], None],
-) -> Callable[[], None]:
-    """Have collectives noted that threads without a mode of type `is_seen` issue; returns what undoes that.
+def elsewhere(
+    recorder: Recorder, is_seen: type[TorchDispatchMode], on_failure: Callable[[Exception], None]
+) -> Callable[[Callable[..., Any], Sequence[Any], Any], Any]:
+    """Return what makes a call on another thread than the training's and notes its collectives.
 
-    Call it on the training thread: what that thread issues is left to its mode.
+    A thread with a mode of type `is_seen` notes them itself.
     """
-    owner: Any = getattr(dist, "ProcessGroup", None) if dist.is_available() else None
-    here = threading.get_ident()
-    undo: list[tuple[str, Any, Any]] = []
-    for name in _METHODS if owner is not None else ():
-        original = vars(owner).get(name)
-        if original is None:
-            continue
-        bound: Any = getattr(owner, name)
 
-        @functools.wraps(bound)
-        def wrapper(*args: Any, _original: Any = bound, **kwargs: Any) -> Any:
-            if threading.get_ident() == here or not is_recording():
-                return _original(*args, **kwargs)
-            if any(isinstance(mode, is_seen) for mode in _get_current_dispatch_mode_stack()):
-                return _original(*args, **kwargs)
-            with _ThreadMode(recorder, on_failure):
-                return _original(*args, **kwargs)
+    def call(original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        if any(isinstance(mode, (is_seen, CallMode)) for mode in _get_current_dispatch_mode_stack()):
+            return original(*args, **kwargs)
+        with CallMode(recorder.issue_elsewhere, recorder.issued_elsewhere, on_failure):
+            return original(*args, **kwargs)
 
-        setattr(owner, name, wrapper)
-        undo.append((name, wrapper, original))
-
-    def restore() -> None:
-        for name, wrapper, original in undo:
-            if vars(owner).get(name) is wrapper:
-                setattr(owner, name, original)
-
-    return restore
+    return call

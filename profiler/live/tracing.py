@@ -51,6 +51,11 @@ class Tracer:
         """Whether a recording was begun and not ended yet."""
         return self._open
 
+    @property
+    def wanting(self) -> bool:
+        """Whether the next step is to be traced, or belongs to a recording that goes on."""
+        return self._open or len(self.steps) + len(self.failed_steps) < self._most
+
     def begin(self, step: int) -> bool:
         """Begin a step; False where it is not traced and the spans' recording is to run as usual."""
         self._leave_annotation()

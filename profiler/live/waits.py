@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-NoteWait = Callable[[int, int], None]
-"""Called with the monotonic ns at which a wait began and ended."""
+NoteWait = Callable[[Any, int, int], None]
+"""Called with what was waited for and the monotonic ns at which the wait began and ended."""
 
 
 def patch_work_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
@@ -39,12 +39,16 @@ def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[]
         try:
             return original(self, *args, **kwargs)
         finally:
-            note(begun_ns, now_ns())
-
-    owner.wait = wait
+            note(self, begun_ns, now_ns())
 
     def restore() -> None:
         if owner.wait is wait:
             owner.wait = original
 
-    return restore
+    try:
+        owner.wait = wait
+        return restore
+    except BaseException:
+        # An interrupt of the user's, just now: nobody would know how to undo it.
+        restore()
+        raise

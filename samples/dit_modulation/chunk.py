@@ -46,7 +46,7 @@ def main() -> None:
         model, reference = Chunk(options, device), common.Modulation(options, device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         common.warm_up(lambda: forward_backward(model, common.make_batch(options, 0, device)), optimizer)
-        with audit(model, out=options.out) as session:
+        with audit(model, out=options.out, level="survey") as session:
             for number in range(options.steps):
                 batch = common.make_batch(options, number, device)
                 with session.step():

@@ -90,7 +90,7 @@ def main() -> None:
         common.warm_up(
             lambda: forward_backward(model, place(common.make_batch(options, 0, device), mesh)), optimizer
         )
-        with audit(model, out=options.out) as session:
+        with audit(model, out=options.out, level="survey") as session:
             for number in range(options.steps):
                 batch = common.make_batch(options, number, device)
                 placed = place(batch, mesh)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtoll.profiler import Session, audit
+from shardtoll.profiler.live.schedule import LEVELS, Level
 from shardtoll.samples.ranks import leave, process_group
 from shardtoll.samples.strategies.transformer import Batch, Sizes, Transformer, loss_of, make_batch
 
@@ -27,6 +28,8 @@ class Options:
     """Audited steps, after one that is not."""
     device: str = "auto"
     seed: int = 0
+    level: Level = "survey"
+    """A sample runs too few steps to watch most of them."""
     out: Path | None = None
     """Run folder for `shardtoll report`; None keeps no records."""
 
@@ -75,7 +78,7 @@ def train(job: Job, options: Options) -> tuple[Session, list[torch.Tensor]]:
     Returns the session, closed, and the losses of all steps.
     """
     losses = [job.step(0)]
-    with audit(job.model, out=options.out) as session:
+    with audit(job.model, out=options.out, level=options.level) as session:
         for number in range(1, options.steps + 1):
             with session.step():
                 losses.append(job.step(number))
@@ -98,6 +101,9 @@ def arguments(
     ):
         default = getattr(defaults, name)
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} (default {default})")
+    parser.add_argument(
+        "--level", choices=LEVELS, default=defaults.level, help="how closely to look at steps"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="auto")
     parser.add_argument("--out", type=Path, help="run folder that `shardtoll report` reads")
     chosen = vars(parser.parse_args(given))

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 FOLDER: Final = Path(__file__).parent / "coverage_rows"
-COLUMNS: Final = ("counted", "bytes exact", "cause", "phase", "implicit flag", "compile")
+COLUMNS: Final = ("counted", "bytes exact", "cause", "phase", "implicit flag", "compile", "watch")
 PAGE: Final = Path(__file__).parents[2] / "docs" / "coverage.md"
 
 
@@ -24,9 +24,9 @@ def covered(
 ) -> None:
     """Say that a strategy was held to its closed form: `yes` in every column but those in `cells`.
 
-    Nothing is said of the column `compile`: see `cover`.
+    Nothing is said of the columns `compile` and `watch`: see `cover`.
     """
-    said = {column: "yes" for column in COLUMNS if column != "compile"} | dict(cells or {})
+    said = {column: "yes" for column in COLUMNS if column not in ("compile", "watch")} | dict(cells or {})
     cover(config, family, strategy, said)
 
 
@@ -52,6 +52,7 @@ def page() -> str:
         "Written by the tests (`pytest --renew-golden tests/live`): each row was held, on real ranks, to a",
         "closed form of every record's operation, group, bytes, cause and phase. *counted*: as many as the",
         "group itself counted. *cause*: operator or wrapper, module or parameter, mesh dimension, line.",
+        "*watch*: watched steps say the same as a surveyed one, in every column but the times.",
     ]
     for path in sorted(FOLDER.glob("*.json")):
         rows: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))

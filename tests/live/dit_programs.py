@@ -48,7 +48,7 @@ def run(attempt: str, hidden: int, tokens: int, samples: int, steps: int = 2) ->
     true = closed_form(common.make_batch(options, 0, CPU), reference.weight.detach())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result: dict[str, Any] = {"findings": []}
-    with audit(model) as session:
+    with audit(model, level="survey") as session:
         for number in range(steps):
             batch = common.make_batch(options, number, CPU)
             placed = dtensor.place(batch, mesh) if attempt == "dtensor" else batch

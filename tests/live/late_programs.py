@@ -103,7 +103,7 @@ def late_rank() -> dict[str, Any]:
             step(_nothing)
         dist.barrier()
         sleeps = dist.get_rank() == LATE and kind != "other_future"
-        with audit(model) as session, session.step():
+        with audit(model, level="survey") as session, session.step():
             step((lambda: time.sleep(SLEEP_S)) if sleeps else _nothing)
         if session.ledger is not None:
             tables = {name: session.ledger.tables[name].to_pylist() for name in ("steps", "collectives")}

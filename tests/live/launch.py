@@ -1,8 +1,9 @@
 """Starts real gloo ranks for a test: free port, a time limit, and results back as JSON.
 
-A rank's function is named by module and attribute, runs in a process of its own and returns what json
-can write. Workers leave through os._exit after flushing: interpreter shutdown with gloo threads alive
-sometimes aborts ("terminate called without an active exception") after all results were written.
+A rank's function is named by module and attribute, runs in a process of its own (nursery.py makes them)
+and returns what json can write; what it leaves behind in its process, hooks, modes or patches, fails the
+test. Workers leave through os._exit after flushing: interpreter shutdown with gloo threads alive sometimes
+aborts ("terminate called without an active exception") after all results were written.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import leftovers
+from tests.live.nursery import Nursery
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
+_nursery = Nursery(ROOT)
 
 
 def free_port() -> int:
@@ -35,49 +40,37 @@ def run_ranks(
     *args: Any,
     limit_s: float = LIMIT_S,
     may_die: tuple[int, ...] = (),
+    fresh: bool = False,
+    foreign: bool = False,
+    backend: str = "gloo",
     **kwargs: Any,
 ) -> list[Any]:
-    """Run `function(*args, **kwargs)` on `world_size` gloo ranks; return what each returned, by rank.
+    """Run `function(*args, **kwargs)` on `world_size` ranks of `backend`; return what each returned, by rank.
 
     Ranks in `may_die` may end without a result (theirs is None); any other failure raises with that
-    rank's output.
+    rank's output. Ranks are forked from a process that has imported torch and ours; `fresh` gives each
+    an interpreter of its own. `foreign` says that the function uses a trainer library: what such a
+    library does to the environment, to warnings and to the working folder is not held against us.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, f"{rank}.json") for rank in range(world_size)]
         logs = [Path(folder, f"{rank}.log") for rank in range(world_size)]
-        task = json.dumps([function.__module__, function.__qualname__, args, kwargs])
+        task = json.dumps([function.__module__, function.__qualname__, args, kwargs, foreign])
         environment = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(world_size),
+            "SHARDTOLL_TEST_BACKEND": backend,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "PYTHONWARNINGS": "default",
         }
-        processes = []
-        for rank in range(world_size):
-            with logs[rank].open("wb") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "tests.live.launch", str(outputs[rank]), task],
-                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        cwd=ROOT,
-                    )
-                )
-        try:
-            deadline = time.monotonic() + limit_s
-            for process in processes:
-                process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
+        environments = [
+            {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)
+        ]
+        run = _fresh if fresh else _nursery.run
+        codes = run(task, outputs, logs, environments, limit_s)
         results = []
         for rank in range(world_size):
             if outputs[rank].exists():
@@ -85,25 +78,65 @@ def run_ranks(
             elif rank in may_die:
                 results.append(None)
             else:
-                code = processes[rank].returncode
                 raise AssertionError(
-                    f"rank {rank} left no result (exit {code}):\n{logs[rank].read_text()[-4000:]}"
+                    f"rank {rank} left no result (exit {codes[rank]}):\n{logs[rank].read_text()[-4000:]}"
                 )
         return results
 
 
-def _worker() -> None:
+def _fresh(
+    task: str,
+    outputs: Sequence[Path],
+    logs: Sequence[Path],
+    environments: Sequence[Mapping[str, str]],
+    limit_s: float,
+) -> list[int]:
+    """Run the ranks in new interpreters; what `Nursery.run` does, without one."""
+    processes = []
+    for output, path, environment in zip(outputs, logs, environments, strict=True):
+        with path.open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.live.launch", str(output), task],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=ROOT,
+                )
+            )
+    try:
+        deadline = time.monotonic() + limit_s
+        for process in processes:
+            process.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+    return [process.returncode for process in processes]
+
+
+def work(output: str, task: str) -> None:
+    """Be one rank: join the group the environment names, do the task, write its result and leave."""
     import importlib
 
     import torch
     import torch.distributed as dist
 
-    output, task = sys.argv[1:]
-    module, name, args, kwargs = json.loads(task)
+    module, name, args, kwargs, foreign = json.loads(task)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo")
-    result = getattr(importlib.import_module(module), name)(*args, **kwargs)
+    backend = os.environ["SHARDTOLL_TEST_BACKEND"]
+    if backend == "nccl":
+        torch.cuda.set_device(0)
+    dist.init_process_group(backend)
+    # torch's compiler adds to the warnings filters as it is imported; an audit would import it anyway.
+    importlib.import_module("torch._dynamo")
+    function = getattr(importlib.import_module(module), name)
+    with leftovers.none_expected(foreign=foreign):
+        result = function(*args, **kwargs)
     part = Path(output + ".part")
     part.write_text(json.dumps(result))
     part.rename(output)
@@ -121,4 +154,4 @@ def _worker() -> None:
 
 
 if __name__ == "__main__":
-    _worker()
+    work(*sys.argv[1:])

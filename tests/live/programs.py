@@ -79,7 +79,7 @@ def collectives_of(kind: str, steps: int = 2) -> dict[str, Any]:
     model, batch = make(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = [train_step(model, batch(), optimizer)]
-    with audit(model) as session:
+    with audit(model, level="survey") as session:
         for _ in range(steps):
             with session.step():
                 losses.append(train_step(model, batch(), optimizer))
@@ -106,7 +106,7 @@ def bits_of(kind: str, audited: bool) -> dict[str, Any]:
                 losses.append(loss.detach().numpy().tobytes().hex())
 
     if audited:
-        with audit(model) as session:
+        with audit(model, level="survey") as session:
             steps(session.step)
     else:
         steps(contextlib.nullcontext)
@@ -126,7 +126,7 @@ def killed_in_step(out: str, victim: int, fatal_step: int) -> dict[str, Any] | N
     model = blocks()
     started = time.monotonic()
     try:
-        with audit(model, out=out) as session:
+        with audit(model, out=out, level="survey") as session:
             for step in range(fatal_step + 1):
                 with session.step():
                     model(torch.randn(BATCH, D)).square().mean().backward()
@@ -159,7 +159,7 @@ def failing_capture() -> dict[str, Any]:
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     seen.addHandler(handler)
     original = Recorder.issued
-    with audit(model) as session:
+    with audit(model, level="survey") as session:
         with session.step():
             losses.append(train_step(model, batch(), optimizer))
 
@@ -171,6 +171,7 @@ def failing_capture() -> dict[str, Any]:
             with session.step():
                 losses.append(train_step(model, batch(), optimizer))
     Recorder.issued = original  # type: ignore[method-assign]
+    seen.removeHandler(handler)
     report = session.report()
     if report is None:
         return {"losses": losses, "lines": lines}
@@ -196,7 +197,7 @@ def every_native_collective() -> dict[str, Any]:
     rank, world = dist.get_rank(), dist.get_world_size()
     x = torch.arange(8.0) + rank
     parts = [torch.empty(8) for _ in range(world)]
-    with audit() as session, session.step():
+    with audit(level="survey") as session, session.step():
         dist.all_reduce(x.clone(), op=dist.ReduceOp.MAX)
         dist.all_gather(parts, x)
         dist.broadcast(x.clone(), src=world - 1)
@@ -224,9 +225,9 @@ def sessions_without_model(out: str) -> dict[str, Any]:
 
     model, batch = make("ddp")
     train_step(model, batch())
-    with audit(out=out) as first:
+    with audit(out=out, level="survey") as first:
         train_step(model, batch())
-    with audit(model, out=out) as second:
+    with audit(model, out=out, level="survey") as second:
         dist.all_reduce(torch.ones(3))
         for _ in range(2):
             with second.step():
@@ -263,7 +264,7 @@ def implicit_redistribution() -> dict[str, Any]:
     torch.manual_seed(0)
     model = Implicit(mesh)
     x = distribute_tensor(torch.randn(BATCH, D), mesh, [Shard(0)])
-    with audit(model) as session, session.step():
+    with audit(model, level="survey") as session, session.step():
         model(x).sum().to_local().backward()
     ledger = session.ledger
     return {name: table.to_pylist() for name, table in ledger.tables.items()} if ledger else {}
@@ -279,7 +280,7 @@ def replicated_operator() -> dict[str, Any]:
     torch.manual_seed(0)
     a = distribute_tensor(torch.randn(BATCH, D), mesh, [Replicate()])
     b = distribute_tensor(torch.randn(D, D), mesh, [Replicate()])
-    with audit() as session, session.step():
+    with audit(level="survey") as session, session.step():
         a @ b
     if session.ledger is None:
         return {}

@@ -165,7 +165,7 @@ def sleeping_pipeline() -> dict[str, Any]:
         schedule.step(*inputs, **kwargs)
 
     step()
-    with audit(module) as session:
+    with audit(module, level="survey") as session:
         for _ in range(3):
             with session.step():
                 step()
@@ -226,7 +226,7 @@ def contexts(sizes: dict[str, int]) -> dict[str, Any]:
     _attention._cp_options.enable_load_balance = False
     for method in ("allgather", "alltoall"):
         _attention.set_rotate_method(method)
-        with audit() as session, session.step():
+        with audit(level="survey") as session, session.step():
             out, _ = _attention._templated_ring_attention(
                 dist.group.WORLD,
                 2,
@@ -285,7 +285,7 @@ def by_hand(sizes: dict[str, int]) -> dict[str, Any]:
     found = {name: train(build, options(sizes)) for name, build in sample.VARIANTS.items()}
     rank, ranks = dist.get_rank(), dist.get_world_size()
     group = dist.new_group(list(range(1, ranks)))
-    with audit() as session, session.step():
+    with audit(level="survey") as session, session.step():
         if rank > 0:
             # Peers are ranks of the group, not of the job.
             inside, others = rank - 1, ranks - 1

@@ -23,7 +23,7 @@ def traced(kind: str, out: str | None, *, trace: bool = True, trace_steps: int =
     model, batch = make(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
-    with audit(model, out=out, trace=trace, trace_steps=trace_steps) as session:
+    with audit(model, out=out, trace=trace, trace_steps=trace_steps, level="survey") as session:
         folder = session._folder
         for _ in range(STEPS):
             with session.step():

@@ -238,8 +238,9 @@ class TestRedundantCollective:
         assert evidence(finding)["again"].startswith("backward, seq 3")
         assert "Checkpoint the block first" in finding.remedy.text
 
-    def test_plain_fsdp_gathers_once_a_pass(self):
-        cause = {"op": "all_gather", "caused_by_op": "FSDP.unshard"}
+    @pytest.mark.parametrize("wrapper", ["FSDP.unshard", "DeepSpeed.ZeRO-3.gather"])
+    def test_a_wrapper_gathers_once_a_pass(self, wrapper: str):
+        cause = {"op": "all_gather", "caused_by_op": wrapper}
         rows = [
             collective(rank=rank, seq=seq, input_hash=rank, phase=phase, issue_ns=seq, **cause)
             for rank in (0, 1)

@@ -10,6 +10,8 @@ from shardtoll.analyzers.exposed_remedies import COUNTERFACTUAL, remedy
 @pytest.mark.parametrize(
     ("cause", "op", "phase", "says"),
     [
+        ("DeepSpeed.ZeRO-3.gather", "all_gather", "forward", "stage3_prefetch_bucket_size"),
+        ("DeepSpeed.ZeRO-2.reduce", "all_reduce", "backward", "overlap_comm"),
         ("FSDP.unshard", "all_gather", "forward", "set_modules_to_forward_prefetch"),
         ("FSDP.unshard", "all_gather", "backward", "set_modules_to_backward_prefetch"),
         ("FSDP.post_backward", "reduce_scatter", "backward", "set_requires_gradient_sync"),

@@ -47,8 +47,8 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-# The demo trains for a minute: tests/live/test_demo.py runs the example of its help.
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
+# These train: tests/live/test_demo.py and test_run_script.py run the examples of their help.
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "run")])
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

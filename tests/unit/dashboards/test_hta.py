@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from shardtoll.dashboards import page, summary
+from shardtoll.dashboards import page, step_times
 from shardtoll.dashboards.hta_tables import contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.terminal import renderable
 from shardtoll.ledger import Report, SchemaError
@@ -89,7 +89,7 @@ def test_the_rank_a_finding_names_is_shown_though_others_weigh_more() -> None:
 
 def test_communication_that_hta_calls_gaps_is_explained() -> None:
     report = with_hta(4)
-    exposed = summary.rank_times(report)[0].parts_ns[1]
+    exposed = step_times.rank_times(report)[0].parts_ns[1]
     assert exposed > 4 * MS
     text = contradiction(report)
     assert text is not None

@@ -8,7 +8,7 @@ import pytest
 
 from shardtoll.dashboards import page, terminal
 from shardtoll.dashboards.late_ranks import late_ranks
-from shardtoll.ledger import Collective, Report, Run
+from shardtoll.ledger import Collective, Report, Run, Step
 from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 from tests.sample_reports import MS, collective
@@ -53,6 +53,16 @@ def test_dearest_first_and_the_rest_counted():
     assert (len(found), total) == (3, 20)
     rows += pair(20, exposed_ns=MS, message_bytes=77)
     assert [row.message_bytes for row in late_ranks(of(*rows), most=2)[0]] == [77, 4096]
+
+
+def test_a_step_that_one_rank_surveyed_alone_is_not_among_them():
+    rows = [row for step in (0, 1) for row in pair(step, step=step)]
+    levels = {(0, 0): "survey", (0, 1): "survey", (1, 0): "watch", (1, 1): "survey"}
+    steps = [Step(at, rank, 0, MS, 0, 0, 0, 0, MS, level=level) for (at, rank), level in levels.items()]
+    report = of(*rows)
+    report = replace(report, tables={**report.tables, "steps": to_table("steps", steps)})
+    found, total = late_ranks(report)
+    assert ([row.step for row in found], total) == ([0], 1)
 
 
 def test_ranks_that_come_together_have_no_late_one():

@@ -4,37 +4,37 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards import summary
+from shardtoll.dashboards import step_times, summary
 from shardtoll.ledger import Finding, Stall, Step, Where
 from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 
 
 def test_parts_of_a_rank_add_up():
-    times = summary.rank_times(sample_reports.report())
+    times = step_times.rank_times(sample_reports.report())
     assert [time.ranks for time in times] == [(0,), (1,), (2,), (3,)]
     for time in times:
         assert sum(time.parts_ns) == pytest.approx(time.total_ns, rel=1e-3)
         assert time.steps == 2
-    worst = summary.slowest(times)
+    worst = step_times.slowest(times)
     assert worst is not None
     assert (worst.ranks, worst.total_ns) == ((2,), 53_000_000)
 
 
 def test_no_step_gives_no_times():
-    assert summary.rank_times(sample_reports.empty()) == []
-    assert summary.slowest([]) is None
+    assert step_times.rank_times(sample_reports.empty()) == []
+    assert step_times.slowest([]) is None
 
 
 def test_folded_ranks_keep_the_slowest_and_the_mean():
-    times = summary.rank_times(sample_reports.many(20, 1))
-    shown, rest = summary.fold(times, 8)
+    times = step_times.rank_times(sample_reports.many(20, 1))
+    shown, rest = step_times.fold(times, 8)
     assert [time.ranks for time in shown] == [(rank,) for rank in range(13, 20)]
     assert rest is not None
     assert rest.ranks == tuple(range(13))
     assert rest.total_ns == 50_000_000 + 10_000 * 6
     assert sum(rest.parts_ns) == pytest.approx(rest.total_ns)
-    assert summary.fold(times, 20) == (times, None)
+    assert step_times.fold(times, 20) == (times, None)
 
 
 def test_errors_come_first_and_the_rest_stays_in_order():

@@ -269,3 +269,17 @@ def test_a_trace_that_lost_some_kernels_never_gets_a_wrong_size(found: list[tupl
     assert len(set(pairs.values())) == len(pairs)
     for at, own in pairs.items():
         assert (live[own].op, live[own].message_bytes) == (traced[at].op, traced[at].message_bytes)
+
+
+def test_a_trace_knows_more_than_events_around_the_waits_for_collectives() -> None:
+    """On a device without a trace only stalls are known; a CPU's split without gloo's times stays."""
+    stalled = Step(0, 0, 0, 100 * US, 0, 30 * US, 0, 0, 70 * US)
+    split = Step(1, 0, 0, 100 * US, 60 * US, 30 * US, 0, 10 * US, 0)
+    own = [collective(step=0, seq=1, exposed_ns=30 * US), collective(step=1, seq=2, exposed_ns=30 * US)]
+    said = [Notice(0, "times-unknown", "no operators", number) for number in (0, 1)]
+    live = ledger([stalled, split], own, notices=said)
+    seen = [step(0, known=True), step(1, known=True)]
+    joined = join(live, ledger(seen, [kernel(step=0, seq=1), kernel(step=1, seq=2)]), {0, 1})
+    assert rows(joined, "steps") == [seen[0], split]
+    assert [row.exposed_ns for row in rows(joined, "collectives")] == [3 * US, 30 * US]
+    assert [notice.step for notice in rows(joined, "notices")] == [1]

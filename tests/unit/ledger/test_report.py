@@ -169,6 +169,20 @@ def test_a_report_of_an_earlier_version_has_no_lead_ups_and_stalls(report):
     assert read.collectives["kernel"].isna().all()
 
 
+def test_steps_of_an_earlier_version_were_all_surveyed(report):
+    document = json.loads(report.to_json())
+    for step in document["steps"]:
+        del step["level"]
+    assert set(Report.from_json(json.dumps(document)).steps["level"]) == {"survey"}
+
+
+def test_a_step_of_no_known_level_is_refused(report):
+    document = json.loads(report.to_json())
+    document["steps"][0]["level"] = "guess"
+    with pytest.raises(SchemaError, match="level holds none of survey, watch"):
+        Report.from_json(json.dumps(document), "x.json")
+
+
 @pytest.mark.parametrize("name", ["run", "fabric", "groups", "findings", "steps", "notices"])
 def test_a_report_that_lacks_a_part_is_refused(report, name):
     document = json.loads(report.to_json())

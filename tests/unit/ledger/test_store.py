@@ -184,8 +184,12 @@ def test_no_folder_and_no_run_say_so(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunFolderError, match=r"run folder .*file cannot be written \(File exists\)"):
+    with pytest.raises(RunFolderError, match=r"run folder .*file cannot be made \(File exists\)"):
         RankWriter(tmp_path / "file", 0, "one")
+    with pytest.raises(
+        RunFolderError, match=r"^run folder .*a cannot be made \(Not a directory\): name another"
+    ):
+        RankWriter(tmp_path / "file" / "a", 0, "one")
 
 
 def test_a_folder_whose_file_is_in_the_way_is_named(tmp_path):

@@ -7,7 +7,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from shardtoll.ledger.tables import RECORDS, SCHEMAS, check, to_batch, to_frame, to_records, to_table
+from shardtoll.ledger.tables import (
+    RECORDS,
+    SCHEMAS,
+    check,
+    completed,
+    to_batch,
+    to_frame,
+    to_records,
+    to_table,
+)
 
 ABOVE_FLOAT = 2**53 + 1
 """The first whole number a float64 cannot hold."""
@@ -82,3 +91,36 @@ def test_a_rate_that_is_no_number_is_refused(make, value):
 def test_another_schema_is_refused(make):
     with pytest.raises(ValueError, match="table steps does not have the ledger's schema"):
         check("steps", to_table("collectives", [make.collective()]))
+
+
+def test_steps_of_an_earlier_version_are_completed_as_surveyed_ones(make):
+    old = to_table("steps", [make.step()]).drop_columns(["level"])
+    new = completed("steps", old)
+    check("steps", new)
+    assert new.column("level").to_pylist() == ["survey"]
+
+
+def test_columns_of_text_are_the_rows_own_whatever_was_written_before(make):
+    batches = [
+        [make.collective(module=name) for name in names] for names in ("ab", "ab", "ba", "abc", "", "ab")
+    ]
+    for rows in batches:
+        read = to_batch("collectives", rows).column("module").to_pylist()
+        assert read == [row.module for row in rows]
+
+
+def test_equal_words_of_a_frame_are_one_object(make):
+    # A run of two million collectives repeats some hundred words.
+    words = to_frame(to_table("collectives", [make.collective(module="blocks.3") for _ in range(3)]))[
+        "module"
+    ]
+    assert words.dtype == "string"
+    assert list(words) == ["blocks.3"] * 3
+    assert len({id(word) for word in words}) == 1
+
+
+def test_unknown_words_of_a_frame_stay_unknown(make):
+    parts = [to_table("collectives", [make.collective(module=name)]) for name in ("a", None, "b", "a")]
+    words = to_frame(pa.concat_tables(parts))["module"]
+    assert words.isna().tolist() == [False, True, False, False]
+    assert words.dropna().tolist() == ["a", "b", "a"]

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtoll.profiler.live.fingerprint import SAMPLE, Fingerprint, Fingerprints, combine
+from shardtoll.profiler.live.fingerprint import (
+    _WEIGHTS,
+    SAMPLE,
+    Fingerprint,
+    Fingerprints,
+    _Side,
+    _weights_made_on,
+    combine,
+)
 
 
 def take(*tensors: torch.Tensor) -> list[Fingerprint]:
@@ -87,9 +98,75 @@ def test_the_device_path_gives_the_same_numbers() -> None:
     """What runs on an accelerator, run here: the sums as tensors, read back at the end."""
     values = torch.randn(10_000)
     prints = Fingerprints()
+    side = prints._side(torch.device("cpu"))
     bits = values.view(torch.int32)[:: -(-values.numel() // SAMPLE)]
-    wide = bits.to(torch.int64)
-    pair = torch.stack([(wide * prints._weights_on(torch.device("cpu"))[: wide.numel()]).sum(), wide[0]])
-    prints._prints.append(None)
-    prints._on_device.append((0, pair, wide.numel(), values.numel()))
-    assert prints.read() == take(values)
+    assert prints._take_on(side, bits, values.numel()) == 0
+    assert prints.take(values) == 1
+    first, second = prints.read()
+    assert first == second
+    assert prints.read() == []
+
+
+class Late:
+    """Sums that arrive when the test says so; notes what it was told to wait for."""
+
+    def __init__(self) -> None:
+        self.now = "default"
+        self.graph = False
+        self.arrived = False
+        self.awaited: list[Any] = []
+
+    def stream(self) -> str:
+        return self.now
+
+    def capturing(self) -> bool:
+        return self.graph
+
+    def start(self, pairs: Sequence[torch.Tensor], streams: Collection[Any]) -> Late:
+        self.awaited += streams
+        self.pairs = list(pairs)
+        return self
+
+    def ready(self) -> bool:
+        return self.arrived
+
+    def read(self) -> list[tuple[int, int]]:
+        return [(int(total), int(first)) for total, first in self.pairs]
+
+
+def on_device(prints: Fingerprints) -> tuple[Late, _Side]:
+    late = Late()
+    side = prints._sides[torch.device("meta")] = _Side(_weights_made_on(torch.device("cpu")), late)
+    return late, side
+
+
+def test_sums_of_every_stream_are_awaited_and_read_when_they_have_arrived() -> None:
+    prints = Fingerprints()
+    late, side = on_device(prints)
+    values = [torch.randn(100) for _ in range(3)]
+    for stream, tensor in zip(("default", "copies", "default"), values, strict=True):
+        late.now = stream
+        prints._take_on(side, tensor.view(torch.int32), tensor.numel())
+    taken = prints.collect()
+    assert late.awaited == ["default", "copies"]
+    assert not taken.ready()
+    late.arrived = True
+    assert taken.ready()
+    assert taken.read() == take(*values)
+    assert prints.collect().ready()
+
+
+def test_no_sum_becomes_part_of_a_graph() -> None:
+    prints = Fingerprints()
+    late, side = on_device(prints)
+    late.graph = True
+    assert prints._take_on(side, torch.ones(3, dtype=torch.int32), 3) is None
+    assert prints.read() == []
+
+
+def test_weights_made_on_a_device_are_the_hosts() -> None:
+    assert _weights_made_on(torch.device("cpu")).tolist() == _WEIGHTS.tolist()
+
+
+def test_a_tensor_without_values_has_no_fingerprint() -> None:
+    assert Fingerprints().take(torch.empty(3, device="meta")) is None

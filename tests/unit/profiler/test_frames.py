@@ -53,6 +53,31 @@ def test_generated_code_and_torch_are_not(filename: str) -> None:
     assert "cause_in" in source, "the next frame out is this test's"
 
 
+def test_packages_of_another_environment_are_libraries() -> None:
+    cause = cause_in("/opt/other/lib/python3.11/site-packages/trainer/loop.py")
+    assert "cause_in" in (cause.source or ""), "the next frame out is this test's"
+    assert (cause.in_library or "").startswith("trainer/loop.py:2")
+
+
+def test_a_module_called_by_an_optimizers_closure_runs_forward() -> None:
+    seen: list[Cause] = []
+
+    class Seen(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(Stack().cause(sys._getframe()))
+            return super().forward(x)
+
+    model = Seen(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure() -> float:
+        seen.append(Stack().cause(sys._getframe()))
+        return float(model(torch.ones(1)).detach())
+
+    optimizer.step(closure)
+    assert [(cause.phase, cause.module) for cause in seen] == [("optimizer", None), (None, model)]
+
+
 def test_a_path_outside_the_working_folder_keeps_its_last_two_parts() -> None:
     assert (cause_in("/somewhere/else/pkg/train.py").source or "").startswith("pkg/train.py:2")
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from shardtoll.ledger import RunFolderError, UsageError, read_run
 from shardtoll.profiler import audit
+from shardtoll.profiler.live import session as session_file
 from shardtoll.profiler.live.recorder import Recorder
 
 D = 16
@@ -61,7 +63,7 @@ def test_a_context_without_steps_is_one_step() -> None:
 
 def test_steps_are_numbered_and_what_lies_between_is_outside(tmp_path: Path) -> None:
     model = Block()
-    with audit(model, out=tmp_path / "run") as session:
+    with audit(model, out=tmp_path / "run", level="survey") as session:
         model(torch.randn(8, D))
         for _ in range(3):
             with session.step():
@@ -197,7 +199,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError) as folder, audit(out=tmp_path / "file" / "run"):
         pass
-    assert "cannot be written" in str(folder.value)
+    assert "cannot be made" in str(folder.value)
     assert "\n" not in str(folder.value)
 
 
@@ -326,3 +328,49 @@ def test_a_failing_capture_leaves_torchs_profiler_running_until_the_step_ends(
             train(session._model)
             assert not torch._C._autograd._profiler_enabled()
     assert [row["kind"] for row in rows(session, "notices")] == ["capture-stopped"]
+
+
+def test_the_compiler_looks_at_none_of_our_code() -> None:
+    """Between the graphs of a compiled function our mode runs while the compiler watches all frames."""
+    from torch._dynamo.convert_frame import input_codes
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() @ x
+        torch._dynamo.graph_break()
+        return (y.cos() @ x).sin()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(work, backend="eager")
+    with audit() as session:
+        for _ in range(2):
+            compiled(torch.ones(3, 3))
+    seen = [str(code().co_filename) for code in input_codes.seen if code() is not None]
+    assert any(path == __file__ for path in seen), "the compiler compiled the user's function"
+    assert not any("profiler/live" in path for path in seen)
+    assert len(rows(session, "computes")) == 4
+
+
+class Theirs(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("can_take_out", [True, False])
+def test_below_a_mode_that_stays_ours_is_taken_out_or_idle(
+    can_take_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Theirs()  # type: ignore[no-untyped-call]
+    if not can_take_out:
+        monkeypatch.setattr(session_file, "_python_dispatch", object())
+    with audit(level="survey") as session, session.step():
+        theirs.__enter__()  # type: ignore[no-untyped-call]
+    left = _get_current_dispatch_mode_stack()
+    try:
+        assert torch.equal(torch.ones(2) + 1, torch.full((2,), 2.0))
+        assert left == ([theirs] if can_take_out else [session._mode, theirs])
+        assert session._mode.muted is not can_take_out
+    finally:
+        theirs.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if not can_take_out:
+            session._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    assert _get_current_dispatch_mode_stack() == []

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from shardtoll.profiler.live.spans import Issued, RawSpan, join
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from shardtoll.profiler.live.spans import Issued, RawSpan, compiles, join
 
 MS = 1_000_000
 
@@ -76,3 +83,31 @@ def test_threads_learnt_in_one_region_serve_the_next() -> None:
             threads,
         )
     assert threads == {1: "a", 2: "b"}
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [({}, False), ({1: None}, False), ({1: None, 2: "inductor"}, True), (None, True)],
+)
+def test_whether_anything_was_compiled_is_told_from_the_compilers_backends(
+    monkeypatch: pytest.MonkeyPatch, backends: dict[int, Any] | None, expected: bool
+) -> None:
+    module = types.ModuleType("eval_frame")
+    if backends is not None:
+        module.cached_backends = backends  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch._dynamo.eval_frame", module)
+    assert compiles() is expected
+
+
+def test_this_torch_lists_the_backends_it_has_compiled_with() -> None:
+    program = (
+        "import torch, torch._dynamo\n"
+        "from shardtoll.profiler.live.spans import compiles\n"
+        "before = compiles()\n"
+        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2))\n"
+        "print(before, compiles())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]

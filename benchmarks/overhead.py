@@ -1,0 +1,212 @@
+"""What each way of looking at a training step adds to its time, and what it counts.
+
+Four programs (tensor parallel, sequence parallel, FSDP2, plain operators on DTensors), 64 wide, on two
+real gloo ranks and on a fake process group of eight, where nothing is transferred and a step is pure
+Python and small kernels: the worst case.
+
+All tools take turns in every repeat, in rotating order, each with a block of steps; figures are seconds
+a step on the slower rank. `ratio` and `added` compare with the bare block of the same repeat.
+`watch` and `survey` include all that `session.step()` does at both ends, not opening and closing the
+session; `survey_first` is a session's first step, where places in the source are resolved. CommDebugMode
+and DebugMode get a context each step, as CommDebugMode fails with two steps in one; torch.profiler
+starts and stops outside the time. `schedule` is many steps of one open session at the default level
+over as many bare ones, in alternating blocks.
+
+The floors of the mechanisms: `dispatch_mode` passes every operator through a mode that does nothing,
+`wrappers` does nothing around the entry points of collectives, `sequence_reads` reads every group's
+sequence number before and after the step.
+
+Counts compare CommDebugMode with the ledger on the same program; `mixed` adds one with DDP, point to
+point, an object and a barrier, to show what CommDebugMode does not see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from harness import Result, Spread, main
+from overhead_cases import build
+from overhead_counts import count, disagreeing, missed
+from overhead_tools import NAMES, schedule, session, turns
+
+RANKS: Final = {"gloo": 2, "fake": 8}
+LIMIT_S: Final = 1200
+WARM_UP: Final = 3
+"""Steps before anything is counted: DDP broadcasts its new buckets in its second step."""
+KINDS: Final = ("tp", "sp", "fsdp2", "implicit")
+CASES: Final = (*(f"{backend}-{kind}" for backend in RANKS for kind in KINDS), "gloo-mixed")
+AIMS: Final = {
+    "gloo": {"watch_ratio": 1.03, "schedule_ratio": 1.02},
+    "fake": {"watch_ratio": 1.10},
+}
+SURVEY_AIM: Final = 0.5
+"""At most half of what CommDebugMode adds."""
+
+Samples = dict[str, list[float]]
+"""Name of what was timed -> seconds a step, one a repeat."""
+
+
+def _measure(kind: str, ranks: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return one rank's samples and counts; one round before the first repeat is not counted."""
+    program = build(kind, ranks)
+    samples: Samples = {}
+    for _ in range(WARM_UP):
+        program.step()
+    theirs, ours = count(program, lambda: session(program, "survey"))
+    if kind != "mixed":
+        tools = turns(program, options.block)
+        for repeat in range(-1, options.repeats):
+            first = repeat % len(tools)
+            for turn in tools[first:] + tools[:first]:
+                for name, value in turn().items():
+                    if repeat >= 0:
+                        samples.setdefault(name, []).append(value)
+        for repeat in range(options.schedule_repeats):
+            for name, value in schedule(program, options.schedule_steps, repeat % 2 == 1).items():
+                samples.setdefault(name, []).append(value)
+    return {"samples": samples, "theirs": theirs, "ours": ours}
+
+
+def _work(rank: int, case: str, options: argparse.Namespace, port: int, out: str) -> None:
+    """One rank of one case; writes what it found and leaves without interpreter shutdown."""
+    backend, _, kind = case.partition("-")
+    torch.set_num_threads(1)
+    # Both come of CommDebugMode's hooks on modules; no other tool's steps give them.
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    torch.manual_seed(0)
+    ranks = RANKS[backend]
+    if backend == "fake":
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    else:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    found = _measure(kind, ranks, options)
+    Path(out, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Gloo's threads can abort an interpreter that shuts down in the usual way.
+    os._exit(0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _run_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a case in processes of its own; each sample is the slower rank's, counts are rank 0's."""
+    ranks = RANKS["gloo"] if case.startswith("gloo") else 1
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as out:
+        port = _free_port()
+        workers = [
+            context.Process(target=_work, args=(rank, case, options, port, out)) for rank in range(ranks)
+        ]
+        for worker in workers:
+            worker.start()
+        deadline_s = time.monotonic() + LIMIT_S
+        for worker in workers:
+            worker.join(max(0.0, deadline_s - time.monotonic()))
+        for worker in workers:
+            worker.kill()
+            worker.join()
+        found = sorted(Path(out).glob("*.json"))
+        if len(found) != ranks:
+            raise SystemExit(f"{case}: {ranks - len(found)} of {ranks} ranks died or were late")
+        by_rank = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    samples = {
+        name: [max(times) for times in zip(*(one["samples"][name] for one in by_rank), strict=True)]
+        for name in by_rank[0]["samples"]
+    }
+    return {**by_rank[0], "samples": samples}
+
+
+def _spread(name: str, values: list[float] | None) -> dict[str, float | None]:
+    if values is None:
+        return {name: None, f"{name}_q1": None, f"{name}_q3": None}
+    spread = Spread.of(values)
+    return {name: spread.median, f"{name}_q1": spread.low, f"{name}_q3": spread.high}
+
+
+def _figures(case: str, samples: Samples) -> dict[str, float | None]:
+    """Return ratio and added time of every tool, None for those that were not measured."""
+    figures = _spread(f"{case}.bare_ms", [1e3 * value for value in samples["bare"]])
+    for name in (*NAMES, "schedule"):
+        bare = samples["schedule_bare" if name == "schedule" and name in samples else "bare"]
+        pairs = list(zip(samples[name], bare, strict=True)) if name in samples else None
+        ratios = None if pairs is None else [tool / without for tool, without in pairs]
+        added_ms = None if pairs is None else [1e3 * (tool - without) for tool, without in pairs]
+        figures |= _spread(f"{case}.{name}_ratio", ratios) | _spread(f"{case}.{name}_added_ms", added_ms)
+    peer = figures[f"{case}.commdebug_added_ms"]
+    for name in ("survey", "survey_first"):
+        ours = figures[f"{case}.{name}_added_ms"]
+        known = ours is not None and peer is not None and peer > 0
+        figures[f"{case}.{name}_added_over_commdebug"] = ours / peer if known else None  # type: ignore[operator]
+    return figures
+
+
+def _show(case: str, figures: dict[str, float | None]) -> None:
+    print(f"\n{case}: a bare step takes {figures[f'{case}.bare_ms']:.2f} ms")
+    for name in (*NAMES, "schedule"):
+        parts = [f"{what}{part}" for what in ("ratio", "added_ms") for part in ("", "_q1", "_q3")]
+        row = [value for part in parts if (value := figures[f"{case}.{name}_{part}"]) is not None]
+        if not row:
+            print(f"  {name:15} not measured here")
+        else:
+            shown = "x {:.3f} ({:.3f} to {:.3f})  added {:+.3f} ms ({:+.3f} to {:+.3f})".format(*row)
+            print(f"  {name:15} {shown}")
+
+
+def measure(arguments: argparse.Namespace) -> Result:
+    """Run the chosen cases one after the other and print what each found."""
+    print(f"seconds a step: median (quartiles) of {arguments.repeats} interleaved repeats")
+    figures: dict[str, float | None] = {}
+    aims: dict[str, float] = {}
+    for case in arguments.case or CASES:
+        found = _run_case(case, arguments)
+        if found["samples"]:
+            mine = _figures(case, found["samples"])
+            _show(case, mine)
+            figures |= mine
+            wanted = AIMS[case.partition("-")[0]]
+            wanted = {**wanted, "survey_added_over_commdebug": SURVEY_AIM}
+            wanted["survey_first_added_over_commdebug"] = SURVEY_AIM
+            aims |= {f"{case}.{name}": aim for name, aim in wanted.items()}
+        theirs, ours = found["theirs"], found["ours"]
+        wrong, unseen = disagreeing(theirs, ours), missed(theirs, ours)
+        print(f"{case}: CommDebugMode counts {theirs}, the ledger has {ours}")
+        print(f"  counts that differ (CommDebugMode, ledger): {wrong or 'none'}")
+        print(f"  not seen by CommDebugMode: {unseen or 'nothing'}", flush=True)
+        figures[f"{case}.counts_differing"] = len(wrong)
+        figures[f"{case}.missed_by_commdebug"] = sum(unseen.values())
+        aims[f"{case}.counts_differing"] = 0
+    return Result(figures, aims)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=21, help="at least 15 for figures worth quoting")
+    parser.add_argument("--block", type=int, default=20, help="steps a turn; a quarter for the dear tools")
+    parser.add_argument("--schedule-steps", type=int, default=100, help="steps of a session")
+    parser.add_argument("--schedule-repeats", type=int, default=7, help="sessions of so many")
+    parser.add_argument("--case", action="append", choices=CASES, help="one case (repeatable); default all")
+
+
+if __name__ == "__main__":
+    main(measure, about=__doc__ or "", options=_options)

@@ -1,0 +1,119 @@
+"""Each rank's time per step, in parts that add up to it, and what steps that were only watched tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from shardtoll.ledger import Report
+from shardtoll.ledger.levels import in_steps, surveyed_steps, watched_steps
+
+PARTS: Final = (
+    ("compute_ns", "compute"),
+    ("exposed_comm_ns", "exposed comm"),
+    ("exposed_copy_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+    ("unattributed_ns", "unattributed"),
+)
+"""The parts of a step, which add up to its duration, and the words for them."""
+
+WATCHED_PARTS: Final = ("exposed_comm_ns", "unattributed_ns")
+"""The parts that a watched step knows; the others are somewhere in its unattributed time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The mean step of one rank, or of several folded into one; all times in ns.
+
+    Over its surveyed steps, or over the watched ones where it has no others.
+    """
+
+    ranks: tuple[int, ...]
+    steps: int
+    total_ns: float
+    parts_ns: tuple[float | None, ...]
+    """In the order of `PARTS`; None where only watched steps are on record, which do not tell."""
+    capture_ns: float
+    """The part of unattributed time that was capture's own work."""
+    watched_ns: float | None = None
+    """The mean watched step, capture left out; None where none was watched."""
+    watched_comm_ns: float | None = None
+    """Exposed communication in it."""
+
+    @property
+    def step_ns(self) -> float:
+        """The truest mean of a step: watched steps are hardly slowed by capture."""
+        return self.total_ns if self.watched_ns is None else self.watched_ns
+
+
+def rank_times(report: Report) -> list[RankTime]:
+    """Return each rank's mean step, by rank; empty where no step finished."""
+    steps = report.tables["steps"]
+    surveyed = _means(in_steps(steps, surveyed_steps(steps)))
+    watched = _means(in_steps(steps, watched_steps(steps)))
+    times = []
+    for rank in sorted({*surveyed, *watched}):
+        whole, light = surveyed.get(rank), watched.get(rank)
+        row = whole or watched[rank]
+        times.append(
+            RankTime(
+                ranks=(rank,),
+                steps=row["count_all"],
+                total_ns=row["duration_ns_mean"],
+                parts_ns=tuple(
+                    row[f"{name}_mean"] if whole or name in WATCHED_PARTS else None for name, _ in PARTS
+                ),
+                capture_ns=row["capture_ns_mean"],
+                watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
+                watched_comm_ns=None if light is None else light["exposed_comm_ns_mean"],
+            )
+        )
+    return times
+
+
+def _means(steps: pa.Table) -> dict[int, dict[str, Any]]:
+    """Return rank -> the means of its rows of the steps' table, and how many there are."""
+    wanted = ["duration_ns", *(name for name, _ in PARTS), "capture_ns"]
+    table = steps.group_by("rank").aggregate([(name, "mean") for name in wanted] + [([], "count_all")])
+    return {row["rank"]: row for row in table.to_pylist()}
+
+
+def slowest(times: Sequence[RankTime]) -> RankTime | None:
+    """Return the rank whose mean step is longest, the first of equals; None without any."""
+    return max(times, key=lambda time: time.step_ns, default=None)
+
+
+def mixed(times: Sequence[RankTime]) -> bool:
+    """Return whether watched steps stand beside surveyed ones."""
+    whole = any(None not in time.parts_ns for time in times)
+    return whole and any(time.watched_ns is not None for time in times)
+
+
+def fold(times: Sequence[RankTime], most: int) -> tuple[list[RankTime], RankTime | None]:
+    """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
+
+    The second is None where every rank is shown.
+    """
+    if len(times) <= most:
+        return list(times), None
+    by_cost = sorted(times, key=lambda time: -time.step_ns)
+    kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
+    mean = RankTime(
+        ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),
+        steps=max(time.steps for time in rest),
+        total_ns=sum(time.total_ns for time in rest) / len(rest),
+        parts_ns=tuple(_mean(parts) for parts in zip(*(time.parts_ns for time in rest), strict=True)),
+        capture_ns=sum(time.capture_ns for time in rest) / len(rest),
+        watched_ns=_mean([time.watched_ns for time in rest]),
+        watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),
+    )
+    return sorted(kept, key=lambda time: time.ranks), mean
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where one of the values is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

@@ -1,0 +1,131 @@
+"""What a call said the last time it was made with arguments like these.
+
+Decoding a call costs more than all else that watching does with it, and a training step makes the same calls
+over and over: with tensors of the same shapes and types for the same group. What was decoded once is kept,
+without the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.profiler.live.call import Call, resolve_group
+from shardtoll.profiler.live.methods import MethodDecoder
+from shardtoll.profiler.live.pending import NOWHERE, PendingCollective
+from shardtoll.profiler.live.recorder import Recorder
+
+_MOST: Final = 4096
+"""Kinds of calls that are kept; uneven exchanges make new ones all the time."""
+_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = (str, int, bool, float, type(None))
+_LISTS: Final = (list, tuple)
+
+
+class _Unlike(Exception):
+    """An argument that says nothing by which to know it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A call without its tensors, and the record that it makes."""
+
+    call: Call
+    record: PendingCollective
+    count: Callable[[], int | None]
+    """Returns the group's own count."""
+
+    def pending(self) -> PendingCollective:
+        """Return a new record of this call, its `seq` the group's count as it is now."""
+        r = self.record
+        return PendingCollective(
+            r.op,
+            r.group,
+            r.group_size,
+            r.dtype,
+            r.message_bytes,
+            r.wire_bytes,
+            r.reduce_op,
+            r.root,
+            NOWHERE,
+            0,
+            self.count(),
+        )
+
+
+class Calls:
+    """Decodes calls, each kind once for as long as the process's groups stay the same."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: dict[Any, tuple[Said, ...]] = {}
+        self._changes = 0
+
+    def bare(self, call: Call) -> Said:
+        """Return what a call says."""
+        record = self._recorder.bare(call)
+        count = _unknown if record.seq is None else call.group._get_sequence_number_for_group
+        return Said(replace(call, inputs=()), record, count)
+
+    def said(
+        self, decode: MethodDecoder, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Said, ...] | None:
+        """Return what a call issues; None where its arguments do not say."""
+        if self._changes != self._recorder.groups.changes:
+            # Groups are kept alive by what is known of their calls: not longer than the process keeps them.
+            self._known.clear()
+            self._changes = self._recorder.groups.changes
+        try:
+            key = (decode, *map(_like, args))
+            if kwargs:
+                key = (*key, *[(name, _like(value)) for name, value in kwargs.items()])
+        except _Unlike:
+            return self._decoded(decode, args, kwargs)
+        known = self._known.get(key)
+        if known is None or not _still(known, args):
+            known = self._decoded(decode, args, kwargs)
+            if known is not None and len(self._known) < _MOST:
+                self._known[key] = known
+        return known
+
+    def _decoded(
+        self, decode: MethodDecoder, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Said, ...] | None:
+        calls = decode(args, kwargs)
+        return None if calls is None else tuple(map(self.bare, calls))
+
+
+def _still(known: tuple[Said, ...], args: Sequence[Any]) -> bool:
+    """Whether the group that an operator was given by name is the one that had it then."""
+    name = args[-1] if args else None
+    if type(name) is not str or not known or known[0].record.group != name:
+        return True
+    return bool(resolve_group(name) is known[0].call.group)
+
+
+def _unknown() -> None:
+    return None
+
+
+def _like(value: Any) -> Any:
+    """Return what an argument has in common with others that say the same of a call."""
+    kind = type(value)
+    if kind in _TENSORS:
+        if value.layout is not torch.strided:
+            # Its shape does not say its size.
+            raise _Unlike
+        return value.shape, value.dtype
+    if kind in _PLAIN:
+        return value
+    if kind in _LISTS:
+        return tuple(map(_like, value))
+    if isinstance(value, dist.ProcessGroup):
+        return id(value)
+    if hasattr(value, "asyncOp"):
+        op = getattr(value, "reduceOp", None)
+        return None if op is None else str(op.op), getattr(value, "rootRank", None)
+    raise _Unlike

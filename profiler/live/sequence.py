@@ -1,0 +1,150 @@
+"""Which surveyed step a watched one repeats, told collective by collective and never guessed.
+
+Every collective that Python issues has a key: what it is (op, group, dtype, how it reduces, root), the
+number its group gave it within the step, and where it is issued (the stack, the module, and in backward which
+node of the step's graph is running). Two steps are of one sequence when all keys are equal, each group's own
+count grew alike and the same reducers of DDP took part; then a collective's place in one is its place in the
+other. Sizes are no part of the key: they are measured in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from shardtoll.profiler.live.callsite import Site
+from shardtoll.profiler.live.pending import PendingCollective, Region
+
+Key: TypeAlias = tuple[Any, ...]
+
+MOST: Final = 64
+"""Sequences that are remembered; of more, the one learnt first is forgotten."""
+
+
+def key_of(pending: PendingCollective, region: Region, site: Site) -> Key:
+    """Return the key of a collective about to be issued, whose `seq` is still its group's number before."""
+    place = pending.seq
+    if place is not None:
+        start = region.sequence_at_start.get(pending.group, 0)
+        place = None if start is None else place - start - region.uncounted.get(pending.group, 0)
+    return (pending.op, pending.group, pending.dtype, pending.reduce_op, pending.root, place, site)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A surveyed step's collectives, as they were, in order."""
+
+    collectives: tuple[PendingCollective, ...]
+    numbers: tuple[int | None, ...]
+    """Each one's sequence number, counted from its group's at the step's beginning."""
+    keys: tuple[Key, ...]
+    """Of those that Python issued."""
+    places: tuple[int, ...]
+    """Where those stand in `collectives`."""
+    growth: Mapping[str, int | None]
+    """Group -> how much its count grew in the step; None where it does not count."""
+    surveyed: bool
+    """Not so: a watched step that repeated none, which those after it may repeat."""
+    reducers: tuple[int, ...] = ()
+    """DDP's reducers that took part: what they issue from C++ has no key."""
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether Python issued every collective, so that watching sees them all."""
+        return len(self.keys) == len(self.collectives)
+
+    @property
+    def unseen_sizes_stay(self) -> bool:
+        """Whether what C++ issued is DDP's: buckets of parameters and buffers, as large in every step."""
+        unseen = (pending.place for pending in self.collectives if pending.key is None)
+        return all((place.caused_by_op or "").startswith("DistributedDataParallel") for place in unseen)
+
+
+def grown(region: Region, at_end: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return how much each group's count grew by the training thread's doing; groups idle in it left out."""
+    elsewhere: dict[str, int] = {}
+    for pending in region.elsewhere:
+        elsewhere[pending.group] = elsewhere.get(pending.group, 0) + pending.growth
+    found: dict[str, int | None] = {}
+    for group, after in at_end.items():
+        before = region.sequence_at_start.get(group, 0)
+        if after is None or before is None:
+            found[group] = None
+            continue
+        growth = after - before - region.uncounted.get(group, 0) - elsewhere.get(group, 0)
+        if growth:
+            found[group] = growth
+    return found
+
+
+class Templates:
+    """The sequences learnt, and how far the step now running agrees with them."""
+
+    def __init__(self) -> None:
+        self._known: list[Template] = []
+        self._alive: list[Template] = []
+        self._at = 0
+
+    def begin(self) -> None:
+        """Begin a step: it may turn out to be any of those known."""
+        self._alive = self._known
+        self._at = 0
+
+    def follow(self, key: Key) -> PendingCollective | None:
+        """Return the surveyed collective that the next one repeats, None where the step has left them all."""
+        at, alive = self._at, self._alive
+        self._at = at + 1
+        if len(alive) == 1:
+            keys = alive[0].keys
+            if at < len(keys) and keys[at] == key:
+                return alive[0].collectives[alive[0].places[at]]
+            self._alive = []
+            return None
+        self._alive = alive = [each for each in alive if at < len(each.keys) and each.keys[at] == key]
+        return alive[0].collectives[alive[0].places[at]] if alive else None
+
+    def end(self, growth: Mapping[str, int | None], reducers: Sequence[int] = ()) -> Template | None:
+        """Return the sequence that the step has repeated from beginning to end, None for a new one."""
+        for template in self._alive:
+            if template.reducers != tuple(reducers):
+                continue
+            if len(template.keys) == self._at and template.growth == growth:
+                counted = all(value is not None for value in growth.values())
+                if template.all_seen or counted:
+                    return template
+        return None
+
+    def learn(self, region: Region, at_end: Mapping[str, int | None]) -> tuple[Template, bool]:
+        """Remember a step, in place of an earlier one like it; return it, and whether its sequence is new."""
+        collectives = tuple(region.collectives)
+        places = tuple(index for index, pending in enumerate(collectives) if pending.key is not None)
+        keys = tuple(pending.key for pending in collectives if pending.key is not None)
+        numbers = tuple(_number(pending, region) for pending in collectives)
+        growth, reducers = grown(region, at_end), tuple(region.reducers)
+        template = Template(collectives, numbers, keys, places, growth, not region.watched, reducers)
+        same = [
+            known
+            for known in self._known
+            if known.keys == keys and known.growth == growth and known.reducers == reducers
+        ]
+        others = [known for known in self._known if known not in same]
+        self._known = [*others[-MOST + 1 :], template]
+        new = not any(_alike(known.collectives, collectives) for known in same)
+        return template, new
+
+
+def _number(pending: PendingCollective, region: Region) -> int | None:
+    start = region.sequence_at_start.get(pending.group, 0)
+    if pending.seq is None or start is None:
+        return None
+    return pending.seq - start - region.uncounted.get(pending.group, 0)
+
+
+def _alike(a: Sequence[PendingCollective], b: Sequence[PendingCollective]) -> bool:
+    """Whether two steps of equal keys issue the same; what C++ issued has no key, but op, group and size."""
+    return len(a) == len(b) and all(_what(x) == _what(y) for x, y in zip(a, b, strict=True))
+
+
+def _what(pending: PendingCollective) -> tuple[Any, ...]:
+    return (pending.op, pending.group, pending.message_bytes if pending.key is None else None)

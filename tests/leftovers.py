@@ -1,0 +1,240 @@
+"""What a test may leave behind in its process, by name: modes, hooks, patches, threads, settings.
+
+Nothing here imports torch: where the process has not, there is nothing of torch's to leave. What torch
+holds is taken from the modules that are loaded; of those that a test loads itself only what is our code is
+found, as nobody knows what they held before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+_PATCHED: Final = (
+    "torch._ops",
+    "torch.autograd",
+    "torch.distributed",
+    "torch.futures",
+    "torch.nn.modules.module",
+    "torch.optim",
+    "torch.profiler",
+    "torch.utils.checkpoint",
+    "torch.utils.data",
+)
+"""Modules of torch, with those below them, whose functions and classes are compared."""
+_BINDINGS: Final = (
+    "torch._C.Future",
+    "torch._C._distributed_c10d.ProcessGroup",
+    "torch._C._distributed_c10d.Backend",
+    "torch._C._distributed_c10d.Work",
+    "torch.Tensor",
+)
+_OPERATORS: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp", "symm_mem")
+_DESCRIPTORS: Final = (property, staticmethod, classmethod)
+_OURS: Final = str(Path(__file__).resolve().parents[1] / "profiler")
+_PASSING: Final = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
+"""Variables that pytest and torch's compiler set as they go on."""
+_PASSING_THREADS: Final = (
+    "AsyncProcess",
+    "Dask",
+    "IO loop",
+    "Profile",
+    "QueueFeederThread",
+    "TCP-Executor",
+    "ThreadPoolExecutor",
+    "tqdm_monitor",
+)
+"""Threads that torch's compiler keeps once it has run, and Dask's and a loader's that end by themselves."""
+_LIBRARYS_STATES: Final = ("warnings filters", "working folder")
+"""With the environment: what trainer libraries change for the whole process, and audits never."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The process at one moment."""
+
+    states: dict[str, object]
+    """Compared by value."""
+    variables: dict[str, str]
+    """The environment."""
+    modules: int
+    """How many modules are loaded."""
+    owners: dict[str, dict[str, Any]]
+    """Modules, classes and operators with what they hold: what can be called is compared by identity."""
+
+
+def take() -> Snapshot:
+    """Note how the process is now."""
+    states = {**_process(), **_ours()}
+    owners: dict[str, dict[str, Any]] = {}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states |= _torch(torch)
+        owners = _owners(torch)
+    return Snapshot(states, dict(os.environ), len(sys.modules), owners)
+
+
+def left(before: Snapshot, after: Snapshot, *, foreign: bool = False) -> list[str]:
+    """Return what is not as it was, a line each; with `foreign`, not what trainer libraries change too."""
+    excused = _LIBRARYS_STATES if foreign else ()
+    if before.modules != after.modules:
+        # Libraries (sympy, narwhals) add filters, and torch a handler, as whoever comes first imports them.
+        excused = (*excused, "warnings filters", "logging of torch")
+    found = [
+        f"{name}: {before.states[name]!r:.2000} became {now!r:.2000}"
+        for name, now in after.states.items()
+        if name in before.states and before.states[name] != now and name not in excused
+    ]
+    for name in before.variables.keys() | after.variables.keys():
+        was, is_now = before.variables.get(name), after.variables.get(name)
+        librarys = foreign and not name.startswith("SHARDTOLL")
+        if was != is_now and not librarys and not name.startswith(_PASSING):
+            found.append(f"environment variable {name}: {was!r} became {is_now!r}")
+    for owner, now in after.owners.items():
+        was = before.owners.get(owner)
+        if was is None:
+            found += [f"{owner}.{name} is ours" for name, value in now.items() if _is_our_code(value)]
+        elif was.keys() != now.keys() or any(now[name] is not value for name, value in was.items()):
+            found += [f"{owner}.{name} was replaced" for name in was if _replaced(was, now, name)]
+            found += [
+                f"{owner}.{name} was added" for name in now.keys() - was.keys() if _is_our_code(now[name])
+            ]
+    return found
+
+
+@contextlib.contextmanager
+def none_expected(*, foreign: bool = False) -> Iterator[None]:
+    """Fail when what runs inside leaves something behind; an exception of its own goes first.
+
+    `foreign` as in `left`.
+    """
+    before = take()
+    yield
+    lines = left(before, take(), foreign=foreign)
+    assert not lines, "left behind:\n  " + "\n  ".join(lines)
+
+
+class _Threads(Counter[str]):
+    """Names of threads; equal to those of a later moment unless there are more: threads may end."""
+
+    def __ne__(self, later: object) -> bool:
+        return isinstance(later, Counter) and bool(later - self)
+
+
+def _process() -> dict[str, object]:
+    found: dict[str, object] = {
+        "gc callbacks": [callback for callback in gc.callbacks if not _is_librarys(callback)],
+        "gc enabled": gc.isenabled(),
+        "warnings filters": list(warnings.filters),
+        "warnings.showwarning": warnings.showwarning,
+        "sys.settrace": sys.gettrace(),
+        "sys.setprofile": sys.getprofile(),
+        "sys.excepthook": sys.__excepthook__ if _is_librarys(sys.excepthook) else sys.excepthook,
+        "threading.settrace": threading.gettrace(),
+        "threading.setprofile": threading.getprofile(),
+        "threading.excepthook": threading.excepthook,
+        "working folder": os.getcwd(),
+        "threads": _Threads(
+            thread.name for thread in threading.enumerate() if not thread.name.startswith(_PASSING_THREADS)
+        ),
+    }
+    for name in (None, "shardtoll", "torch"):
+        logger = logging.getLogger(name)
+        kinds = [handler for handler in logger.handlers if not type(handler).__module__.startswith("_pytest")]
+        found[f"logging of {logger.name}"] = (kinds, logger.level, list(logger.filters), logger.propagate)
+    for number in _SIGNALS:
+        found[f"handler of {number.name}"] = signal.getsignal(number)
+    return found
+
+
+def _ours() -> dict[str, object]:
+    found: dict[str, object] = {}
+    session = sys.modules.get("shardtoll.profiler.live.session")
+    if session is not None:
+        found["open session"] = session.active_session()
+    pausing = sys.modules.get("shardtoll.profiler.live.pausing")
+    if pausing is not None:
+        found["pauses"] = list(pausing._pauses)
+        found["sinks"] = list(pausing._sinks)
+    return found
+
+
+def _torch(torch: Any) -> dict[str, object]:
+    modes = sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+    found: dict[str, object] = {
+        "dispatch modes": [type(mode).__name__ for mode in modes],
+        "function modes": torch._C._len_torch_function_stack(),
+        "profiler runs": torch._C._autograd._profiler_enabled(),
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads of operators": torch.get_num_threads(),
+    }
+    saved = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if saved is not None:
+        found["saved tensor hooks"] = saved(True)
+    for module in ("torch.nn.modules.module", "torch.optim.optimizer"):
+        for name, value in vars(sys.modules.get(module, ModuleType(module))).items():
+            if name.startswith("_global_") and not callable(value):
+                found[f"{module}.{name}"] = dict(value) if isinstance(value, dict) else value
+    return found
+
+
+def _owners(torch: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(_PATCHED) or not isinstance(module, ModuleType):
+            continue
+        held = found[name] = dict(vars(module))
+        for key, value in held.items():
+            # By its type: torch.distributed holds an object that warns when it is asked for its class.
+            if issubclass(type(value), type) and value.__module__ == name:
+                found[f"{name}.{key}"] = dict(vars(value))
+    for path in _BINDINGS:
+        value = torch
+        for part in path.split(".")[1:]:
+            value = getattr(value, part, None)
+        if value is not None:
+            found[path] = dict(vars(value))
+    for space in _OPERATORS:
+        for name, packet in list(vars(getattr(torch.ops, space)).items()):
+            if not hasattr(packet, "_overload_names"):
+                continue
+            found[f"torch.ops.{space}.{name}"] = held = dict(vars(packet))
+            for key in packet._overload_names:
+                overload = held.get(key or "default")
+                if overload is not None:
+                    found[f"torch.ops.{space}.{name}.{key or 'default'}"] = dict(vars(overload))
+    return found
+
+
+def _replaced(was: dict[str, Any], now: dict[str, Any], name: str) -> bool:
+    old, new = was[name], now.get(name)
+    return new is not old and (callable(old) or type(old) in _DESCRIPTORS) and not _is_librarys(new)
+
+
+def _code_file(value: Any) -> str:
+    inner = value.__func__ if type(value) in _DESCRIPTORS[1:] else value
+    return inner.__code__.co_filename if type(inner) is FunctionType else ""
+
+
+def _is_our_code(value: Any) -> bool:
+    return _code_file(value).startswith(_OURS)
+
+
+def _is_librarys(value: Any) -> bool:
+    """Whether a library put it there: torch wraps functions of its own as it goes on, for its compiler."""
+    return "site-packages" in _code_file(value)

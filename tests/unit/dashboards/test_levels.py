@@ -1,0 +1,144 @@
+"""Reports of runs whose steps were surveyed or only watched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.dashboards import notebook, page, step_times, summary, terminal
+from shardtoll.dashboards.side_by_side import Attempt, rows
+from shardtoll.ledger import Report, Step
+from shardtoll.ledger.tables import to_table
+from tests import sample_reports
+
+MS = 1_000_000
+pytestmark = pytest.mark.usefixtures("plain_terminal")
+
+SURVEYED = Step(0, 0, 0, 40 * MS, 20 * MS, 8 * MS, 0, 2 * MS, 10 * MS, capture_ns=10 * MS)
+WATCHED = Step(1, 0, 0, 25 * MS, 0, 6 * MS, 0, 0, 19 * MS, capture_ns=1 * MS, level="watch")
+
+
+def of(*steps: Step) -> Report:
+    """The sample report with these steps of two ranks."""
+    both = [replace(step, rank=rank) for step in steps for rank in (0, 1)]
+    whole = sample_reports.report()
+    return replace(whole, tables={**whole.tables, "steps": to_table("steps", both)})
+
+
+def mixed() -> Report:
+    return of(SURVEYED, *(replace(WATCHED, step=number) for number in range(1, 100)))
+
+
+def watched() -> Report:
+    return of(WATCHED, replace(WATCHED, step=2))
+
+
+def shown(report: Report, width: int, capsys: pytest.CaptureFixture[str]) -> str:
+    terminal.show(report, width)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_parts_are_of_surveyed_steps_and_the_step_of_watched_ones():
+    time, _ = step_times.rank_times(mixed())
+    assert (time.steps, time.total_ns, time.capture_ns) == (1, 40 * MS, 10 * MS)
+    assert time.parts_ns == (20 * MS, 8 * MS, 0, 2 * MS, 10 * MS)
+    assert (time.step_ns, time.watched_ns, time.watched_comm_ns) == (24 * MS, 24 * MS, 6 * MS)
+
+
+def test_the_step_is_not_that_which_one_rank_surveyed_alone():
+    both = [replace(step, rank=rank) for step in (SURVEYED, WATCHED) for rank in (0, 1)]
+    waiting = replace(WATCHED, step=2, duration_ns=40 * MS, exposed_comm_ns=21 * MS)
+    report = of()
+    table = to_table("steps", [*both, waiting, replace(SURVEYED, step=2, rank=1)])
+    report = replace(report, tables={**report.tables, "steps": table})
+    assert [time.step_ns for time in step_times.rank_times(report)] == [24 * MS, 24 * MS]
+    told = {row.label: row.cells[0] for row in rows([Attempt("one", "", report)])}
+    assert told["exposed communication"] == "6.00 ms"
+
+
+def test_parts_that_watched_steps_do_not_tell_are_unknown():
+    time, _ = step_times.rank_times(watched())
+    assert time.parts_ns == (None, 6 * MS, None, None, 19 * MS)
+    assert (time.steps, time.total_ns) == (2, 25 * MS)
+
+
+def test_the_slowest_rank_is_that_of_the_watched_steps():
+    slow = replace(WATCHED, step=2, rank=1, duration_ns=30 * MS, unattributed_ns=24 * MS)
+    table = to_table("steps", [SURVEYED, replace(SURVEYED, rank=1), replace(WATCHED, step=2), slow])
+    whole = sample_reports.report()
+    worst = step_times.slowest(step_times.rank_times(replace(whole, tables={**whole.tables, "steps": table})))
+    assert worst is not None
+    assert worst.ranks == (1,)
+
+
+def test_ranks_folded_into_one_keep_what_watched_steps_tell():
+    times = step_times.rank_times(mixed())
+    _, rest = step_times.fold([*times, replace(times[0], ranks=(2,), watched_ns=26 * MS)], 2)
+    assert rest is not None
+    assert rest.watched_ns == 24 * MS
+    assert rest.watched_comm_ns == 6 * MS
+    _, unknown = step_times.fold([*times, *step_times.rank_times(watched())], 1)
+    assert unknown is not None
+    assert unknown.parts_ns[0] is None
+
+
+def test_levels_in_words():
+    assert summary.levels(mixed()) == "100 steps: 1 surveyed (0), 99 watched"
+    more = [replace(SURVEYED, step=number) for number in (0, 1, 2, 3, 102, 202)]
+    assert (
+        summary.levels(of(*more, replace(WATCHED, step=4)))
+        == "7 steps: 6 surveyed (0-3, 102, 202), 1 watched"
+    )
+    many = [replace(SURVEYED, step=2 * number) for number in range(7)]
+    assert summary.levels(of(*many, replace(WATCHED, step=1))) == "8 steps: 7 surveyed, 1 watched"
+    assert summary.levels(watched()) == "2 steps: 0 surveyed, 2 watched"
+    assert summary.levels(sample_reports.report()) is None
+    assert "in 100 steps (1 surveyed, 99 watched) of ranks" in summary.checked(mixed())
+
+
+def test_unattributed_time_of_watched_steps_is_no_unbilled_time():
+    bare = replace(watched(), findings=sample_reports.report().findings[1:])
+    assert "is unattributed, which is on no bill" not in summary.headline(bare)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_terminal(width: int, capsys: pytest.CaptureFixture[str]):
+    text = shown(mixed(), width, capsys)
+    assert "100 steps: 1 surveyed (0), 99 watched" in text
+    assert "mean of 1 surveyed step; watched ones tell time and waits only" in text
+    for value in ("20.0 ms", "40.0 ms", "24.0 ms", "6.00 ms"):
+        assert value in text.replace("\xa0", " ")
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_terminal_where_nothing_was_surveyed(width: int, capsys: pytest.CaptureFixture[str]):
+    text = shown(watched(), width, capsys)
+    assert "2 steps: 0 surveyed, 2 watched" in text
+    assert "unknown" in text
+    assert "what is no exposed comm is unattributed" in text
+
+
+def test_page():
+    text = page.render(mixed())
+    assert "<dt>steps</dt><dd>100 steps: 1 surveyed (0), 99 watched</dd>" in text
+    assert "The parts are the mean over the surveyed steps" in text
+    assert '<th scope="col">watched steps: step</th>' in text
+    assert "In a watched step what is not exposed communication is unattributed." in page.render(watched())
+
+
+def test_notebook():
+    assert "<p>100 steps: 1 surveyed (0), 99 watched</p>" in notebook.render(mixed())
+    assert "watched" not in notebook.render(sample_reports.report())
+
+
+def test_side_by_side():
+    told = {row.label: row.cells[0] for row in rows([Attempt("one", "", mixed())])}
+    assert told["step, capture left out"] == "24.0 ms"
+    assert told["exposed communication"] == "6.00 ms"
+    once = {row.label: row.cells[0] for row in rows([Attempt("one", "", of(SURVEYED))])}
+    # Operators are on record of the surveyed step alone: it is what they are divided by.
+    assert told["matmul FLOPs, all ranks"] == once["matmul FLOPs, all ranks"] != "unknown"
+    assert {row.label: row.cells[0] for row in rows([Attempt("one", "", watched())])}[
+        "matmul FLOPs, all ranks"
+    ] == "unknown"

@@ -1,0 +1,86 @@
+"""Ctrl-C at any line of opening and closing a session: it passes, and nothing is left behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch._dynamo  # adds to the warnings filters when it is imported first
+
+from shardtoll.profiler import audit
+from shardtoll.profiler.live import session as session_file
+from tests import leftovers
+
+LIVE = Path(session_file.__file__).parent
+FUNCTIONS = {
+    "__enter__",
+    "__exit__",
+    "_install",
+    "_patch",
+    "_prepare",
+    "_uninstall",
+    "patch_process_group",
+    "patch_user_profiler",
+    "quiet_kineto",
+    "replace",
+}
+FILES = {str(LIVE / name) for name in ("session.py", "spans.py", "threads.py", "waits.py")}
+
+
+def audited() -> None:
+    with audit() as session, session.step():
+        torch.ones(4, 4) @ torch.ones(4, 4)
+
+
+def interrupted_at(line: int) -> bool:
+    """Run a session with an interrupt at the so-maniest line of the functions above; False past the last."""
+    passed = 0
+    closing: set[FrameType] = set()
+
+    def local(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal passed
+        if event != "line":
+            return local
+        if frame.f_code.co_name == "__exit__" and frame not in closing:
+            # The first line of an __exit__ is past any help: Python itself has no guard there.
+            closing.add(frame)
+            return local
+        passed += 1
+        if passed == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return local
+
+    def calls(frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        return local if code.co_filename in FILES and code.co_name in FUNCTIONS else None
+
+    before = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        audited()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_at_any_line_passes_and_leaves_nothing_behind() -> None:
+    audited()
+    line = 1
+    # A snapshot is most of the time: what a line leaves is compared with what the line before left.
+    before = leftovers.take()
+    while True:
+        going = interrupted_at(line)
+        after = leftovers.take()
+        assert leftovers.left(before, after) == [], line
+        before = after
+        if not going:
+            break
+        line += 1
+    # Far more than one: the functions above were found and gone through.
+    assert line > 100
