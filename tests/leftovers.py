@@ -59,6 +59,7 @@ _PASSING_THREADS: Final = (
 """Threads that torch's compiler keeps once it has run, and Dask's and a loader's that end by themselves."""
 _LIBRARYS_STATES: Final = ("warnings filters", "working folder")
 """With the environment: what trainer libraries change for the whole process, and audits never."""
+_KINETO_LEVEL: Final = "KINETO_LOG_LEVEL"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -178,6 +179,7 @@ def _torch(torch: Any) -> dict[str, object]:
         "dispatch modes": [type(mode).__name__ for mode in modes],
         "function modes": torch._C._len_torch_function_stack(),
         "profiler runs": torch._C._autograd._profiler_enabled(),
+        "profilers' callbacks": _callbacks(torch),
         "grad mode": torch.is_grad_enabled(),
         "default dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -191,6 +193,32 @@ def _torch(torch: Any) -> dict[str, object]:
             if name.startswith("_global_") and not callable(value):
                 found[f"{module}.{name}"] = dict(value) if isinstance(value, dict) else value
     return found
+
+
+def _callbacks(torch: Any) -> int:
+    """Return how many of torch's profilers tell a recording of each event; a stopped one should not."""
+    autograd, profiler = torch._C._autograd, torch._C._profiler
+    if autograd._profiler_enabled():
+        return 1
+    config = profiler.ProfilerConfig(
+        profiler.ProfilerState.KINETO, False, False, False, False, False, profiler._ExperimentalConfig(), ""
+    )
+    level = os.environ.get(_KINETO_LEVEL)
+    os.environ[_KINETO_LEVEL] = "99"
+    try:
+        activities = {torch.profiler.ProfilerActivity.CPU}
+        autograd._prepare_profiler(config, activities)
+        autograd._enable_profiler(config, activities, {profiler.RecordScope.USER_SCOPE})
+        # No operator: a mode that was left behind is none of its business.
+        with profiler._RecordFunctionFast("counted"):
+            pass
+        events = autograd._disable_profiler().events()
+    finally:
+        if level is None:
+            del os.environ[_KINETO_LEVEL]
+        else:
+            os.environ[_KINETO_LEVEL] = level
+    return sum(event.name() == "counted" for event in events)
 
 
 def _owners(torch: Any) -> dict[str, dict[str, Any]]:

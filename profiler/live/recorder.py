@@ -32,7 +32,7 @@ from shardtoll.profiler.live.pending import (
 )
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.sequence import Template, Templates, key_of
-from shardtoll.profiler.live.spans import RawSpan, SpanRecorder, compiles
+from shardtoll.profiler.live.spans import RawSpan, SpanRecorder, compiles, in_backward
 from shardtoll.profiler.live.tracing import MOST_OPERATORS, Tracer
 
 _SHORT_DTYPES = {
@@ -260,6 +260,9 @@ class Recorder:
         """Give up the trace of a step so long that its recording would fill the memory."""
         if self.tracer is None or not self.tracer.recording or len(region.ran) // 4 <= MOST_OPERATORS:
             return
+        if in_backward():
+            # No recording can be ended there.
+            return
         self._early_spans = self.tracer.give_up(region.step) or []
         if self.host_times:
             self.spans.start()
@@ -312,7 +315,7 @@ class Recorder:
         pending = self._pending(call, place, issue_ns, self._tickets(call.inputs))
         if self.site is not None and self.templates is not None:
             pending.key = key_of(pending, self.region, self.site)
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():
             self.watch_drain(pending)
         elif cause.issuer is None:
             self._issued_by_cpp = True

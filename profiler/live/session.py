@@ -256,6 +256,8 @@ class Session:
         if recorder.device is not None:
             self._undo.callback(patch_device_waits(recorder.device, self._records_training))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
+        # A step that ended in backward could not stop it.
+        self._undo.callback(recorder.spans.stop)
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.callback(self._leave_mode, for_good=True)

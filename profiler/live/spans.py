@@ -102,6 +102,7 @@ class SpanRecorder:
 
     def __init__(self) -> None:
         self._running = False
+        self._late = False
         self._everything = False
         self._recording: Any = None
         self.forbidden = False
@@ -113,7 +114,8 @@ class SpanRecorder:
         if self.running:
             # Once in a session, and perhaps in mid-step, where more may be under way.
             time.sleep(10 * _SETTLE_S)
-        self.stop()
+        # Even in backward: else torch refuses the user's, which is worse than a callback that does nothing.
+        self._disable()
         self._recording = None
 
     def start(self, *, everything: bool = False, device: bool = False) -> bool:
@@ -125,8 +127,10 @@ class SpanRecorder:
         profiler: Any = torch._C._profiler
         autograd: Any = torch._C._autograd
         needed = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
-        if self.forbidden or not all(hasattr(autograd, name) for name in needed):
+        if self.forbidden or in_backward() or not all(hasattr(autograd, name) for name in needed):
             return False
+        if self._late:
+            self.stop()
         if autograd._profiler_enabled():
             return False
         activities = {torch.profiler.ProfilerActivity.CPU}
@@ -153,10 +157,21 @@ class SpanRecorder:
         return True
 
     def stop(self) -> list[RawSpan] | None:
-        """Stop and return the spans by start; None when it was not running, or somebody else stopped it."""
+        """Stop and return the spans by start; None when it was not running, or somebody else stopped it.
+
+        In backward it cannot be stopped: the autograd engine would put its callback back when it returns,
+        for good. What goes on then is stopped by the next call from elsewhere, and thrown away.
+        """
+        late, self._late = self._late, self._running and in_backward()
+        if self._late:
+            return None
+        spans = self._disable()
+        return None if late else spans
+
+    def _disable(self) -> list[RawSpan] | None:
         if not self._running:
             return None
-        self._running = False
+        self._running = self._late = False
         if not torch._C._autograd._profiler_enabled():
             return None
         time.sleep(_SETTLE_S)
@@ -175,13 +190,18 @@ class SpanRecorder:
 
     @property
     def running(self) -> bool:
-        """Whether the recording begun by `start` still goes on."""
-        return self._running and bool(torch._C._autograd._profiler_enabled())
+        """Whether the recording begun by `start` still goes on, and is wanted."""
+        return self._running and not self._late and bool(torch._C._autograd._profiler_enabled())
 
     def take_recording(self) -> Any:
         """Return torch's result of the last recording of everything, once; None where there is none."""
         recording, self._recording = self._recording, None
         return recording
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside the autograd engine, which undoes what was set for the thread in it."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def compiles() -> bool:

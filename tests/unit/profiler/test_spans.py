@@ -8,8 +8,10 @@ import types
 from typing import Any
 
 import pytest
+import torch
 
-from shardtoll.profiler.live.spans import Issued, RawSpan, compiles, join
+from shardtoll.profiler.live.session import audit
+from shardtoll.profiler.live.spans import Issued, RawSpan, SpanRecorder, compiles, join
 
 MS = 1_000_000
 
@@ -111,3 +113,26 @@ def test_this_torch_lists_the_backends_it_has_compiled_with() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_recording_is_not_stopped_in_backward_where_the_engine_would_bring_it_back() -> None:
+    """The check after every test fails where a callback of the profiler's stays (tests/leftovers.py)."""
+    spans = SpanRecorder()
+    x = torch.ones(2, requires_grad=True)
+    stopped: list[object] = []
+    x.register_hook(lambda _: stopped.append((spans.stop(), spans.running, spans.start())))
+    assert spans.start()
+    x.sum().backward()
+    assert stopped == [(None, False, False)]
+    assert spans.start()
+    assert spans.running
+    assert spans.stop() == []
+
+
+def test_a_session_that_ends_steps_in_backward_leaves_no_recording_behind() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with audit(level="survey") as session:
+        session.begin_step()
+        x.register_hook(lambda _: session.end_step())
+        x.sum().backward()
+    assert len(session.ledger.tables["steps"]) == 1
