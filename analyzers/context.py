@@ -38,6 +38,8 @@ class Context:
     notices: pd.DataFrame
     stalls: pd.DataFrame
     leadups: pd.DataFrame
+    values: pd.DataFrame
+    parameters: pd.DataFrame
     matches: Matches
     clocks: Clocks
     """Which ranks share a clock, and how far the clocks are apart."""
@@ -150,6 +152,8 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         notices=ledger.frame("notices"),
         stalls=ledger.frame("stalls"),
         leadups=ledger.frame("leadups"),
+        values=ledger.frame("values"),
+        parameters=ledger.frame("parameters"),
         matches=matches,
         clocks=clocks,
         refuted=refuted,

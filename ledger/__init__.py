@@ -26,12 +26,15 @@ from shardtoll.ledger.record import (
 from shardtoll.ledger.report import SCHEMA_VERSION, FabricInfo, Report, analyze
 from shardtoll.ledger.stall import STALL_KINDS, Leadup, Stall
 from shardtoll.ledger.store import RankWriter, read_run
+from shardtoll.ledger.value import SKETCH_COLUMNS, VALUE_KINDS, Parameter, Value
 
 __all__ = [
     "KINDS",
     "PHASES",
     "SCHEMA_VERSION",
+    "SKETCH_COLUMNS",
     "STALL_KINDS",
+    "VALUE_KINDS",
     "CheckFailed",
     "Collective",
     "Compute",
@@ -46,6 +49,7 @@ __all__ = [
     "Leadup",
     "Ledger",
     "Notice",
+    "Parameter",
     "RankWriter",
     "Remedy",
     "Report",
@@ -59,6 +63,7 @@ __all__ = [
     "StepRows",
     "TraceError",
     "UsageError",
+    "Value",
     "Where",
     "analyze",
     "merge",

@@ -14,6 +14,7 @@ from shardtoll.ledger.volume import OPS
 
 if TYPE_CHECKING:
     from shardtoll.ledger.stall import Leadup, Stall
+    from shardtoll.ledger.value import Parameter, Value
 
 Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
 PHASES: Final[tuple[str, ...]] = get_args(Phase)
@@ -226,6 +227,13 @@ class Collective:
     """Device stream it ran on; None where unknown or not on a device."""
     kernel: str | None = None
     """Name of the device kernel or transport span that carried it, where a trace shows one."""
+    output_hash: int | None = None
+    """Fingerprint of the result on this rank; compare it with others of equal size."""
+    used_bytes: int | None = None
+    """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
+    counted once; None unknown."""
+    used_by: str | None = None
+    """The first operator that read the result, as `aten.slice.Tensor`."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -241,8 +249,9 @@ class Collective:
             "wait_ns",
             "transfer_ns",
             "floor_ns",
+            "used_bytes",
         )
-        _require_hash(self, "input_hash")
+        _require_hash(self, "input_hash", "output_hash")
         rate = self.busbw_gbps
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"busbw_gbps {rate} is no rate")
@@ -328,3 +337,5 @@ class StepRows:
     notices: tuple[Notice, ...] = field(default=())
     leadups: tuple[Leadup, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    values: tuple[Value, ...] = ()
+    parameters: tuple[Parameter, ...] = ()

@@ -88,6 +88,16 @@ class Report:
         return to_frame(self.tables["leadups"])
 
     @property
+    def values(self) -> pd.DataFrame:
+        """One row a tensor, step and rank that `audit(checks=...)` looked at; see `value.Value`."""
+        return to_frame(self.tables["values"])
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """One row a parameter and rank, where `audit(checks=...)` asked for them; see `value.Parameter`."""
+        return to_frame(self.tables["parameters"])
+
+    @property
     def notices(self) -> list[Notice]:
         """What the capture had to say about itself."""
         return to_records("notices", self.tables["notices"])

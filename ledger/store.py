@@ -39,7 +39,10 @@ _OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
-_WRITE_ORDER: Final = ("collectives", "computes", "counts", "notices", "leadups", "stalls", "steps")
+_WRITE_ORDER: Final = (
+    *("collectives", "computes", "counts", "notices", "leadups", "stalls", "values", "parameters"),
+    "steps",
+)
 """`steps` last: a step whose row is there has all its other rows."""
 
 
@@ -216,10 +219,13 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
 
 
 def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Drop the rows of a step that did not finish: its row in `steps` is missing."""
+    """Drop the rows of a step that did not finish: its row in `steps` is missing. Parameters are of no step."""
     finished = tables["steps"].column("step").combine_chunks()
     kept = {}
     for name, table in tables.items():
+        if "step" not in table.column_names:
+            kept[name] = table
+            continue
         step = table.column("step")
         kept[name] = table.filter(pc.or_(pc.is_null(step), pc.is_in(step, value_set=finished)))
     return kept

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger.columns import column
 from shardtoll.ledger.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.stall import Leadup, Stall
+from shardtoll.ledger.value import Parameter, Value
 
 if typing.TYPE_CHECKING:
     import pandas as pd
@@ -51,15 +52,17 @@ RECORDS: Final[Mapping[str, type]] = {
     "notices": Notice,
     "leadups": Leadup,
     "stalls": Stall,
+    "values": Value,
+    "parameters": Parameter,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
 INSTANTS: Final = ("start_ns", "issue_ns", "since_ns")
 """Columns that are points in time, and may lie before the run's epoch."""
 
-_COUNTED: Final = ("rank", "count", "index", "flops", "issued", "recorded")
+_COUNTED: Final = ("rank", "count", "index", "flops", "issued", "recorded", "nth", "numel", "square")
 
-LATER: Final = ("leadups", "stalls")
+LATER: Final = ("leadups", "stalls", "values", "parameters")
 """Tables that files of earlier versions do not have."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}

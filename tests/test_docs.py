@@ -110,6 +110,8 @@ def test_the_json_table_names_fields_of_the_records():
         "groups": set(Group.__dataclass_fields__),
         "leadups": set(SCHEMAS["leadups"].names),
         "stalls": set(SCHEMAS["stalls"].names),
+        "values": set(SCHEMAS["values"].names),
+        "parameters": set(SCHEMAS["parameters"].names),
         "hta": set(HtaFigures.__dataclass_fields__),
         "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
     }

@@ -38,6 +38,7 @@ from shardtoll.ledger.pack import pack, unpack
 from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
 from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.live import pausing
+from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
 from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
@@ -77,6 +78,8 @@ def audit(
     trace: bool = False,
     trace_steps: int = TRACE_STEPS,
     gather_limit_s: float = GATHER_LIMIT_S,
+    checks: Sequence[str] = (),
+    check_every: int = 1,
 ) -> Session:
     """Record every collective of the steps run inside the returned context manager.
 
@@ -104,11 +107,18 @@ def audit(
     not hold it: call `session.step()`. The user's own profiler goes first: where it runs, the step is not
     traced and the report says so.
 
+    `checks` asks for what costs more than it shows in every job, in one in `check_every` steps: `gradients`
+    (each parameter's gradient as the optimizer is about to use it: missing, doubled or partial reductions,
+    norms that count replicas twice), `replicas` (parameters and buffers after the step: those that should be
+    equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
+    the same order). They need `model`. None adds a collective.
+
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
 
-    Raises UsageError when a session is open already, `level` is none of the three, or `trace_steps` or
-    `survey_every` is less than one; RunFolderError when `out` cannot be written.
+    Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
+    lacks its model, or `trace_steps`, `survey_every` or `check_every` is less than one; RunFolderError
+    when `out` cannot be written.
     """
     if trace_steps < 1:
         raise UsageError(f"trace_steps is {trace_steps}", "trace at least one step, or leave out trace=True")
@@ -124,7 +134,8 @@ def audit(
         )
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
-    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule)
+    wanted = Checks.wanted(checks, check_every, model)
+    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule, wanted)
 
 
 class Session:
@@ -137,12 +148,14 @@ class Session:
         gather_limit_s: float,
         trace_steps: int,
         schedule: Schedule,
+        checks: Checks | None = None,
     ) -> None:
         self._model = model
         self._out = out
         self._limit_s = gather_limit_s
         self._trace_steps = trace_steps
         self._schedule = schedule
+        self._checks = checks
         self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False

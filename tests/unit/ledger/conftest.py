@@ -17,12 +17,14 @@ from shardtoll.ledger import (
     Leadup,
     Ledger,
     Notice,
+    Parameter,
     RankWriter,
     Remedy,
     Run,
     Stall,
     Step,
     StepRows,
+    Value,
     Where,
 )
 from shardtoll.ledger.tables import SCHEMAS, to_table
@@ -101,6 +103,25 @@ class Make:
         }
         return Compute(**{**base, **given})
 
+    def value(self, step: int | None = 0, rank: int = 0, **given: Any) -> Value:
+        base: dict[str, Any] = {
+            "step": step,
+            "rank": rank,
+            "kind": "gradient",
+            "name": "block.weight",
+            "nth": 0,
+            "dtype": "float32",
+            "shape": "[16, 32]",
+            "placements": "(Shard(0))",
+            "mesh_dims": "tp",
+            "numel": 512,
+            "hash": -7,
+            "constant": False,
+            "square": 2.5,
+            "sketch_0": -1.5,
+        }
+        return Value(**{**base, **given})
+
     def rows(self, step: int = 0, rank: int = 0, collectives: int = 2) -> StepRows:
         return StepRows(
             step=self.step(step, rank),
@@ -110,6 +131,8 @@ class Make:
             notices=(Notice(rank, "times-unknown", f"step {step}", step),),
             leadups=(Leadup(step, rank, 0, 5, 4, 3, 2, 1, 0, 0, "forward", "block", "gemm", 4),),
             stalls=(Stall(step, rank, "data", "enumerate(DataLoader)", "other", 1, 9, 8, bytes=None),),
+            values=(self.value(step, rank),),
+            parameters=(Parameter(rank, "block.weight", "[64, 32]", "[16, 32]", "float32", 512, True, True),),
         )
 
     def group(self, **given: Any) -> Group:

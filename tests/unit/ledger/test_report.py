@@ -160,12 +160,13 @@ def test_an_instant_may_lie_before_the_runs_epoch(report):
 
 def test_a_report_of_an_earlier_version_has_no_lead_ups_and_stalls(report):
     document = json.loads(report.to_json())
-    for later in ("leadups", "stalls"):
+    for later in ("leadups", "stalls", "values", "parameters"):
         del document[later]
     for row in document["collectives"]:
         del row["kernel"]
     read = Report.from_json(json.dumps(document))
     assert (len(read.leadups), len(read.stalls)) == (0, 0)
+    assert (len(read.values), len(read.parameters)) == (0, 0)
     assert read.collectives["kernel"].isna().all()
 
 

@@ -35,9 +35,11 @@ def test_a_closed_rank_leaves_one_parquet_file_a_table_and_no_journal(make, tmp_
         "counts.rank00003.parquet",
         "leadups.rank00003.parquet",
         "notices.rank00003.parquet",
+        "parameters.rank00003.parquet",
         "run.rank00003.json",
         "stalls.rank00003.parquet",
         "steps.rank00003.parquet",
+        "values.rank00003.parquet",
     ]
 
 
