@@ -219,7 +219,7 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
 
 
 def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Drop the rows of a step that did not finish: its row in `steps` is missing. Parameters are of no step."""
+    """Drop the rows of a step that did not finish: its row in `steps` is missing."""
     finished = tables["steps"].column("step").combine_chunks()
     kept = {}
     for name, table in tables.items():
