@@ -27,6 +27,7 @@ from shardtoll.analyzers import (
     transfer_stall,
     unattributed_time,
     unmatched_collectives,
+    wide_dtype,
 )
 from shardtoll.analyzers.context import Context, make_context
 from shardtoll.analyzers.ranking import ranked
@@ -40,6 +41,7 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
     implicit_redistribute.find,
     redundant_collective.find,
     latency_bound.find,
+    wide_dtype.find,
     exposed_communication.find,
     below_roofline.find,
     straggler.find,
