@@ -10,6 +10,7 @@ import pyarrow as pa
 from shardtoll.analyzers import (
     below_roofline,
     clock_skew,
+    cross_node_traffic,
     data_stall,
     duplicated_compute,
     exposed_communication,
@@ -41,6 +42,7 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
     implicit_redistribute.find,
     redundant_collective.find,
     latency_bound.find,
+    cross_node_traffic.find,
     wide_dtype.find,
     exposed_communication.find,
     below_roofline.find,
