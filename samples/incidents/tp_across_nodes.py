@@ -53,28 +53,36 @@ def build(fixed: bool) -> Program:
 
 def train(model: nn.Module, mesh: DeviceMesh, session: Session) -> None:
     """Train on noise that the ranks of `tp` share."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(mesh.get_local_rank("dp"))
     session.expect_steps()
     for number in range(STEPS + 1):
         x = torch.randn(ROWS, DIM, generator=generator, requires_grad=True)
         if number == 0:
             # The first step connects and plans; it is not looked at.
-            step(model, mesh, x)
+            step(model, optimizer, mesh, x)
             continue
         with session.step():
-            step(model, mesh, x)
+            step(model, optimizer, mesh, x)
 
 
-def step(model: nn.Module, mesh: DeviceMesh, x: torch.Tensor) -> None:
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, mesh: DeviceMesh, x: torch.Tensor) -> None:
     """Forward, backward, the mean of the gradients over `dp`, update."""
     model(x).square().mean().backward()
-    with torch.no_grad():
-        for weight in model.parameters():
-            assert weight.grad is not None
-            part = weight.grad.to_local()  # type: ignore[attr-defined]
-            dist.all_reduce(part, dist.ReduceOp.SUM, group=mesh.get_group("dp"))
-            weight.to_local().sub_(0.1 * part / mesh["dp"].size())  # type: ignore[attr-defined]
-            weight.grad = None
+    average(model, mesh)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def average(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Average all gradients over `dp`, in one message."""
+    own = [weight.grad.to_local() for weight in model.parameters()]  # type: ignore[union-attr]
+    flat = torch.cat([gradient.flatten() for gradient in own])
+    dist.all_reduce(flat, dist.ReduceOp.SUM, group=mesh.get_group("dp"))
+    flat /= mesh["dp"].size()
+    means = torch.split(flat, [gradient.numel() for gradient in own])
+    for gradient, mean in zip(own, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))
 
 
 def environment(rank: int) -> dict[str, str]:
