@@ -23,7 +23,7 @@ class Cuts:
     def __init__(self, fingerprints: Fingerprints, ranks: int) -> None:
         self._fingerprints = fingerprints
         self._ranks = ranks
-        self._tickets: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._tickets: dict[int, tuple[Any, int]] = {}
 
     def clear(self) -> None:
         """Forget all parts."""
@@ -40,7 +40,8 @@ class Cuts:
             if len(self._tickets) >= _MOST:
                 del self._tickets[next(iter(self._tickets))]
             storage = copy.untyped_storage()
-            self._tickets[storage._cdata] = (StorageWeakRef(storage), ticket)
+            reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self._tickets[storage._cdata] = (reference, ticket)
 
     def ticket_of(self, call: Call) -> int | None:
         """Return the ticket of the tensor that a gather's input was cut from, None where none is known."""

@@ -57,7 +57,6 @@ class _Result:
     gone: int = 0
     """Pieces freed or overwritten."""
     printed: bool = False
-    copied: bool = False
     first: str | None = None
 
 
@@ -66,7 +65,8 @@ class _Piece:
     """A piece of memory that holds a result or a part of one."""
 
     result: _Result
-    storage: StorageWeakRef
+    storage: Any
+    """A StorageWeakRef."""
     begin: int
     end: int
     offset: int
@@ -228,9 +228,9 @@ class Results:
     def _stands_for(self, hits: list[_Hit], copy: torch.Tensor) -> bool:
         """Follow a copy of a whole result in its place; False where it is none."""
         result = hits[0][0].result
-        if any(piece.result is not result for piece, _ in hits) or any(
-            p.reads or p.whole for p in result.pieces
-        ):
+        if any(piece.result is not result for piece, _ in hits):
+            return False
+        if any(piece.reads or piece.whole for piece in result.pieces):
             return False
         size = sum(piece.size for piece in result.pieces)
         views = sum(tensor.numel() * tensor.element_size() for _, tensor in hits)
@@ -245,7 +245,8 @@ class Results:
             return False
         for piece in result.pieces:
             self._remove(piece)
-        result.pieces, result.copied = [], True
+        # What was taken apart to be laid out anew is no use of it.
+        result.pieces, result.first = [], None
         self._add(_piece(result, copy))
         return True
 
@@ -321,5 +322,6 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def _piece(result: _Result, tensor: torch.Tensor) -> _Piece:
     begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    storage = StorageWeakRef(tensor.untyped_storage())
-    return _Piece(result, storage, begin, begin + size, tensor.storage_offset(), tensor.numel(), tensor.dtype)
+    storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    offset = int(tensor.storage_offset())
+    return _Piece(result, storage, begin, begin + size, offset, tensor.numel(), tensor.dtype)
