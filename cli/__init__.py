@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-COMMANDS: Final = ("demo", "run", "report", "fabrics", "calibrate")
+COMMANDS: Final = ("demo", "run", "report", "verify", "fabrics", "calibrate")
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
 `CONTEXT`, where a file has it, is how its command reads arguments. Such a file imports typer at its top

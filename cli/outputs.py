@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
-from importlib import import_module
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger import UsageError
 
-Writer: TypeAlias = Callable[[Report, Path], list[Path]]
-"""Writes a report to a path and returns the files written."""
+Writer: TypeAlias = Callable[[Any, Path], list[Path]]
+"""Writes a report, or what its command made, to a path and returns the files written."""
 
 WRITERS: Final = {
-    ".html": "shardtoll.dashboards.html_file",
-    ".json": "shardtoll.dashboards.json_file",
-    ".csv": "shardtoll.dashboards.csv_file",
+    ".html": "shardtoll.dashboards.html_file:write",
+    ".json": "shardtoll.dashboards.json_file:write",
+    ".csv": "shardtoll.dashboards.csv_file:write",
 }
-"""Ending of a file's name -> the module whose `write` makes such a file."""
+"""Ending of a file's name -> what makes such a file of a report."""
+
+VERIFY_WRITERS: Final = {
+    ".json": "shardtoll.dashboards.verify_file:write_json",
+    ".md": "shardtoll.dashboards.verify_file:write_markdown",
+}
+"""The same of what `shardtoll verify` says."""
 
 
-def choose_writers(targets: Sequence[Path], *, sources: int) -> list[tuple[Writer, Path]]:
+def choose_writers(
+    targets: Sequence[Path], *, sources: int, known: Mapping[str, str] = WRITERS
+) -> list[tuple[Writer, Path]]:
     """Return the writer of each target, before anything is read.
 
     Raises UsageError for an ending that none writes, for a target given twice, for one that cannot be
@@ -32,7 +40,7 @@ def choose_writers(targets: Sequence[Path], *, sources: int) -> list[tuple[Write
         raise UsageError(f"-o is given with {sources} paths", "report them one by one, each to its own file")
     if len(set(targets)) < len(targets):
         raise UsageError(f"-o names {_twice(targets)} twice", "name each file once")
-    chosen = [(_writer(target), target) for target in targets]
+    chosen = [(_writer(target, known), target) for target in targets]
     for target in targets:
         _check(target)
     return chosen
@@ -61,11 +69,11 @@ def _twice(targets: Sequence[Path]) -> Path:
     return next(target for at, target in enumerate(targets) if target in targets[:at])
 
 
-def _writer(target: Path) -> Writer:
-    module = WRITERS.get(target.suffix.lower())
-    if module is None:
+def _writer(target: Path, known: Mapping[str, str]) -> Writer:
+    name = known.get(target.suffix.lower())
+    if name is None:
         raise UsageError(
-            f"-o {target} ends in none of {', '.join(WRITERS)}", "end the file's name in one of them"
+            f"-o {target} ends in none of {', '.join(known)}", "end the file's name in one of them"
         )
-    writer: Writer = import_module(module).write
+    writer: Writer = pkgutil.resolve_name(name)
     return writer

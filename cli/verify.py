@@ -1,0 +1,162 @@
+"""`shardtoll verify`: whether a change did what a finding promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardtoll.cli.options import Width
+
+if TYPE_CHECKING:
+    from shardtoll.ledger import Report
+
+
+def command(
+    before: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_BEFORE", help="Run folder, report.json or folder of traces before the change."
+        ),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Argument(metavar="RUN_AFTER", help="The same training after the change.")
+    ] = None,
+    finding: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--finding",
+            metavar="N|KIND",
+            help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may be "
+            "given several times. Without it, all errors and warnings of that bill.",
+        ),
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        typer.Option(
+            "--fabric", metavar="NAME|FILE.toml", help="The interconnect to compute floors for, of both runs."
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write FILE.json or FILE.md too; may be given several times.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores",
+            metavar="FILE",
+            help="Where the score is kept, a line a verification; without it, verify-scores.jsonl beside "
+            "RUN_AFTER, and with --history in this folder.",
+        ),
+    ] = None,
+    no_scores: Annotated[bool, typer.Option("--no-scores", help="Keep no score.")] = False,
+    history: Annotated[
+        bool,
+        typer.Option("--history", help="Print the score so far, by kind of finding, and verify nothing."),
+    ] = False,
+    width: Width = None,
+) -> None:
+    """Say what a change did: findings gone, gradients equal, predicted saving against the measured one.
+
+    Findings are matched by kind and place, so lines may have moved. Gradients are compared whole, so the
+    runs may be sharded differently; both runs need them on record: audit(model, checks=("gradients",)).
+    Leaves with 0 where every judged finding is gone and no gradient became wrong, with 1 where one is still
+    there or cannot be told, gradients differ though no finding says they were wrong, or the run after has a
+    new error about its results; with 2 where the input is unusable.
+
+    \b
+    Examples:
+      shardtoll verify runs/a runs/b
+      shardtoll verify runs/a runs/b --finding 1 -o fixed.json -o fixed.md
+      shardtoll verify runs/a runs/b --finding implicit-redistribute --no-scores
+      shardtoll verify --history --scores runs/verify-scores.jsonl
+    """
+    from shardtoll.ledger import UsageError
+
+    if no_scores and (scores is not None or history):
+        raise UsageError("--no-scores is given with --scores or --history", "give one of them")
+    if history:
+        if before is not None or finding or fabric or output or as_json:
+            raise UsageError(
+                "--history is given with runs to verify", "give --scores FILE with it, and no more"
+            )
+        _history(scores, width)
+        return
+    if before is None or after is None:
+        raise UsageError("verify needs two runs", "give RUN_BEFORE and RUN_AFTER, or --history")
+    if not _verify(
+        (before, after), finding or [], fabric, output or [], as_json, _file(after, scores, no_scores), width
+    ):
+        raise typer.Exit(1)
+
+
+def _verify(
+    paths: tuple[str, str],
+    wanted: list[str],
+    fabric: str | None,
+    targets: list[Path],
+    as_json: bool,
+    scores: Path | None,
+    width: int | None,
+) -> bool:
+    from shardtoll.analyzers.same_finding import place
+    from shardtoll.analyzers.verify import verify
+    from shardtoll.cli.outputs import VERIFY_WRITERS, choose_writers
+    from shardtoll.dashboards import terminal_verify
+    from shardtoll.dashboards.verify_file import to_json
+    from shardtoll.ledger.scores import append, score_of
+
+    writers = choose_writers(targets, sources=1, known=VERIFY_WRITERS)
+    found = verify(_report(paths[0], fabric), _report(paths[1], fabric), paths, wanted)
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        terminal_verify.show(found, width)
+    for write, target in writers:
+        for written in write(found, target):
+            typer.echo(f"wrote {written}", err=as_json)
+    if scores is not None:
+        append(scores, score_of(found, tuple(place(one.finding.where) for one in found.findings)))
+        typer.echo(f"\nscore kept: shardtoll verify --history --scores {scores}", err=as_json)
+    return found.passed
+
+
+def _report(path: str, fabric: str | None) -> Report:
+    """Return the one report of a path; UsageError where it holds several jobs."""
+    from shardtoll.cli.inputs import load_reports, sort_inputs
+    from shardtoll.cli.traces import TraceOptions
+    from shardtoll.ledger import UsageError
+
+    options = TraceOptions(jobs=None, dask=None, cache=True, kernels=None)
+    reports = list(load_reports(sort_inputs([path]), fabric, options))
+    if len(reports) != 1:
+        raise UsageError(f"{path} holds {len(reports)} jobs", "name the folder or file of one of them")
+    return reports[0][1]
+
+
+def _file(after: str, scores: Path | None, no_scores: bool) -> Path | None:
+    """Return where to keep the score; None: nowhere. An address has nothing beside it: this folder then."""
+    from shardtoll.ledger.scores import DEFAULT_NAME
+
+    if no_scores or scores is not None:
+        return scores
+    local = Path(after)
+    return (local.resolve().parent if local.exists() else Path()) / DEFAULT_NAME
+
+
+def _history(scores: Path | None, width: int | None) -> None:
+    from shardtoll.analyzers.verify_history import history
+    from shardtoll.dashboards import terminal_history
+    from shardtoll.ledger.scores import DEFAULT_NAME, read
+
+    path = scores or Path(DEFAULT_NAME)
+    kept = read(path)
+    terminal_history.show(str(path), history(kept.scores), kept.damaged, width)

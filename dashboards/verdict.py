@@ -1,0 +1,99 @@
+"""What `shardtoll verify` found, as plain lines that every renderer of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Finding
+from shardtoll.ledger.verification import Gradients, Judged, Quantity, Verification
+
+NEW_SHOWN: Final = 8
+DIFFERENCES_SHOWN: Final = 5
+_TITLE: Final = 400
+_PLACE: Final = 200
+
+
+def headline(verification: Verification) -> str:
+    """Return the answer in one sentence."""
+    judged = verification.findings
+    gone = sum(one.verdict == "gone" for one in judged)
+    parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "no finding to be gone"]
+    parts.append(gradients_words(verification.gradients))
+    parts.append(f"saving {verification.saving.kept}")
+    return f"{'passed' if verification.passed else 'not passed'}: {', '.join(parts)}"
+
+
+def gradients_words(gradients: Gradients) -> str:
+    """Return `gradients equal`, `gradients differ, as they should` or the like."""
+    if gradients.answer == "unknown":
+        return "gradients unknown"
+    if gradients.answer == "equal":
+        return "gradients equal" + (", though a fix should change them" if gradients.change_expected else "")
+    return "gradients differ" + (", as a fix of wrong ones must" if gradients.change_expected else "")
+
+
+def title(one: Judged) -> str:
+    """Return a judged finding's own sentence, made safe to show."""
+    return clip(one.finding.title, _TITLE)
+
+
+def place(finding: Finding) -> str:
+    """Return where a finding is, made safe to show."""
+    return clip(finding.where.label(), _PLACE)
+
+
+def predicted(one: Judged) -> str:
+    """Return what the finding said could be saved a step."""
+    return human.duration(one.finding.saving_ns) if one.finding.saving_ns is not None else "none claimed"
+
+
+def differences(gradients: Gradients) -> list[str]:
+    """Return a line for each of the worst parameters."""
+    lines = []
+    for one in gradients.differences[:DIFFERENCES_SHOWN]:
+        off = "from zero" if one.relative is None else f"by {one.relative:.3g} of its norm"
+        line = f"{clip(one.parameter, _PLACE)}, from step {one.step}: {off}, tolerance {one.tolerance:.2g}"
+        if one.factor is not None:
+            line += f"; after is {one.factor:.4g} times before"
+        lines.append(line + (f"; {clip(one.note, _TITLE)}" if one.note else ""))
+    return lines
+
+
+def figures(verification: Verification) -> list[tuple[str, str, str, str]]:
+    """Return name, before, after and change of the step's time and of each figure."""
+    saving = verification.saving
+    step = Quantity("step, own work of the slowest rank", "ns", saving.before_ns, saving.after_ns)
+    return [figure(quantity) for quantity in (step, *verification.quantities)]
+
+
+def figure(quantity: Quantity) -> tuple[str, str, str, str]:
+    """Return name, before, after and change of one figure."""
+    was, now = (
+        human.quantity(None if value is None else round(value), quantity.unit)
+        for value in (quantity.before, quantity.after)
+    )
+    return clip(quantity.name, _PLACE), was, now, change(quantity.before, quantity.after)
+
+
+def change(before: float | None, after: float | None) -> str:
+    """Return `-12.5 %`, `none`, or `unknown`."""
+    if before is None or after is None:
+        return human.UNKNOWN
+    if before == after:
+        return "none"
+    if before == 0:
+        return "new"
+    return f"{100 * (after - before) / before:+.3g} %"
+
+
+def new_findings(found: Sequence[Finding]) -> list[str]:
+    """Return a line for each finding that the change brought, the first few."""
+    lines = [
+        f"{one.severity} {one.kind}: {clip(one.title, _TITLE)} ({place(one)})" for one in found[:NEW_SHOWN]
+    ]
+    if len(found) > NEW_SHOWN:
+        lines.append(f"and {len(found) - NEW_SHOWN} more, which are in the JSON file (-o out.json)")
+    return lines
