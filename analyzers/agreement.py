@@ -1,12 +1,13 @@
 """Whether replicas agree, and how those that do not are split: in classes, by a factor, by what is absent.
 
 Tolerance. Replicas compute one thing, so equal kernels give equal bits; where they do not (atomic sums,
-other algorithms on other ranks) each rounds for itself. R roundings in series walk at random to eps x sqrt(R/12) of
-the value, in the root mean square: sqrt(eps) is reached at R = 12/eps, 1e8 roundings in float32 and 1,536 in
-bfloat16, where a gradient passes some tens a layer and a reduction over n ranks adds n - 1 in series at most. A
-reduction that is missing over n ranks puts them apart by about sqrt(2): in bfloat16, at a tolerance of 0.09, 16
-times as much. A gradient that is zero in exact arithmetic is noise in any other: what is below eps times the root
-mean square of the model's gradients, an element, counts as equal.
+other algorithms on other ranks) each rounds for itself. R roundings in series walk at random to eps x
+sqrt(R/12) of the value, in the root mean square: sqrt(eps) is reached at R = 12/eps, 1e8 roundings in
+float32 and 1,536 in bfloat16, where a gradient passes some tens a layer and a reduction over n ranks adds n
+- 1 in series at most. A reduction that is missing over n ranks puts them apart by about sqrt(2): in
+bfloat16, at a tolerance of 0.09, 16 times as much. A gradient that is zero in exact arithmetic is noise in
+any other: what is below eps times the root mean square of the model's gradients, an element, counts as
+equal.
 """
 
 from __future__ import annotations
@@ -78,13 +79,14 @@ def suspects(rows: pd.DataFrame, sets: Sequence[Replicas]) -> pd.DataFrame:
     A rank without a row counts as different.
     """
     if rows.empty or not sets:
-        return rows.iloc[:0].assign(set=pd.Series(dtype=np.int64))
+        none: pd.DataFrame = rows.iloc[:0].assign(set=pd.Series(dtype=np.int64))
+        return none
     member = pd.DataFrame(
         [(one.name, rank, number) for number, one in enumerate(sets) for rank in one.ranks],
         columns=["name", "rank", "set"],
     )
     rows = rows.assign(name=rows["name"].astype(object), rank=rows["rank"].astype(np.int64))
-    joined = rows.merge(member, on=["name", "rank"])
+    joined: pd.DataFrame = rows.merge(member, on=["name", "rank"])
     if joined.empty:
         return joined
     size = np.array([len(one.ranks) for one in sets])
@@ -97,7 +99,8 @@ def suspects(rows: pd.DataFrame, sets: Sequence[Replicas]) -> pd.DataFrame:
     fewer = here < size[joined["set"].to_numpy(dtype=np.int64)]
     odd = finite.to_numpy(dtype=np.int64) != here
     differ = (prints > 1).to_numpy(dtype=bool) | (squares > 1).to_numpy(dtype=bool) | fewer | odd
-    return joined[differ & known.to_numpy(dtype=bool)]
+    found: pd.DataFrame = joined[differ & known.to_numpy(dtype=bool)]
+    return found
 
 
 def split(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from shardtoll.analyzers.agreement import EPS, looks, rows_of, split, suspects
@@ -15,7 +17,7 @@ from shardtoll.ledger import Evidence, Finding, Where
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding for all such buffers of data-parallel ranks: a choice, as batch norm's statistics are.
+    """Return one finding for all such buffers of data-parallel ranks: often a choice, as in batch norm.
 
     Silent where buffers are broadcast, as DDP does before each forward: there they differ between steps only.
     """
@@ -30,7 +32,8 @@ def find(context: Context) -> list[Finding]:
     ]
     apart: dict[str, tuple[int, float | None]] = {}
     found: tuple[int, ...] = ()
-    for number, of_set in suspects(rows, sets).groupby("set", sort=False):
+    by_set: Any = suspects(rows, sets).groupby("set", sort=False)
+    for number, of_set in by_set:
         one = sets[int(number)]
         for step, at_step in looks(of_set):
             eps = EPS.get(str(at_step["dtype"].iloc[0]), 0.0)

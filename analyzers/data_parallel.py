@@ -18,7 +18,8 @@ def data_parallel(context: Context) -> list[tuple[int, ...]]:
     """Return the sets of ranks that are data-parallel: their gradients are reduced together.
 
     By a wrapper (DDP, FSDP), or by the program for most of the parameters that nothing else reduces. A
-    mesh dimension along which DTensors are spread without a wrapper is tensor parallelism: its ranks share their data.
+    mesh dimension along which DTensors are spread without a wrapper is tensor parallelism: its ranks share
+    data.
     """
     rows = held(context)
     groups = members(context)
@@ -61,9 +62,11 @@ def _by_hand(context: Context, rows: pd.DataFrame) -> list[tuple[int, ...]]:
     tensor_parallel = {tuple(sorted(over)) for dim in spread for over in mesh_groups(context).get(dim, [])}
     reduced = frame.groupby("over")["name"].nunique()
     plain = rows[rows["wrapper"].isna().to_numpy(dtype=bool)]["name"].nunique()
-    return [
-        over for over, count in reduced.items() if over not in tensor_parallel and 2 * int(count) > int(plain)
-    ]
+    found: list[tuple[int, ...]] = []
+    for over, count in zip(reduced.index.tolist(), reduced.tolist(), strict=True):
+        if over not in tensor_parallel and 2 * int(count) > int(plain):
+            found.append(over)
+    return found
 
 
 def _joined(sets: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -41,7 +41,7 @@ def _chains(frame: pd.DataFrame) -> list[Finding]:
     chained = (before == known["input_hash"]) & (known["output_hash"] != known["input_hash"])
     rows = keep(known.assign(first_source=first_source), chained)
     why = "the second began with the result of the first, and both add up"
-    return _findings(rows, "its gradient is reduced twice", why, "certain")
+    return _findings(rows, "its gradient is reduced twice", why)
 
 
 def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
@@ -51,12 +51,16 @@ def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
     """
     table = context.parameters
     known = keep(table, (table["reduced_by_wrapper"] == True) & (table["wrapper"] == "DDP"))  # noqa: E712
-    groups = {(str(name), int(rank)): str(group) for name, rank, group in
-              known[["name", "rank", "group"]].dropna().itertuples(index=False)}
+    groups = {
+        (str(name), int(rank)): str(group)
+        for name, rank, group in known[["name", "rank", "group"]].dropna().itertuples(index=False)
+    }
     if not groups:
         return []
     cause = frame["caused_by_op"].fillna("").str
-    by_hand = keep(frame, sums(frame) & frame["input_hash"].notna() & ~cause.contains("DDP|DistributedDataParallel"))
+    by_hand = keep(
+        frame, sums(frame) & frame["input_hash"].notna() & ~cause.contains("DDP|DistributedDataParallel")
+    )
     by_hand = keep(by_hand, by_hand["source"].notna())
     if by_hand.empty:
         return []
@@ -69,11 +73,12 @@ def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
         return []
     equal = rows.groupby(["name", "step", "seq"], dropna=False)["input_hash"]
     rows = keep(
-        rows, (equal.transform("nunique") == 1) & (equal.transform("size") == rows["group_size"].astype(np.int64))
+        rows,
+        (equal.transform("nunique") == 1) & (equal.transform("size") == rows["group_size"].astype(np.int64)),
     )
     rows = keep(rows, _kept(context, rows)) if not rows.empty else rows
     why = "DDP had averaged it, so all ranks sent the same, and this adds that up"
-    return _findings(rows.assign(first_source="DDP"), "its gradient is reduced again by hand", why, "certain")
+    return _findings(rows.assign(first_source="DDP"), "its gradient is reduced again by hand", why)
 
 
 def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
@@ -94,10 +99,11 @@ def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
     changed = (
         (joined["hash"] != joined["output_hash"]) & joined["output_hash"].notna() & joined["hash"].notna()
     )
-    return pd.Series(~undone & ~changed.fillna(False).to_numpy(dtype=bool), index=rows.index)
+    kept: pd.Series[bool] = pd.Series(~undone & ~changed.fillna(False).to_numpy(dtype=bool), index=rows.index)
+    return kept
 
 
-def _findings(rows: pd.DataFrame, what: str, why: str, confidence: str) -> list[Finding]:
+def _findings(rows: pd.DataFrame, what: str, why: str) -> list[Finding]:
     if rows.empty:
         return []
     by_name = {str(name): of_name for name, of_name in rows.groupby("name", sort=False)}
@@ -155,14 +161,16 @@ def _doubled(rows: pd.DataFrame, names: Sequence[str], what: str, why: str) -> F
 def _sums_among_means(context: Context, frame: pd.DataFrame) -> list[Finding]:
     """Return the gradients added up by hand where most others over the same ranks are averaged.
 
-    Only possible: what was divided before the reduction does not show. A gradient that was divided after it does, and
-    is left out.
+    Only possible: what was divided before the reduction does not show. A gradient that was divided after it
+    does, and is left out.
     """
     adds = sums(frame).to_numpy(dtype=bool) & frame["reduce_op"].notna().to_numpy(dtype=bool)
     mean = frame["reduce_op"].astype(object).fillna("").astype(str).str.lower().str.contains("avg|mean")
     table = context.parameters
     averaged: dict[tuple[int, ...], set[str]] = {}
-    for name, over in frame[mean.to_numpy(dtype=bool)][["name", "over"]].drop_duplicates().itertuples(index=False):
+    for name, over in (
+        frame[mean.to_numpy(dtype=bool)][["name", "over"]].drop_duplicates().itertuples(index=False)
+    ):
         averaged.setdefault(over, set()).add(str(name))
     added: dict[tuple[int, ...], set[str]] = {}
     rows = frame[adds & frame["source"].notna().to_numpy(dtype=bool)]
@@ -181,7 +189,9 @@ def _sums_among_means(context: Context, frame: pd.DataFrame) -> list[Finding]:
         means = averaged.get(over, set())
         names = names - means
         if len(means) > len(names) and names:
-            findings.append(_sum(rows[rows["name"].isin(names).to_numpy(dtype=bool)], sorted(names), len(means)))
+            findings.append(
+                _sum(rows[rows["name"].isin(names).to_numpy(dtype=bool)], sorted(names), len(means))
+            )
     return findings
 
 
@@ -193,8 +203,9 @@ def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
     return Finding(
         kind="wrong-gradient",
         severity="warning",
-        title=f"gradient of {shown} may be {n} times too large: it is added up over {rank_words(ranks)} where "
-        f"those of {times(means, 'other parameter')} are averaged{place(None, source)}",
+        title=f"gradient of {shown} may be {n} times too large: it is added up over "
+        f"{rank_words(ranks)} where those of {times(means, 'other parameter')} are averaged"
+        f"{place(None, source)}",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -217,7 +228,8 @@ def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
             Evidence("parameters", ", ".join(names)),
         ),
         remedy=Remedy(
-            "Average it like the others, or divide by the number of ranks; where it was divided before, leave it.",
+            "Average it like the others, or divide by the number of ranks; where it was divided before, "
+            "leave it.",
             f'dist.all_reduce(model.get_parameter("{names[0]}").grad, op=dist.ReduceOp.AVG)',
         ),
         confidence="possible",

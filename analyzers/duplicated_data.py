@@ -179,14 +179,17 @@ def _same_work(context: Context, ranks: Sequence[int]) -> bool:
     )
     if computes.empty:
         return False
-    same = computes.groupby(["step", "op", "module", "shapes", "input_hash"], dropna=False, observed=True)["rank"]
+    same = computes.groupby(["step", "op", "module", "shapes", "input_hash"], dropna=False, observed=True)[
+        "rank"
+    ]
     shared = (same.transform("nunique") > 1).to_numpy(dtype=bool)
     flops = computes["flops"].to_numpy(dtype=np.float64)
     return bool(flops[shared].sum() >= SAME_WORK * flops.sum())
 
 
 def _toll(context: Context, together: pd.DataFrame, ranks: Sequence[int]) -> int | None:
-    """Return the compute that ranks did for a batch others did too, per step, on the mean rank; None unknown."""
+    """Return the compute that ranks did for a batch others did too, per step, on the mean rank; None "
+    "unknown."""
     rows = context.surveyed_rows
     rows = keep(rows, rows["rank"].isin(ranks))
     if rows.empty:
@@ -218,7 +221,8 @@ def _period(sequence: Sequence[int]) -> int | None:
 def _epochs(rows: pd.DataFrame) -> list[Finding]:
     rows = rows[rows["sound"].to_numpy(dtype=bool)].sort_values(["rank", "step", "nth"], kind="stable")
     found: dict[int, tuple[int, int]] = {}
-    for rank, of_rank in rows.groupby("rank"):
+    by_rank: Any = rows.groupby("rank")
+    for rank, of_rank in by_rank:
         sequence = of_rank["batch"].to_numpy(dtype=np.int64)
         # One batch given to several forwards in a row is one look at it.
         sequence = sequence[np.insert(sequence[1:] != sequence[:-1], 0, True)]
@@ -234,8 +238,9 @@ def _epochs(rows: pd.DataFrame) -> list[Finding]:
         Finding(
             kind="duplicated-data",
             severity="warning",
-            title=f"epochs repeat in the same order on {rank_words(ranks)}: {times(period, 'batch')} an epoch, "
-            f"{epochs} epochs seen, each batch the same samples as {period} batches before",
+            title=f"epochs repeat in the same order on {rank_words(ranks)}: "
+            f"{times(period, 'batch')} an epoch, {epochs} epochs seen, each batch the same "
+            f"samples as {period} batches before",
             toll_ns=None,
             floor_ns=None,
             saving_ns=None,
@@ -251,9 +256,12 @@ def _epochs(rows: pd.DataFrame) -> list[Finding]:
                 Evidence("shown by", "the fingerprints of the inputs repeat with that period"),
             ),
             remedy=Remedy(
-                "Tell the sampler which epoch it is: without it DistributedSampler shuffles every epoch alike. Where "
-                "the order is fixed on purpose (shuffle=False, a benchmark's few batches), this is no mistake.",
-                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:\n        ...",
+                "Tell the sampler which epoch it is: without it DistributedSampler shuffles every epoch "
+                "alike. Where "
+                "the order is fixed on purpose (shuffle=False, a benchmark's few batches), this is no "
+                "mistake.",
+                "for epoch in range(epochs):\n    sampler.set_epoch(epoch)\n    for batch in loader:\n   "
+                "     ...",
             ),
             confidence="likely",
         )
@@ -271,7 +279,9 @@ def _uneven(rows: pd.DataFrame) -> list[Finding]:
     if not bool(uneven.any()):
         return []
     worst: Any = (high / low)[uneven].idxmax()
-    at = rows[(rows["step"] == worst[0]).to_numpy(dtype=bool) & (rows["nth"] == worst[1]).to_numpy(dtype=bool)]
+    at = rows[
+        (rows["step"] == worst[0]).to_numpy(dtype=bool) & (rows["nth"] == worst[1]).to_numpy(dtype=bool)
+    ]
     least, most = int(low[worst]), int(high[worst])
     ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
     steps = len({step for step, _ in uneven[uneven].index})
@@ -281,7 +291,8 @@ def _uneven(rows: pd.DataFrame) -> list[Finding]:
             kind="duplicated-data",
             severity="info",
             title=f"batches of data-parallel {rank_words(ranks)} are uneven in "
-            f"{steps} of {times(int(rows['step'].nunique()), 'checked step')}: {least} to {most} samples; the mean of "
+            f"{steps} of {times(int(rows['step'].nunique()), 'checked step')}: {least} to {most} samples; "
+            f"the mean of "
             "the ranks' means is not the mean of the samples",
             toll_ns=None,
             floor_ns=None,

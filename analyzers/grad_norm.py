@@ -1,8 +1,8 @@
 """Total gradient norms that count a replica more than once, or a part of the model only.
 
 The truth is the sum over all parameters of the squares of each different part, each counted once, whichever
-ranks hold it. Two ways of taking a norm are looked at: torch's functions, which leave `norm` rows; and a sum of
-squares that the program adds up over ranks itself, read back from the fingerprints of that one number.
+ranks hold it. Two ways of taking a norm are looked at: torch's functions, which leave `norm` rows; and a
+sum of squares that the program adds up over ranks itself, read back from the fingerprints of that one number.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _taken(context: Context) -> list[Finding]:
         return []
     wrong: list[tuple[int, dict[int, float], float]] = []
     looked = 0
-    for (step, nth), claimed in norms.groupby(["step", "nth"]):
+    grouped: Any = norms.groupby(["step", "nth"])
+    for (step, nth), claimed in grouped:
         if looked == MOST_STEPS:
             break
         rows = of[(of["step"] == step).to_numpy(dtype=bool) & (of["nth"] == nth).to_numpy(dtype=bool)]
@@ -110,7 +111,8 @@ def _taken(context: Context) -> list[Finding]:
                 *(Evidence(f"norm / true norm, rank {rank}", ratios[rank], "x") for rank in ranks[:16]),
             ),
             remedy=Remedy(
-                "Take the norm of the DTensor gradients, not of their local parts (clip_grad_norm_ then reduces), or "
+                "Take the norm of the DTensor gradients, not of their local parts (clip_grad_norm_ then "
+                "reduces), or "
                 "add up the squares of what each rank alone holds over all ranks; FSDP1 has its own method.",
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # DTensors, FSDP2\n"
                 "model.clip_grad_norm_(max_norm)  # FSDP1",
@@ -175,8 +177,10 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
             one = _recognised(of_group, over, step, local, gradients)
             if one is None:
                 continue
-            key = (text(of_group["source"].iloc[0]), group if of_group["mesh_dim"].isna().iloc[0] else
-                   str(of_group["mesh_dim"].iloc[0]))
+            key = (
+                text(of_group["source"].iloc[0]),
+                group if of_group["mesh_dim"].isna().iloc[0] else str(of_group["mesh_dim"].iloc[0]),
+            )
             found.setdefault(key, []).append(one)
             first.setdefault(key, of_group.iloc[0])
     findings = []
@@ -189,12 +193,14 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
 
 def _by_members(context: Context, rows: pd.DataFrame) -> list[tuple[tuple[int, ...], pd.DataFrame]]:
     known = members(context)
-    overs = [known.get((str(group), int(rank))) for group, rank in zip(rows["group"], rows["rank"], strict=True)]
+    overs = [
+        known.get((str(group), int(rank))) for group, rank in zip(rows["group"], rows["rank"], strict=True)
+    ]
     found = []
     for over in dict.fromkeys(overs):
         if over is not None:
             of_group = rows[np.array([one == over for one in overs])]
-            if set(int(rank) for rank in of_group["rank"]) == set(over) and len(of_group) == len(over):
+            if {int(rank) for rank in of_group["rank"]} == set(over) and len(of_group) == len(over):
                 found.append((over, of_group))
     return found
 
@@ -238,7 +244,8 @@ def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
     return Finding(
         kind="wrong-gradient",
         severity="error",
-        title=f"the total gradient norm added up over {net}{place(None, source)} is {factor:.4g} times the true one: "
+        title=f"the total gradient norm added up over {net}{place(None, source)} is "
+        f"{factor:.4g} times the true one: "
         + ("it counts replicas once for each rank" if factor > 1 else "it leaves out what other ranks hold"),
         toll_ns=None,
         floor_ns=None,
@@ -263,11 +270,14 @@ def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
             Evidence("norms looked at", times(len(sums), "norm")),
         ),
         remedy=Remedy(
-            "Count each replica once: add up over ranks only the squares of what a rank alone holds (Shard), and add "
-            "those of replicated gradients after the reduction. DTensor gradients are counted right by torch.",
+            "Count each replica once: add up over ranks only the squares of what a rank alone holds "
+            "(Shard), and add "
+            "those of replicated gradients after the reduction. DTensor gradients are counted right by "
+            "torch.",
             "sharded = sum(g.to_local().square().sum() for g in gradients if is_sharded(g))\n"
             f"dist.all_reduce(sharded{_group(dim)})\n"
-            "total = (sharded + sum(g.to_local().square().sum() for g in gradients if not is_sharded(g))).sqrt()",
+            "total = (sharded + sum(g.to_local().square().sum() for g in gradients if not "
+            "is_sharded(g))).sqrt()",
         ),
         confidence="certain",
     )

@@ -53,13 +53,14 @@ def reductions(context: Context) -> pd.DataFrame:
         & (frame["group_size"] > 1),
     )
     if frame.empty:
-        return frame.assign(name=pd.Series(dtype=object), over=pd.Series(dtype=object))
+        nothing: pd.DataFrame = frame.assign(name=pd.Series(dtype=object), over=pd.Series(dtype=object))
+        return nothing
     names = frame["parameter"].astype(str).str.split(", ")
     frame = frame.assign(name=names).explode("name")
     frame = keep(frame, ~frame["name"].str.startswith("..."))
-    return frame.assign(over=_over(context, frame)).sort_values(
-        ["rank", "step", "issue_ns"], kind="stable", na_position="last"
-    )
+    frame = frame.assign(over=pd.Series(_over(context, frame), index=frame.index, dtype=object))
+    ordered: pd.DataFrame = frame.sort_values(["rank", "step", "issue_ns"], kind="stable", na_position="last")
+    return ordered
 
 
 def _over(context: Context, frame: pd.DataFrame) -> list[tuple[int, ...] | None]:

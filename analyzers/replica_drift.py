@@ -51,7 +51,8 @@ def _drifts(context: Context) -> list[Drift]:
     differing = suspects(rows, sets)
     looked = rows[rows["name"].isin(differing["name"].unique()).to_numpy(dtype=bool)]
     histories = {str(name): of_name for name, of_name in looked.groupby("name", observed=True)}
-    for number, of_set in differing.groupby("set", sort=False):
+    by_set: Any = differing.groupby("set", sort=False)
+    for number, of_set in by_set:
         one = sets[int(number)]
         seen: list[tuple[int, Split]] = []
         history = histories[one.name]
@@ -66,9 +67,7 @@ def _drifts(context: Context) -> list[Drift]:
         first, how = seen[0]
         steps = sorted(int(step) for step in history["step"].unique())
         before = [step for step in steps if step < first]
-        found.append(
-            Drift(one, seen[-1][1], first, before[-1] if before else None, len(steps), how.relative)
-        )
+        found.append(Drift(one, seen[-1][1], first, before[-1] if before else None, len(steps), how.relative))
     return found
 
 
@@ -76,8 +75,8 @@ def _limit(history: pd.DataFrame, one: Replicas, step: int, eps: float) -> float
     """Return how far apart, relative to their size, rounding may have put replicas by this step.
 
     sqrt(eps) of the way that the first of them has gone since the first look, for their gradients may be that
-    far apart; and one spacing of the values themselves. A gradient that is not reduced puts them apart by about
-    that whole way.
+    far apart; and one spacing of the values themselves. A gradient that is not reduced puts them apart by
+    about that whole way.
     """
     of_rank = history[(history["rank"] == one.ranks[0]).to_numpy(dtype=bool)].sort_values("step")
     sketches = of_rank[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pandas as pd
 
-from shardtoll.analyzers.agreement import EPS, MOST_LOOKS, Split, computed_eps, gradient_rms, looks, rows_of, split, suspects
+from shardtoll.analyzers.agreement import (
+    EPS,
+    MOST_LOOKS,
+    Split,
+    computed_eps,
+    gradient_rms,
+    looks,
+    rows_of,
+    split,
+    suspects,
+)
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.placements import kinds
@@ -19,11 +30,11 @@ from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
 from shardtoll.ledger import Evidence, Finding, Where
 
-GROUP_ABOVE = 20
+GROUP_ABOVE: Final = 20
 """Parameters that differ in the same way before they become one finding instead of one each."""
-NAMED = 3
-RANKS_SHOWN = 16
-PROOF = "invariant: replicas must hold equal gradients"
+NAMED: Final = 3
+RANKS_SHOWN: Final = 16
+PROOF: Final = "invariant: replicas must hold equal gradients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,8 @@ def apart(context: Context) -> list[Apart]:
     differing = suspects(rows, sets)
     noise_of = gradient_rms(context)
     found = []
-    for number, of_set in differing.groupby("set", sort=False):
+    by_set: Any = differing.groupby("set", sort=False)
+    for number, of_set in by_set:
         one = sets[int(number)]
         seen: list[tuple[int, Split]] = []
         first_rows: pd.DataFrame | None = None
@@ -107,7 +119,8 @@ def _claimed(rows: pd.DataFrame, one: Replicas) -> pd.Series[bool]:
         return placed[names.index(one.mesh_dim)] == "replicate"
 
     pairs = zip(rows["placements"], rows["mesh_dims"], strict=True)
-    return pd.Series([whole(*pair) for pair in pairs], index=rows.index, dtype=bool)
+    claims: pd.Series[bool] = pd.Series([whole(*pair) for pair in pairs], index=rows.index, dtype=bool)
+    return claims
 
 
 def _structure(context: Context, one: Replicas, how: Split) -> tuple[str | None, str | None]:
@@ -141,7 +154,13 @@ def find(context: Context) -> list[Finding]:
         how = one.split
         classes = how.classes if how.case == "classes" else ()
         # The groups of one mesh dimension differ in the same way: one finding speaks of all of them.
-        key = (how.case, one.replicas.basis, one.over, one.within, classes if one.over is None else len(classes))
+        key = (
+            how.case,
+            one.replicas.basis,
+            one.over,
+            one.within,
+            classes if one.over is None else len(classes),
+        )
         alike.setdefault(key, []).append(one)
     findings = []
     for members in alike.values():
@@ -221,7 +240,9 @@ def _why(one: Apart, everywhere: Sequence[int]) -> str:
                 if hidden
                 else "each rank holds only its own part"
             )
-            return f"a reduction over {over} is missing: {among} hold different gradients{_apart(how)}; {said}"
+            return (
+                f"a reduction over {over} is missing: {among} hold different gradients{_apart(how)}; {said}"
+            )
 
 
 def _reduced(one: Apart) -> str:

@@ -1,4 +1,4 @@
-"""Which ranks hold the same tensor and ought to: by placements, by what reduces its gradient, by its start."""
+"""Which ranks hold the same tensor and ought to: by placements, by reductions, by how it began."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from shardtoll.ledger import SKETCH_COLUMNS
 Basis = Literal["placements", "wrapper", "reduced", "start"]
 
 NEAR: Final = 0.1
-"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are at 2;
-that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
+"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are
+at 2; that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Replicas:
     name: str
     ranks: tuple[int, ...]
     basis: Basis
-    """What tells: DTensor placements that say Replicate; the wrapper or the program, which reduces the gradient
-    over these ranks; or that the ranks began with equal values."""
+    """What tells: DTensor placements that say Replicate; the wrapper or the program, which reduces the
+    gradient over these ranks; or that the ranks began with equal values."""
     mesh_dim: str | None = None
     group: str | None = None
     wrapper: str | None = None
@@ -43,7 +43,7 @@ class Replicas:
 
 @once
 def held(context: Context) -> pd.DataFrame:
-    """Return one row for each parameter and rank: name, rank, shape, placements, mesh_dims, wrapper, group, ...
+    """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
 
     From the parameters' table; of those that are not in it, from their values.
     """
@@ -55,7 +55,8 @@ def held(context: Context) -> pd.DataFrame:
     values = keep(values, values["kind"].isin(("parameter", "gradient")) & (values["numel"] > 0))
     values = values.drop_duplicates(["name", "rank"])[["name", "rank", "shape", "placements", "mesh_dims"]]
     both = pd.concat([table.astype(object), values.astype(object)], ignore_index=True)
-    return both.drop_duplicates(["name", "rank"]).reset_index(drop=True)
+    first: pd.DataFrame = both.drop_duplicates(["name", "rank"]).reset_index(drop=True)
+    return first
 
 
 @once
@@ -105,9 +106,10 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
     known: list[tuple[tuple[int, ...], Basis, str | None, str | None]] = []
     groups = members(context)
     ranks = {int(rank) for rank in rows["rank"]}
+    row: Any
     for row in rows.itertuples(index=False):
         wrapper, group = text(row.wrapper), text(row.group)
-        if wrapper is not None and group is not None and row.reduced_by_wrapper is not False:
+        if wrapper is not None and group is not None and not _is_false(row.reduced_by_wrapper):
             over = groups.get((group, int(row.rank)))
             if over is not None:
                 known.append((over, "wrapper", group, wrapper))
@@ -134,6 +136,10 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
             )
         )
     return found
+
+
+def _is_false(known: Any) -> bool:
+    return not pd.isna(known) and not bool(known)
 
 
 def _components(sets: Iterable[tuple[int, ...]]) -> list[set[int]]:
@@ -164,15 +170,15 @@ class _Start:
 
     equal: dict[str, list[tuple[int, ...]]]
     weak: frozenset[str]
-    """Vectors, and what held one value throughout: biases and norms begin alike on all ranks, whatever they are."""
+    """Vectors, and what held one value throughout: biases and norms begin alike, whatever they are."""
     usual: tuple[tuple[int, ...], ...]
     """How most of the others divide the ranks."""
 
     def together(self, name: str) -> list[tuple[int, ...]]:
         """Return the sets of ranks that began equal and are no accident.
 
-        What proves little is a replica where the matrices of its module are, and where there are none, as in a
-        norm, where most of the model's matrices are and it is equal too.
+        What proves little is a replica where the matrices of its module are, and where there are none, as in
+        a norm, where most of the model's matrices are and it is equal too.
         """
         if name not in self.weak:
             return self.equal.get(name, [])

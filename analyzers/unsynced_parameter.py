@@ -88,8 +88,8 @@ def _late(
     return Finding(
         kind="unsynced-parameter",
         severity="error",
-        title=f"{name} takes part in no reduction: {wrapper} does not know it, as a parameter added after wrapping; "
-        f"{told}",
+        title=f"{name} takes part in no reduction: {wrapper} does not know it, as a "
+        f"parameter added after wrapping; {told}",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -105,7 +105,8 @@ def _late(
             Evidence("ranks", rank_words(ranks)),
         ),
         remedy=Remedy(
-            f"Add {module or name} to the model first and wrap it last, when all its parameters exist; if it has to be "
+            f"Add {module or name} to the model first and wrap it last, when all its parameters exist; if "
+            f"it has to be "
             "added later, wrap again, and make its values equal on all ranks.",
             f"model.{module or name} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
             if wrapper == "DDP"
@@ -116,7 +117,8 @@ def _late(
 
 
 def _left_out(context: Context, told: set[str]) -> list[Finding]:
-    """Return plain parameters whose replicas' gradients differ and that no reduction names, while others' are."""
+    """Return plain parameters whose replicas' gradients differ and that no reduction names, while "
+    "others' are."""
     table = context.parameters
     wrapped = bool(table["wrapper"].notna().any())
     if not wrapped and not covered(context):
@@ -135,22 +137,24 @@ def _left_out(context: Context, told: set[str]) -> list[Finding]:
 def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
     worst = max(members, key=lambda one: one.split.relative or 0.0)
     ranks = tuple(sorted({rank for one in members for rank in one.replicas.ranks}))
-    subject = f"{names[0]} takes" if len(names) == 1 else f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+    subject = (
+        f"{names[0]} takes"
+        if len(names) == 1
+        else f"{len(names)} parameters ({', '.join(names[:NAMED])}, ...) take"
+    )
     over = worst.over or worst.replicas.mesh_dim
     return Finding(
         kind="unsynced-parameter",
         severity="error",
-        title=f"{subject} part in no reduction, while gradients of others are reduced: on {rank_words(ranks)} they are "
-        f"{100 * (worst.split.relative or 0.0):.3g} % apart",
+        title=f"{subject} part in no reduction, while gradients of others are reduced: on "
+        f"{rank_words(ranks)} they are {100 * (worst.split.relative or 0.0):.3g} % apart",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
         bytes=None,
         count=len(names),
         ranks=ranks,
-        where=Where(
-            phase="backward", module=names[0].rpartition(".")[0], parameter=names[0], mesh_dim=over
-        ),
+        where=Where(phase="backward", module=names[0].rpartition(".")[0], parameter=names[0], mesh_dim=over),
         evidence=(
             Evidence("reductions of it by name", "none on record"),
             Evidence("replicas because", "the ranks began with equal values"),
@@ -160,7 +164,7 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         ),
         remedy=Remedy(
             "Reduce its gradient with the others, after backward and before the optimizer.",
-            reduce_code(worst.replicas, names, over),
+            reduce_code(names, over),
         ),
         confidence="likely",
     )
@@ -174,7 +178,12 @@ def _unused(context: Context) -> list[Finding]:
     rows = keep(rows, ~rows["name"].isin(gradients["name"].unique()))
     by_name = rows.groupby("name", sort=False, observed=True)["has_grad"]
     asked = by_name.count() == by_name.size()
-    never = [str(name) for name, had in by_name.any().items() if not bool(had) and bool(asked[name])]
+    had = by_name.any()
+    never = [
+        str(name)
+        for name, any_had, all_told in zip(had.index, had.tolist(), asked.tolist(), strict=True)
+        if not any_had and all_told
+    ]
     others = set(gradients["name"].astype(str)) | set(
         keep(table, table["has_grad"].fillna(False).astype(bool))["name"].astype(str)
     )
@@ -182,7 +191,9 @@ def _unused(context: Context) -> list[Finding]:
         return []
     steps = int(gradients["step"].nunique())
     shown = ", ".join(never[:NAMED]) + (", ..." if len(never) > NAMED else "")
-    ranks = tuple(sorted(int(r) for r in rows[rows["name"].isin(never).to_numpy(dtype=bool)]["rank"].unique()))
+    ranks = tuple(
+        sorted(int(r) for r in rows[rows["name"].isin(never).to_numpy(dtype=bool)]["rank"].unique())
+    )
     return [
         Finding(
             kind="unsynced-parameter",
@@ -203,8 +214,10 @@ def _unused(context: Context) -> list[Finding]:
                 Evidence("parameters that had a gradient", len(others)),
             ),
             remedy=Remedy(
-                "Nothing in the loss depends on them: a branch not taken, a detach(), a module built and not called. "
-                "Use them, or freeze them, which spares their optimizer states and their part of every reduction.",
+                "Nothing in the loss depends on them: a branch not taken, a detach(), a module built and "
+                "not called. "
+                "Use them, or freeze them, which spares their optimizer states and their part of every "
+                "reduction.",
                 f'model.get_parameter("{never[0]}").requires_grad_(False)',
             ),
         )
