@@ -52,7 +52,9 @@ def element_by_element(tensor: torch.Tensor, starts: Sequence[int]) -> torch.Ten
 def test_each_number_is_the_sum_that_defines_it(shape: tuple[int, ...], starts: tuple[int, ...]) -> None:
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     found = numbers(tensor, starts)
-    torch.testing.assert_close(torch.tensor(found[1:9], dtype=torch.float64), element_by_element(tensor, starts))
+    torch.testing.assert_close(
+        torch.tensor(found[1:9], dtype=torch.float64), element_by_element(tensor, starts)
+    )
     assert found[0] == pytest.approx(float(tensor.double().square().sum()), rel=1e-12)
     assert found[9] == 0
 
