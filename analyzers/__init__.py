@@ -9,11 +9,15 @@ import pyarrow as pa
 
 from shardtoll.analyzers import (
     below_roofline,
+    buffer_drift,
     clock_skew,
     cross_node_traffic,
     data_stall,
+    doubled_reductions,
     duplicated_compute,
+    duplicated_data,
     exposed_communication,
+    grad_norm,
     headline,
     host_sync,
     implicit_redistribute,
@@ -23,11 +27,14 @@ from shardtoll.analyzers import (
     pipeline_imbalance,
     recompute,
     redundant_collective,
+    replica_drift,
+    replica_gradients,
     serialized_collectives,
     straggler,
     transfer_stall,
     unattributed_time,
     unmatched_collectives,
+    unsynced_parameter,
     wide_dtype,
 )
 from shardtoll.analyzers.context import Context, make_context
@@ -39,6 +46,13 @@ from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 __all__ = ["ANALYSES", "Context", "run"]
 
 ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
+    replica_gradients.find,
+    doubled_reductions.find,
+    grad_norm.find,
+    replica_drift.find,
+    buffer_drift.find,
+    unsynced_parameter.find,
+    duplicated_data.find,
     implicit_redistribute.find,
     redundant_collective.find,
     latency_bound.find,
