@@ -252,6 +252,9 @@ class Results:
 
     def _overwritten(self, hits: list[_Hit], args: Sequence[Any]) -> None:
         for piece, tensor in hits:
+            if piece.result.pending.op == "reduce_scatter" and not piece.result.printed:
+                # Gloo reduces elsewhere and copies the result here when it is waited for.
+                continue
             if tensor is args[0] and tensor.numel() * tensor.element_size() >= piece.size:
                 piece.result.gone += 1
                 self._remove(piece)
