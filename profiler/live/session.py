@@ -51,6 +51,7 @@ from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names
+from shardtoll.profiler.live.optimizing import OptimizerSteps
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
@@ -259,6 +260,8 @@ class Session:
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
+        self._undo.callback(optimizers.install())
         watch = self._watch
         self._undo.callback(watch.training.unmark)
         watch.training.mark()
