@@ -13,6 +13,7 @@ from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
+from shardtoll.ledger.work import kind_of_work
 
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
@@ -40,7 +41,9 @@ def _stretches(context: Context, frame: pd.DataFrame) -> Codes:
     -1 where that cannot be told although the phase has matmuls: no operator was recorded, or the
     collective has no time.
     """
-    computes = context.computes_in_steps.sort_values("start_ns")
+    computes = context.computes_in_steps
+    matmuls = [op for op in computes["op"].unique() if kind_of_work(str(op)) == "matmul"]
+    computes = keep(computes, computes["op"].isin(matmuls)).sort_values("start_ns")
     starts = {
         key: computes["start_ns"].iloc[places].to_numpy(dtype=np.int64)
         for key, places in computes.groupby(["rank", "step"]).indices.items()
