@@ -193,7 +193,7 @@ def _words(worst: Difference) -> str:
 def _gaps(unusable: list[str], only: list[str]) -> str:
     words = ""
     if unusable:
-        words += f"; of {len(unusable):,} (as {unusable[0]}) not all shards are on record in both runs, alike in dimensions"
+        words += f"; of {len(unusable):,} (as {unusable[0]}) not all shards are on record in both runs"
     if only:
         words += f"; {len(only):,} (as {only[0]}) have a gradient in one run only"
     return words
