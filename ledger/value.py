@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 
 from shardtoll.ledger.record import HASH_RANGE
 
-ValueKind = Literal["input", "gradient", "parameter", "buffer", "norm"]
+ValueKind = Literal["input", "gradient", "parameter", "buffer", "norm", "normed"]
 VALUE_KINDS: Final[tuple[str, ...]] = get_args(ValueKind)
 
 SKETCH: Final = 8
@@ -25,7 +25,8 @@ class Value:
 
     `input`: an argument of the audited model's forward. `gradient`: of a parameter, as the optimizer was
     about to use it. `parameter`, `buffer`: after the step. `norm`: a total gradient norm as the program
-    took it to be; its square is in `square`.
+    took it to be; its square is in `square`. `normed`: a gradient as such a norm found it, before it was
+    clipped; it has the number of its norm.
 
     The sketch is linear and counts by *global* position: the sketches of a tensor's shards add up to
     that of the whole, the sketches of parts of a sum to that of the sum, and the difference of two
@@ -39,7 +40,8 @@ class Value:
     name: str
     """Parameter or buffer by FQN; an input as `args[0]` or `kwargs.mask`, with keys and numbers into it."""
     nth: int
-    """Which of its name in the step: the micro-batch of an input, the call of a norm; else 0."""
+    """Which of its name in the step: the micro-batch of an input, the call of a norm and of what it was
+    taken; else 0."""
     dtype: str
     shape: str
     """Of what this rank holds, as `[64, 32]`."""

@@ -38,6 +38,7 @@ from shardtoll.ledger.pack import pack, unpack
 from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
 from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.live import pausing
+from shardtoll.profiler.live.checking import Checking
 from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
@@ -156,6 +157,7 @@ class Session:
         self._trace_steps = trace_steps
         self._schedule = schedule
         self._checks = checks
+        self._checking: Checking | None = None
         self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False
@@ -165,6 +167,7 @@ class Session:
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
+        self._checks_stopped = False
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._state = "new"
@@ -274,6 +277,21 @@ class Session:
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.callback(self._leave_mode, for_good=True)
+        if self._checks is not None and self._model is not None:
+            self._install_checks(self._checks, self._model)
+
+    def _install_checks(self, checks: Checks, model: nn.Module) -> None:
+        self._checking = checking = Checking(
+            checks, model, self._recorder, self._records_training, self._checked, self._device
+        )
+        self._undo.callback(checking.remove)
+
+        def install() -> None:
+            trouble = checking.install()
+            if trouble is not None:
+                self._notices.append(Notice(self.rank, "inputs-unknown", trouble, None))
+
+        self._checked(install)
 
     def _time_device(self) -> None:
         """Have the device's own times taken, and what that needs made now rather than in the first step."""
@@ -302,12 +320,14 @@ class Session:
                 self._drop_step(self._steps_begun - 1)
             elif self._steps_begun == 0:
                 self._end_region()
+                self._end_checks()
                 self._steps_begun = 1
             else:
                 self._end_region()
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._guarded(lambda: self._append_finished(wait=True))
+            self._checked(lambda: self._append_values(wait=True))
             self._guarded(lambda: self._close(failed=kind is not None))
             self._let_go()
         except BaseException:
@@ -327,7 +347,7 @@ class Session:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self.rank == 0 and self._ledger is None:
             self._ledger = self._bare_ledger()
-        self._model = None
+        self._model = self._checking = None
         self._names.forget()
 
     def _uninstall(self) -> None:
@@ -410,6 +430,7 @@ class Session:
         self._in_step = False
         if finished:
             self._end_region()
+            self._end_checks()
         else:
             self._drop_step(self._steps_begun - 1)
         self._begin_region(None, survey=not self._schedule.watches)
@@ -431,6 +452,9 @@ class Session:
             if not survey and self._recorder.host_times and self._backend != "fake":
                 self._recorder.keep_spans()
 
+        if self._checking is not None:
+            checking = self._checking
+            self._checked(lambda: checking.begin(step))
         self._guarded(begin)
 
     def _leave_mode(self, *, for_good: bool = False) -> None:
@@ -547,9 +571,22 @@ class Session:
         self._told_times_unknown = True
         self._notices.append(Notice(self.rank, "times-unknown", text, watched[0].region.step))
 
+    def _end_checks(self) -> None:
+        """Take the values of the step that has just ended, in the time between steps."""
+        if self._checking is not None:
+            self._checked(self._checking.end)
+            self._checked(self._append_values)
+
+    def _append_values(self, *, wait: bool = False) -> None:
+        """Write the values that have come back; with `wait`, when no step runs any more, all and more."""
+        if self._checking is None:
+            return
+        values = tuple(self._checking.finished(wait=wait))
+        self._append(StepRows(None, values=values, parameters=self._checking.parameters() if wait else ()))
+
     def _append(self, rows: StepRows) -> bool:
         """Write the rows; returns whether there were any."""
-        any_rows = bool(rows.step or rows.collectives or rows.notices)
+        any_rows = bool(rows.step or rows.collectives or rows.notices or rows.values or rows.parameters)
         if any_rows:
             self._writer.append(rows)
         return any_rows
@@ -573,6 +610,23 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the seam between capture and training
             self._stop_capture(error)
 
+    def _checked(self, work: Callable[[], None]) -> None:
+        """Do what a check needs; a failure costs the checks, neither the capture nor the training."""
+        if self._stopped or self._checks_stopped:
+            return
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the seam between checks and training
+            self._stop_checks(error)
+
+    def _stop_checks(self, error: Exception) -> None:
+        self._checks_stopped = True
+        if self._checking is not None:
+            self._checking.stop()
+        text = f"checks stopped on rank {self.rank}, the rest goes on ({_reason(error)})"
+        log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
+        self._notices.append(Notice(self.rank, "checks-stopped", text, None))
+
     def _stop_capture(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report."""
         self._mode.muted = True
@@ -580,8 +634,7 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({reason})"
+        text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({_reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
         self._notices.append(Notice(self.rank, "capture-stopped", text, None))
 
@@ -663,6 +716,10 @@ class _OnThisThread:
     def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
         if self._ident() == self._thread and self._is_recording():
             self._note(waited_for, begun_ns, ended_ns)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _device_name(device: torch.device) -> str:

@@ -1,0 +1,77 @@
+"""The inputs of a model's forward, by name, from a hook on the model that is there while data is checked."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+Undo = Callable[[], None]
+
+_MOST: Final = 64
+"""Tensors of one forward at most."""
+_DEEP: Final = 6
+
+
+def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return the tensors in a value with their names: `args[0].mask`, `kwargs.batch.tokens[1]`."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth == _DEEP:
+        return
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors_in(item, f"{name}.{key}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield from tensors_in(item, f"{name}[{at}]", depth + 1)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for item in fields(value):
+            yield from tensors_in(getattr(value, item.name, None), f"{name}.{item.name}", depth + 1)
+
+
+def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors a forward was given, by name; no more than 64."""
+    found: list[tuple[str, torch.Tensor]] = []
+    for tensor in tensors_in(args, "args"):
+        found.append(tensor)
+        if len(found) == _MOST:
+            return found
+    for key, value in kwargs.items():
+        found += tensors_in(value, f"kwargs.{key}")
+    return found[:_MOST]
+
+
+def watch_inputs(model: nn.Module, note: Callable[[tuple[Any, ...], Mapping[str, Any]], None]) -> Undo | None:
+    """Have `note` called with what each forward is given; returns the undoing.
+
+    None where a hook would become part of a compiled program, which is left alone.
+    """
+    if _compiled(model):
+        return None
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.compiler.is_compiling():
+            note(args, kwargs)
+
+    # First of all: what other hooks make of the inputs is no longer the program's own.
+    return model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True).remove
+
+
+def _compiled(model: nn.Module) -> bool:
+    """Whether the model's call was or will be compiled with its hooks: from inside, or by what wraps it."""
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        return True
+    return any(
+        "_orig_mod" in getattr(holder, "_modules", ()) and holder._modules["_orig_mod"] is model
+        for holder in _modules_alive()
+    )
+
+
+def _modules_alive() -> Iterator[nn.Module]:
+    # By its type: torch.distributed holds an object that warns when it is asked for its class.
+    return (thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module))

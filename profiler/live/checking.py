@@ -1,0 +1,278 @@
+"""Takes the values that `audit(checks=...)` asks for, while a session is open.
+
+Gradients are taken as the first step of each optimizer begins, those that no optimizer takes at the step's
+end; and before a total norm is taken of them, as clipping then scales them. Parameters and buffers are taken
+after the step, inputs as the model's forward begins. What has to be done in the midst of a step is capture's
+own time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer, optimizer
+
+from shardtoll.ledger.value import Parameter, Value
+from shardtoll.profiler.live.check_inputs import inputs_of, watch_inputs
+from shardtoll.profiler.live.check_norms import watch_norms
+from shardtoll.profiler.live.checks import Checks
+from shardtoll.profiler.live.names import clean_name
+from shardtoll.profiler.live.positions import layout_of
+from shardtoll.profiler.live.recorder import Recorder
+from shardtoll.profiler.live.spans import in_backward
+from shardtoll.profiler.live.values import TakenValues, Values, settled, unseen
+from shardtoll.profiler.live.wrapping import flat_starts, wrappers_of
+
+Seam = Callable[[Callable[[], None]], None]
+"""Runs work of ours whose failure must cost the checks, not the training."""
+
+_MOST_FORWARDS: Final = 4096
+"""Forwards of one step whose inputs are taken: before the first step a whole validation may run."""
+
+
+class Checking:
+    """The checks of one session."""
+
+    def __init__(
+        self,
+        checks: Checks,
+        model: nn.Module,
+        recorder: Recorder,
+        is_training: Callable[[], bool],
+        seam: Seam,
+        device: torch.device,
+    ) -> None:
+        """`is_training`: whether the session records and the training's own thread asks."""
+        self._checks = checks
+        self._model = model
+        self._recorder = recorder
+        self._is_training = is_training
+        self._seam = seam
+        self._values = Values(recorder.rank)
+        self._values.prepare(device)
+        self._undo = ExitStack()
+        self._step: int | None = None
+        """The step that is looked at."""
+        self._names: dict[int, str] = {}
+        """Id of a parameter -> its first name."""
+        self._parameters: list[tuple[str, nn.Parameter]] = []
+        self._starts: dict[int, int] = {}
+        """Id of a parameter that FSDP1 has cut -> where this rank's part begins in it, flattened."""
+        self._owned: set[int] = set()
+        """Ids of the parameters of all optimizers that have stepped."""
+        self._stepped: set[int] = set()
+        """Ids of the optimizers that have stepped in this step."""
+        self._taken: set[int] = set()
+        """Ids of the parameters whose gradients were taken in this step."""
+        self._has_grad: dict[str, bool] = {}
+        self._forwards = 0
+        self._norms = 0
+        self._held: deque[TakenValues] = deque()
+
+    def install(self) -> str | None:
+        """Install what the checks need; returns what cannot be looked at, and why."""
+        trouble = None
+        if "gradients" in self._checks.names:
+            hook = optimizer.register_optimizer_step_pre_hook(self._optimizer_steps)
+            self._undo.callback(hook.remove)
+            self._undo.callback(watch_norms(self._model, self._norm_begins, self._norm_taken))
+        if "data" in self._checks.names:
+            undo = watch_inputs(self._model, self._forward_begins)
+            if undo is None:
+                trouble = (
+                    "the inputs of the model are unknown: it is compiled, and a hook would be compiled with it; "
+                    "give audit() what torch.compile(model) returns"
+                )
+            else:
+                self._undo.callback(undo)
+        return trouble
+
+    def stop(self) -> None:
+        """Look at nothing any more. What is installed stays: torch may be going through its hooks now."""
+        self._step = None
+        self._values.drop()
+        self._held.clear()
+
+    def remove(self) -> None:
+        """Take out of the process whatever was installed; once more does no harm."""
+        self._step = None
+        self._undo.close()
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def begin(self, step: int | None) -> None:
+        """Begin a step, or the time between steps; what the last one left is forgotten."""
+        self._step = None
+        self._values.drop()
+        if step is None or not self._checks.due(step):
+            return
+        self._learn_names()
+        self._stepped.clear()
+        self._taken.clear()
+        self._forwards = self._norms = 0
+        self._step = step
+
+    def end(self) -> None:
+        """End the step that has finished: outside of its time."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        if "gradients" in self._checks.names:
+            self._take_gradients(step, [item for item in self._parameters if id(item[1]) not in self._taken])
+        if "replicas" in self._checks.names:
+            self._learn_names()
+            self._take_replicas(step)
+        self._held.append(self._values.collect())
+
+    def finished(self, *, wait: bool = False) -> list[Value]:
+        """Return the rows whose numbers have come back from the device; with `wait` (after all steps) all."""
+        found: list[Value] = []
+        while self._held and (wait or self._held[0].ready()):
+            found.extend(self._held.popleft().rows())
+        return found
+
+    def _learn_names(self) -> None:
+        model = self._model
+        self._parameters = [(clean_name(model, name), one) for name, one in model.named_parameters()]
+        self._names = {id(parameter): name for name, parameter in self._parameters}
+        self._starts = flat_starts(model)
+
+    # -- what happens in a step --------------------------------------------------------------------
+
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        """Have what runs inside be capture's work."""
+        recorder = self._recorder
+        region, begun_ns = recorder.region, recorder.now_ns()
+        try:
+            with unseen():
+                yield
+        finally:
+            if region is not None:
+                region.capture.append((begun_ns, recorder.now_ns()))
+
+    def _due(self) -> int | None:
+        """Return the step to be looked at now."""
+        return self._step if self._step is not None and self._is_training() else None
+
+    def _optimizer_steps(self, stepping: Optimizer, _args: Any, _kwargs: Any) -> None:
+        step = self._due()
+        if step is not None:
+            self._seam(lambda: self._before_optimizer(step, stepping))
+
+    def _before_optimizer(self, step: int, stepping: Optimizer) -> None:
+        own = {id(parameter) for group in stepping.param_groups for parameter in group["params"]}
+        self._owned |= own
+        if id(stepping) in self._stepped:
+            return
+        self._stepped.add(id(stepping))
+        # One that no optimizer is known to have may belong to one that is still to step: it is taken again.
+        mine = [
+            (name, parameter)
+            for name, parameter in self._parameters
+            if id(parameter) in own or (id(parameter) not in self._owned and id(parameter) not in self._taken)
+        ]
+        self._has_grad |= {name: parameter.grad is not None for name, parameter in mine}
+        self._take_gradients(step, mine)
+        self._taken |= {id(parameter) for _, parameter in mine if parameter.grad is not None}
+
+    def _take_gradients(self, step: int, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+        found = [(name, p, p.grad, settled(p.grad)) for name, p in parameters if p.grad is not None]
+        with self._own():
+            for name, parameter, gradient, local in found:
+                starts = self._flat_start(parameter)
+                self._values.take(step, "gradient", name, 0, gradient, local, starts)
+
+    def _flat_start(self, parameter: torch.Tensor) -> tuple[int] | None:
+        start = self._starts.get(id(parameter))
+        return None if start is None else (start,)
+
+    def _norm_begins(self, gradients: Sequence[torch.Tensor]) -> int | None:
+        step = self._due()
+        if step is None:
+            return None
+        nth, self._norms = self._norms, self._norms + 1
+        self._seam(lambda: self._before_norm(step, nth, gradients))
+        return nth
+
+    def _before_norm(self, step: int, nth: int, gradients: Sequence[torch.Tensor]) -> None:
+        owners = {id(p.grad): (name, p) for name, p in self._parameters if p.grad is not None}
+        found = [(owners.get(id(gradient)), gradient, settled(gradient)) for gradient in gradients]
+        with self._own():
+            for at, (owner, gradient, local) in enumerate(found):
+                name = f"tensors[{at}]" if owner is None else owner[0]
+                starts = None if owner is None else self._flat_start(owner[1])
+                self._values.take(step, "normed", name, nth, gradient, local, starts)
+
+    def _norm_taken(self, call: str, nth: int, norm: torch.Tensor) -> None:
+        step = self._due()
+        if step is not None:
+            self._seam(lambda: self._after_norm(step, call, nth, norm))
+
+    def _after_norm(self, step: int, call: str, nth: int, norm: torch.Tensor) -> None:
+        local = settled(norm)
+        with self._own():
+            self._values.take(step, "norm", call, nth, norm, local)
+
+    def _forward_begins(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        step = self._due()
+        # In backward it is a forward that runs again, for its activations.
+        if step is None or in_backward() or self._forwards == _MOST_FORWARDS:
+            return
+        nth, self._forwards = self._forwards, self._forwards + 1
+        self._seam(lambda: self._take_inputs(step, nth, args, kwargs))
+
+    def _take_inputs(self, step: int, nth: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        found = [(name, tensor, settled(tensor)) for name, tensor in inputs_of(args, kwargs)]
+        with self._own():
+            for name, tensor, local in found:
+                self._values.take(step, "input", name, nth, tensor, local)
+
+    def _take_replicas(self, step: int) -> None:
+        buffers = [(clean_name(self._model, name), one) for name, one in self._model.named_buffers()]
+        with unseen():
+            for name, parameter in self._parameters:
+                starts = self._flat_start(parameter)
+                self._values.take(step, "parameter", name, 0, parameter, settled(parameter), starts)
+            for name, buffer in buffers:
+                self._values.take(step, "buffer", name, 0, buffer, settled(buffer))
+
+    # -- after the steps ---------------------------------------------------------------------------
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the table of parameters as they are now."""
+        model, wrappers = self._model, wrappers_of(self._model)
+        self._learn_names()
+        found = []
+        for long, parameter in model.named_parameters(remove_duplicate=False):
+            name = clean_name(model, long)
+            first = self._names.get(id(parameter))
+            wrapped = wrappers.get(id(parameter))
+            placements, dims = layout_of(parameter)
+            local = getattr(parameter, "_local_tensor", parameter)
+            whole = parameter.shape if wrapped is None or wrapped.shape is None else wrapped.shape
+            group = None if wrapped is None or wrapped.group is None else str(wrapped.group.group_name)
+            found.append(
+                Parameter(
+                    rank=self._recorder.rank,
+                    name=name,
+                    shape=str(list(whole)),
+                    local_shape=str(list(local.shape)),
+                    dtype=str(parameter.dtype).removeprefix("torch."),
+                    numel=local.numel(),
+                    requires_grad=parameter.requires_grad,
+                    has_grad=self._has_grad.get(first or name),
+                    placements=placements,
+                    mesh_dims=dims,
+                    wrapper=None if wrapped is None else wrapped.wrapper,
+                    group=group,
+                    reduced_by_wrapper=None if wrapped is None else wrapped.known,
+                    tied_to=None if first == name else first,
+                )
+            )
+        return tuple(found)
