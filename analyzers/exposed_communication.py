@@ -9,11 +9,15 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers import (
+    equal_inputs,
     exposed_remedies,
+    inverse_pairs,
     latency_bound,
+    partly_used,
     pipeline_bubble,
     redundant_collective,
     straggler,
+    sync_every_microbatch,
 )
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
@@ -48,7 +52,15 @@ def left_over(context: Context) -> pd.DataFrame:
     """
     frame = context.in_alike[list(COLUMNS)]
     billed = frame["implicit"].fillna(False).astype(bool)
-    for rows in (redundant_collective.repeats(context), latency_bound.claimed(context)[0]):
+    for rows in (
+        redundant_collective.repeats(context),
+        partly_used.partly_used(context),
+        inverse_pairs.gathered_again(context),
+        inverse_pairs.there_and_back(context),
+        equal_inputs.needless(context),
+        sync_every_microbatch.needless(context),
+        latency_bound.claimed(context)[0],
+    ):
         billed |= frame.index.isin(rows.index) | frame.index.isin(in_watched(context, rows))
     return keep(frame, ~billed)
 
