@@ -14,9 +14,15 @@ from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.stalled import costs, finding, lost
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import percent, ranks
-from shardtoll.ledger import Evidence, Finding, Remedy
+from shardtoll.ledger import Evidence, Finding, Remedy, Where
 
 PIPELINE_DIMS: Final = ("pp", "pipe", "pipeline", "stage")
+
+LEAST_EXCESS: Final = 0.1
+"""Share of the step by which the bubble must exceed its ideal: messages and their launches take some."""
+
+MOST_IDEAL: Final = 0.5
+"""Share of the step from which the ideal bubble itself is worth a finding: more micro-batches would do."""
 
 
 @once
@@ -69,24 +75,46 @@ def _one_way(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return one_way
 
 
+def lines(context: Context) -> list[tuple[int, ...]]:
+    """Return the ranks of each pipeline in order of stages: by the mesh, else by where messages flow."""
+    groups = context.ledger.groups
+    found = [group.ranks for group in groups if group.mesh_dim in PIPELINE_DIMS and group.size > 1]
+    if not found:
+        waits = message_waits(context)
+        numbers = context.collectives.loc[waits.index, "group_id"].dropna().unique()
+        found = [context.matches.members[int(number)] for number in numbers]
+    return sorted(set(found))
+
+
 def shape(context: Context) -> tuple[int, int] | None:
-    """Return stages and micro-batches, as far as mesh and sends tell; None where they do not.
+    """Return stages and micro-batches, as far as groups and sends tell; None where they do not.
 
     The first stage sends each micro-batch forward once, the last one's gradients once; stages between
     send both. So the fewest sends of a rank per step are the micro-batches, once an end is seen.
     """
-    dims = [dim for dim in PIPELINE_DIMS if context.ledger.run.mesh.get(dim, 1) > 1]
-    if not dims:
+    pipes = lines(context)
+    if not pipes or len({len(line) for line in pipes}) > 1:
         return None
     frame = context.in_steps
-    sends = keep(frame, (frame["op"] == "send") & (frame["mesh_dim"] == dims[0]))
-    pipes = [group.ranks for group in context.ledger.groups if group.mesh_dim == dims[0]]
-    ends = {rank for pipe in pipes for rank in (pipe[0], pipe[-1])}
-    per_rank = keep(sends, sends["rank"].isin(sorted(ends))).groupby("rank").size()
+    within = frame["mesh_dim"].isin(PIPELINE_DIMS) | frame["mesh_dim"].isna()
+    ends = {rank for line in pipes for rank in (line[0], line[-1])}
+    sends = keep(frame, (frame["op"] == "send") & within & frame["rank"].isin(sorted(ends)))
+    per_rank = sends.groupby("rank").size()
     if per_rank.empty:
         return None
     batches = round(float(np.median(per_rank.to_numpy())) / len(context.steps))
-    return (context.ledger.run.mesh[dims[0]], batches) if batches else None
+    return (len(pipes[0]), batches) if batches else None
+
+
+def place(context: Context, rank: int) -> Where:
+    """Return where a rank runs its schedule: the line at which most of its messages are sent."""
+    frame = context.in_alike
+    sent = keep(frame, (frame["rank"] == rank) & frame["op"].isin(PEER_OPS))
+    within = keep(sent, sent["mesh_dim"].isin(PIPELINE_DIMS) | sent["mesh_dim"].isna())
+    if within.empty:
+        return Where()
+    line, dim, group = (within[name].mode(dropna=True) for name in ("source", "mesh_dim", "group"))
+    return Where(*(None,) * 4, *(None if one.empty else str(one.iloc[0]) for one in (line, group, dim)))
 
 
 def find(context: Context) -> list[Finding]:
@@ -95,7 +123,8 @@ def find(context: Context) -> list[Finding]:
     Toll: time inside the schedule in which a stage was idle, or waited in a send or receive for the other
     end, per step on the worst rank; `exposed-communication` leaves that waiting out. Where stages p and
     micro-batches m are known, the saving is what exceeds the ideal bubble, a share of (p - 1) / (m + p - 1)
-    of the step.
+    of the step. In an audit a bubble that is hardly more than its ideal is the schedule's own, and no finding
+    unless it is most of the step; a trace's is billed as the idle time that it is.
     """
     findings = []
     for one in lost(context, "bubble", besides=message_waits(context)):
@@ -105,10 +134,14 @@ def find(context: Context) -> list[Finding]:
             stages, batches = known
             ideal = (stages - 1) / (batches + stages - 1)
             saving = max(0, round(one.lost_ns - ideal * context.step_ns))
+            live = context.ledger.run.source == "live"
+            if live and saving < LEAST_EXCESS * context.step_ns and ideal < MOST_IDEAL:
+                continue
             against = f"; {stages} stages and {batches} micro-batches need {percent(ideal)}"
             evidence = (
                 Evidence("stages", stages),
                 Evidence("micro-batches", batches),
+                Evidence("bubble, share of the step", round(one.share, 4)),
                 Evidence("ideal bubble, share of the step", round(ideal, 4)),
             )
         findings.append(
@@ -123,6 +156,7 @@ def find(context: Context) -> list[Finding]:
                     "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stages))",
                     None if saving is None else "the same schedule with no more than its ideal bubble",
                 ),
+                where=place(context, one.worst),
                 saving_ns=saving,
                 evidence=evidence,
             )

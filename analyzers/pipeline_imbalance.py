@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.pipeline_bubble import PIPELINE_DIMS, message_waits
+from shardtoll.analyzers.pipeline_bubble import lines, place
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import duration, percent, ranks
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
@@ -20,7 +20,13 @@ LEAST_SHARE: Final = 0.02
 LEAST_EXCESS: Final = 0.05
 """And the part of the mean."""
 
+LEAST_BUSY_SHARE: Final = 0.05
+LEAST_BUSY_EXCESS: Final = 0.2
+"""The same where time outside operators counts too, in which a busy machine shows."""
+
 WARNING_SHARE: Final = 0.05
+
+_ING: Final = {"compute": "computing", "work": "working"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Imbalance:
     stages: int
     slowest_ns: float
     mean_ns: float
+    verb: str = "compute"
+    """What it does longer: `compute`, or `work` where time outside operators counts too."""
 
     @property
     def excess_ns(self) -> float:
@@ -47,14 +55,9 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
     By the mesh, else by groups whose messages flow as a pipeline's; else the ranks that were idle in a
     pipeline's schedule are taken as one.
     """
-    groups = context.ledger.groups
-    found = [group.ranks for group in groups if group.mesh_dim in PIPELINE_DIMS and group.size > 1]
+    found = lines(context)
     if found:
-        return sorted(set(found)), True
-    waits = message_waits(context)
-    if not waits.empty:
-        numbers = context.collectives.loc[waits.index, "group_id"].dropna().unique()
-        return sorted({context.matches.members[int(number)] for number in numbers}), True
+        return found, True
     stalls = context.stalls_in_steps
     idle = keep(stalls, stalls["kind"] == "bubble")
     one = tuple(sorted({int(rank) for rank in idle["rank"]}))
@@ -62,21 +65,37 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
 
 
 def worst(context: Context) -> Imbalance | None:
-    """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small."""
+    """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
+
+    By compute; on CPUs, where a stage that waits does so in a receive, also by all that it does between its
+    messages, in its quickest step: Python, sleeping and files make a stage slow as well as operators.
+    """
     rows = context.surveyed_rows
     if rows.empty or not context.step_ns:
         return None
-    computed: pd.Series[float] = rows.groupby("rank")["compute_ns"].mean().astype("float64")
+    by_compute = rows.groupby("rank")["compute_ns"].mean().astype("float64")
+    found = _worst(context, by_compute, LEAST_SHARE, LEAST_EXCESS, "compute")
+    if context.ledger.run.source != "live" or not context.on_cpu:
+        return found
+    work = (rows["compute_ns"] + rows["idle_ns"]).groupby(rows["rank"]).min().astype("float64")
+    slow = _worst(context, work, LEAST_BUSY_SHARE, LEAST_BUSY_EXCESS, "work")
+    both = [one for one in (found, slow) if one is not None]
+    return max(both, key=lambda one: one.excess_ns, default=None)
+
+
+def _worst(
+    context: Context, spent: pd.Series[float], least_share: float, least_excess: float, verb: str
+) -> Imbalance | None:
     found: list[tuple[float, tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
-    lines, ordered = pipes(context)
-    for line in lines:
-        if set(line) <= set(computed.index):
-            times = computed.loc[list(line)].to_numpy(dtype=np.float64)
+    stages, ordered = pipes(context)
+    for line in stages:
+        if set(line) <= set(spent.index):
+            times = spent.loc[list(line)].to_numpy(dtype=np.float64)
             found.append((float(times.max() - times.mean()), line, times))
-    if not found:
+    if not found or context.step_ns is None:
         return None
     excess, line, times = max(found, key=lambda one: one[0])
-    if excess < LEAST_SHARE * context.step_ns or excess < LEAST_EXCESS * times.mean():
+    if excess < least_share * context.step_ns or excess < least_excess * times.mean():
         return None
     stage = int(np.argmax(times))
     slow = {other[int(np.argmax(each))] for more, other, each in found if more >= excess / 2}
@@ -86,13 +105,14 @@ def worst(context: Context) -> Imbalance | None:
         stages=len(line),
         slowest_ns=float(times[stage]),
         mean_ns=float(times.mean()),
+        verb=verb,
     )
 
 
 def clause(found: Imbalance) -> str:
     """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms a step, 10.5 ms beyond the mean stage`."""
     stage = "" if found.stage is None else f" (stage {found.stage} of 0-{found.stages - 1})"
-    verb = "computes" if len(found.slowest) == 1 else "compute"
+    verb = f"{found.verb}s" if len(found.slowest) == 1 else found.verb
     return (
         f"{ranks(found.slowest)}{stage} {verb} {duration(found.slowest_ns)} a step, "
         f"{duration(found.excess_ns)} beyond the mean stage"
@@ -121,9 +141,9 @@ def find(context: Context) -> list[Finding]:
             bytes=None,
             count=1,
             ranks=found.slowest,
-            where=Where(),
+            where=place(context, found.slowest[0]) if found.stage is not None else Where(),
             evidence=(
-                Evidence("the slowest stage computes, a step", round(found.slowest_ns), "ns"),
+                Evidence(f"the slowest stage {found.verb}s, a step", round(found.slowest_ns), "ns"),
                 Evidence("mean of the stages", round(found.mean_ns), "ns"),
                 Evidence("stages", found.stages),
                 Evidence("the others' waiting", "billed as pipeline-bubble"),
@@ -132,7 +152,8 @@ def find(context: Context) -> list[Finding]:
                 "Move layers from the slowest stage to the others, counting embedding and head as layers. If "
                 "its share of the model is no larger, its device is slower: compare clocks, temperature and "
                 "power limits with another rank's.",
-                counterfactual="the same step with every stage computing as long as the mean",
+                code='pipeline(model, (micro_batch,), split_spec={"layers.3": SplitPoint.BEGINNING, ...})',
+                counterfactual=f"the same step with every stage {_ING[found.verb]} as long as the mean",
             ),
             confidence="certain" if found.stage is not None else "likely",
         )

@@ -42,6 +42,12 @@ class Lost:
         assert value is not None, "lost_ns is always known"
         return value
 
+    @property
+    def worst(self) -> int:
+        """The rank that loses most."""
+        each = self.rows.groupby("rank")["lost_ns"].sum()
+        return int(each.index[int(np.argmax(each.to_numpy(dtype=np.int64)))])
+
 
 def lost(
     context: Context, kind: str, columns: Sequence[str] = (), besides: pd.DataFrame | None = None
@@ -100,7 +106,6 @@ def finding(
     """Return the finding of one place; its toll is the time lost per step on the worst rank."""
     names = one.rows.groupby("name")["lost_ns"].sum().sort_values(ascending=False, kind="stable")
     severity: Severity = "warning" if one.share >= WARNING_SHARE else "info"
-    worst = one.rows.groupby("rank")["lost_ns"].sum()
     return Finding(
         kind=kind,
         severity=severity,
@@ -114,7 +119,7 @@ def finding(
         where=where or Where(),
         evidence=(
             Evidence("lost on the worst rank, a step", one.lost_ns, "ns"),
-            Evidence("worst rank", int(worst.index[int(np.argmax(worst.to_numpy(dtype=np.int64)))])),
+            Evidence("worst rank", one.worst),
             Evidence("lasted in all there, a step", one.line.figures["total_ns"], "ns"),
             Evidence("share of the step", round(one.share, 4)),
             *(

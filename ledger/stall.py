@@ -19,8 +19,9 @@ class Stall:
     """One reason for which a rank lost time in a step, all its occurrences added up.
 
     `data`: the device was idle while the host fetched a batch. `host-sync`: idle after or while the
-    host waited for the device. `bubble`: idle inside a pipeline schedule. `host`: idle for no reason
-    on record. `copy`: memory copies no compute hid. `recompute`: compute done again for activation
+    host waited for the device; of a CPU, the reads of values themselves, which are compute and lose no idle
+    time. `bubble`: idle inside a pipeline schedule. `host`: idle for no reason on record; between steps too,
+    where no step contains it (`before_ns`). `copy`: memory copies no compute hid. `recompute`: compute done again for activation
     checkpointing. `unclassified`: device work that looks like communication and is none we know.
     """
 
@@ -43,13 +44,16 @@ class Stall:
     """`file.py:line (function)` of the user's own code."""
     bytes: int | None = None
     """Bytes copied; None where that does not apply or is not known."""
+    before_ns: int | None = None
+    """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is in
+    no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""
 
     def __post_init__(self) -> None:
         if self.kind not in STALL_KINDS:
             raise ValueError(f"unknown stall kind {self.kind!r}")
         if self.phase not in PHASES:
             raise ValueError(f"unknown phase {self.phase!r}")
-        for name in ("count", "total_ns", "lost_ns", "bytes"):
+        for name in ("count", "total_ns", "lost_ns", "bytes", "before_ns"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{self.kind}: {name} {value} < 0")

@@ -353,6 +353,15 @@ class Stack:
             self._lines[key] = found
         return found
 
+    def user_line(self, frame: FrameType | None) -> str | None:
+        """Return the nearest line of the user's own code; None where there is none."""
+        while frame is not None:
+            known = self.known.get(id(frame.f_code)) or self.classify(frame.f_code)
+            if known.is_user and known.place is not None:
+                return self._line(known, frame)
+            frame = frame.f_back
+        return None
+
     def cause(self, frame: FrameType | None, *, to_engine: bool = False, to_module: bool = False) -> Cause:
         """Return what the stack from `frame` outward says; all of it, unless told where to stop.
 

@@ -105,6 +105,41 @@ class Wait:
 
 
 @dataclass(slots=True)
+class Fetch:
+    """The training thread fetched from a DataLoader; times are monotonic ns."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    source: str | None
+    batch: bool
+    """A batch came of it: neither the loader's start nor its end."""
+
+
+@dataclass(slots=True)
+class Before:
+    """What happened between the step before and this one."""
+
+    fetches: list[Fetch] = field(default_factory=list)
+    other_ns: int = 0
+    """The rest of the time: neither fetching nor blocked on collectives. 0 before the first step."""
+
+
+@dataclass(slots=True)
+class Reads:
+    """What the host read of tensors at one place, as `.item()` does."""
+
+    name: str
+    phase: str
+    module: str | None
+    source: str | None
+    count: int = 0
+    read_ns: int = 0
+    blocked_ns: int = 0
+    """Blocked on collectives whose results were read; not in `read_ns`."""
+
+
+@dataclass(slots=True)
 class Region:
     """Everything seen between two moments: a step, or the time outside steps."""
 
@@ -141,5 +176,9 @@ class Region:
     """Times in which C++ may wait for collectives unseen by Python: DDP's reducer at the end of backward
     and around its broadcasts; and times spent waiting for a future, whatever it is a future of. Blocked
     only while a collective is in flight."""
+    fetches: list[Fetch] = field(default_factory=list)
+    before: Before = field(default_factory=Before)
+    reads: dict[tuple[int, int], Reads] = field(default_factory=dict)
+    """By code and instruction of the caller."""
     uncounted: dict[str, int] = field(default_factory=dict)
     """Growth of sequence numbers that was our own or the gradient check's."""
