@@ -10,6 +10,7 @@ import pyarrow as pa
 from shardtoll.analyzers import (
     below_roofline,
     clock_skew,
+    cross_node_traffic,
     data_stall,
     duplicated_compute,
     equal_inputs,
@@ -31,6 +32,7 @@ from shardtoll.analyzers import (
     transfer_stall,
     unattributed_time,
     unmatched_collectives,
+    wide_dtype,
 )
 from shardtoll.analyzers.context import Context, make_context
 from shardtoll.analyzers.ranking import ranked
@@ -48,6 +50,8 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
     equal_inputs.find,
     sync_every_microbatch.find,
     latency_bound.find,
+    cross_node_traffic.find,
+    wide_dtype.find,
     exposed_communication.find,
     below_roofline.find,
     straggler.find,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from shardtoll.analyzers import run as analyze
 from shardtoll.analyzers.roofline import Fabric, to_toml
 from shardtoll.cli.calibration import measure_fabric
 from shardtoll.cli.ranks import run_job
+from shardtoll.cli.stages import Stages
 from shardtoll.dashboards import page, side_by_side_page, side_by_side_terminal
 from shardtoll.dashboards.side_by_side import Attempt
 from shardtoll.ledger import UsageError, read_run
@@ -71,7 +68,7 @@ def run(out: Path, width: int | None = None) -> None:
         raise UsageError(
             f"{out} cannot be made ({error.strerror or error})", "name another folder with --out"
         ) from error
-    with _Progress(1 + len(LESSONS)) as progress:
+    with Stages(1 + len(LESSONS)) as progress:
         fabric = _measured(out, progress)
         attempts = [_attempt(lesson, out, fabric, progress) for lesson in LESSONS]
     lead = (
@@ -88,7 +85,7 @@ def run(out: Path, width: int | None = None) -> None:
     typer.echo(f"one bill in full: shardtoll report {one} --fabric {out / 'fabric.toml'}")
 
 
-def _measured(out: Path, progress: _Progress) -> Fabric:
+def _measured(out: Path, progress: Stages) -> Fabric:
     """Return the fabric of this machine, measured now; it is also written to fabric.toml."""
     progress.begin(f"measuring gloo between {RANKS} ranks, so that floors are real")
     fabric = measure_fabric(RANKS, seconds=CALIBRATION_S, folder=out, limit_s=_JOB_LIMIT_S)
@@ -96,7 +93,7 @@ def _measured(out: Path, progress: _Progress) -> Fabric:
     return fabric
 
 
-def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: _Progress) -> Attempt:
+def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: Stages) -> Attempt:
     """Train one attempt under an audit, write its report, and return it."""
     progress.begin(f"training {lesson.name} on {RANKS} ranks")
     folder = out / lesson.name
@@ -111,41 +108,3 @@ def _attempt(lesson: Lesson, out: Path, fabric: Fabric, progress: _Progress) -> 
     (folder / "report.html").write_text(page.render(report), encoding="utf-8")
     (folder / "report.json").write_text(report.to_json(), encoding="utf-8")
     return Attempt(lesson.name, lesson.text, report, f"{lesson.name}/report.html")
-
-
-class _Progress:
-    """A bar on a terminal's stderr, plain lines elsewhere."""
-
-    def __init__(self, stages: int) -> None:
-        console = Console(stderr=True, highlight=False)
-        self._plain = not console.is_terminal
-        self._begun_s = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=self._plain,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=stages)
-        self._open = False
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def begin(self, what: str) -> None:
-        """Say what is done now; what was done before is finished."""
-        if self._open:
-            self._bar.advance(self._task)
-        self._open = True
-        self._bar.update(self._task, description=what)
-        if self._plain:
-            typer.echo(f"[{time.monotonic() - self._begun_s:5.1f} s] {what}", err=True)

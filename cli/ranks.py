@@ -23,7 +23,8 @@ class JobError(ShardtollError):
     """A job started on this machine failed."""
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -37,7 +38,7 @@ def run_job(module: str, arguments: Sequence[str], *, ranks: int, limit_s: float
     environment = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         # One compute thread a rank: the ranks share this machine's cores as GPUs would not.

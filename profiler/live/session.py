@@ -53,6 +53,7 @@ from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names
+from shardtoll.profiler.live.nodes import ranks_per_node
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
@@ -704,6 +705,7 @@ class Session:
             source="live",
             ranks_seen=(self.rank,),
             epoch_ns=self._recorder.epoch_ns,
+            ranks_per_host=ranks_per_node(self.rank, self.world_size),
         )
 
     def _describe(self) -> None:

@@ -14,6 +14,9 @@ from torch import nn
 from shardtoll.ledger import Report
 from shardtoll.profiler import Session, audit
 from shardtoll.profiler.live.schedule import Level
+from shardtoll.samples.incidents.expected import Expected as Expected
+from shardtoll.samples.incidents.expected import Proven as Proven
+from shardtoll.samples.incidents.expected import Wanted
 from shardtoll.samples.ranks import leave, process_group
 
 
@@ -23,34 +26,6 @@ class Program(NamedTuple):
     model: nn.Module | None
     train: Callable[[Session], None]
     """Runs all steps, each inside `session.step()`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """One finding that has to be on the bill of the bad program and on none of the mended one."""
-
-    kind: str
-    place: str
-    """Part of the finding's parameter, module, source line, operator or mesh dimension."""
-    bytes: int | None = None
-    """Message bytes a step and rank, within 1 %."""
-    flops: int | None = None
-    """FLOPs too many, of all ranks in a step: what the evidence `FLOPs too many a step` says, within 1 %."""
-    toll_ns: tuple[int, int] | None = None
-    """Least and most toll."""
-    says: tuple[str, ...] = ()
-    """Words that have to stand in its title, evidence or remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proven:
-    """A further finding that is there, and why it is true."""
-
-    kind: str
-    place: str
-    why: str
-    twin: bool = False
-    """The mended program has it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +50,24 @@ class Incident:
     environment: Callable[[int], Mapping[str, str]] = field(default=lambda _: {})
     """Given a rank, variables that it starts with, as a launcher on several hosts would set them."""
 
+    def wanted(self) -> Wanted:
+        """Return what can be told of it where its program cannot be imported."""
+        return Wanted(self.name, self.ranks, self.expected, self.proven, self.source, self.fabric)
 
-def audited(incident: Incident, fixed: bool, out: Path | None) -> Report | None:
-    """Run one of the two programs in the process group that is there; the report on rank 0."""
+
+def run(incident: Incident, fixed: bool, out: Path | None) -> Session:
+    """Run one of the two programs in the process group that is there; the session, closed."""
     program = incident.build(fixed)
     with audit(
         program.model, out, level=incident.level, checks=incident.checks, trace=incident.trace
     ) as session:
         program.train(session)
-    return session.report()
+    return session
+
+
+def audited(incident: Incident, fixed: bool, out: Path | None) -> Report | None:
+    """Run one of the two programs in the process group that is there; the report on rank 0."""
+    return run(incident, fixed, out).report()
 
 
 def main(incident: Incident, story: str | None, given: Sequence[str] | None = None) -> None:

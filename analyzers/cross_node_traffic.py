@@ -1,0 +1,250 @@
+"""A mesh dimension that spans nodes although another order of the mesh would keep it inside one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.mesh_layouts import (
+    Dim,
+    Ops,
+    crossing_bytes,
+    dim_of,
+    groups_of,
+    mesh_of,
+    spans,
+    time_ns,
+)
+from shardtoll.analyzers.nodes import Nodes, nodes_of
+from shardtoll.analyzers.tally import keep, tally
+from shardtoll.analyzers.words import duration, size
+from shardtoll.ledger import Evidence, Finding, Remedy, Where
+
+HIDEABLE: Final = ("FSDP", "DistributedDataParallel", "DeepSpeed")
+"""Causes whose collectives run beside the computation: what waits for every one of its collectives goes
+inside a node before them, however many bytes they move."""
+
+WORTH: Final = 0.9
+"""Another order has to bring the bytes that cross nodes, or the projected time, below this part; neither may
+grow where both are known and it is the bytes that shrink."""
+
+MOST_DIMS: Final = 6
+"""Orders of more dimensions are not tried: 720 is enough, and no mesh has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """What moves along one dimension, on the rank where that is most."""
+
+    name: str | None
+    ops: Ops
+    bytes: int
+    hideable: bool
+    """Most of its bytes are asked for by a wrapper that overlaps them."""
+    rows: pd.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One order of the mesh's dimensions, and what it costs a step."""
+
+    order: tuple[int, ...]
+    inside: frozenset[int]
+    """Places in the mesh of the dimensions whose groups each lie inside a node."""
+    crossing: float
+    """Bytes from node to node, of all ranks."""
+    time_ns: float | None
+    """Floors of all collectives; None where the fabric has no rates between nodes."""
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a dimension that should change places with one that lies inside nodes.
+
+    Times and bytes are per step. The counterfactual is the same collectives with the mesh in the best other
+    order, on the fabric's floors; where those are unknown only the bytes that cross nodes are compared.
+    """
+    nodes = nodes_of(context)
+    world = context.ledger.run.world_size
+    if nodes is None or nodes.count < 2:
+        return []
+    traffic = _traffic(context)
+    mesh = mesh_of({dim: each.bytes for dim, each in traffic.items()}, world)
+    if not 2 <= len(mesh) <= MOST_DIMS:
+        return []
+    moving = {dim: each for dim, each in traffic.items() if each.bytes}
+    orders = [_order(context, moving, mesh, order, nodes) for order in permutations(range(len(mesh)))]
+    now = orders[0]
+    findings = []
+    for at, dim in enumerate(mesh):
+        if at in now.inside or dim not in moving:
+            continue
+        better = [other for other in orders[1:] if _is_better(other, now, at, mesh, moving)]
+        if better:
+            best = min(better, key=lambda other: _cost(other))
+            findings.append(_finding(context, mesh, moving, at, now, best, nodes))
+    return findings
+
+
+def _is_better(
+    other: _Order, now: _Order, at: int, mesh: tuple[Dim, ...], moving: dict[Dim, _Traffic]
+) -> bool:
+    if at not in other.inside:
+        return False
+    own = moving[mesh[at]]
+    left = [moving[mesh[place]] for place in now.inside - other.inside if mesh[place] in moving]
+    if any(own.hideable and not each.hideable for each in left):
+        return False
+    fewer = other.crossing < WORTH * now.crossing
+    if other.time_ns is None or now.time_ns is None:
+        return fewer
+    return other.time_ns < (now.time_ns if fewer else WORTH * now.time_ns)
+
+
+def _cost(order: _Order) -> tuple[float, float]:
+    return (order.crossing if order.time_ns is None else order.time_ns, order.crossing)
+
+
+def _traffic(context: Context) -> dict[Dim, _Traffic]:
+    """Return what moves along each dimension that the job's groups are of, those that move nothing too."""
+    frame = context.in_steps
+    names: dict[Dim, list[str]] = {}
+    for group in context.ledger.groups:
+        dim = dim_of(group.ranks)
+        if dim is not None:
+            names.setdefault(dim, []).extend([group.mesh_dim] if group.mesh_dim else [])
+    numbers = {dim: number for number, dim in enumerate(names)}
+    own = [dim_of(ranks) for ranks in context.matches.members]
+    of_group = np.array([-1 if dim is None else numbers.setdefault(dim, len(numbers)) for dim in own] or [-1])
+    frame = keep(frame, frame["group_id"].notna() & frame["message_bytes"].notna())
+    frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
+    hideable = frame["caused_by_op"].fillna("").str.startswith(HIDEABLE)
+    found = {}
+    for dim, number in numbers.items():
+        rows = keep(frame, frame["dim"] == number)
+        by_rank = rows.groupby("rank")["message_bytes"].sum()
+        busiest = keep(rows, rows["rank"] == by_rank.idxmax()) if len(by_rank) else rows
+        counts = busiest.groupby(["op", "message_bytes"]).size() / max(1, len(context.steps))
+        kinds = [(str(op), int(moved)) for op, moved in counts.index.to_list()]
+        moved = int(by_rank.max()) if len(by_rank) else 0
+        wrapped = int(keep(busiest, hideable.reindex(busiest.index))["message_bytes"].sum())
+        called = rows["mesh_dim"].dropna()
+        told = [str(name) for name in called.mode()] or names.get(dim, [])
+        found[dim] = _Traffic(
+            name=told[0] if told else None,
+            ops=dict(zip(kinds, counts.to_numpy(dtype=np.float64).tolist(), strict=True)),
+            bytes=round(moved / max(1, len(context.steps))),
+            hideable=2 * wrapped > moved,
+            rows=rows,
+        )
+    return found
+
+
+def _order(
+    context: Context,
+    moving: dict[Dim, _Traffic],
+    mesh: tuple[Dim, ...],
+    order: tuple[int, ...],
+    nodes: Nodes,
+) -> _Order:
+    own = [groups_of(dim, mesh, order) for dim in mesh]
+    inside = {at for at, groups in enumerate(own) if groups is not None and not spans(groups, nodes.of)}
+    crossing, whole = 0.0, 0.0
+    known = True
+    for dim, each in moving.items():
+        groups = groups_of(dim, mesh, order)
+        if groups is None:
+            continue
+        crossing += crossing_bytes(each.ops, groups, nodes.of)
+        time = time_ns(context.fabric, each.ops, groups, nodes.of)
+        known = known and time is not None
+        whole += time or 0.0
+    return _Order(order, frozenset(inside), crossing, whole if known else None)
+
+
+def _finding(
+    context: Context,
+    mesh: tuple[Dim, ...],
+    moving: dict[Dim, _Traffic],
+    at: int,
+    now: _Order,
+    best: _Order,
+    nodes: Nodes,
+) -> Finding:
+    own = moving[mesh[at]]
+    swapped = [mesh[place] for place in now.inside - best.inside]
+    called = _called(mesh[at], moving)
+    rivals = ", ".join(_called(dim, moving) for dim in swapped) or "another"
+    rival_bytes = sum(moving[dim].bytes for dim in swapped if dim in moving)
+    (line,) = tally(own.rows.assign(all=0), ("all",), ("exposed_ns",), context.steps).lines
+    toll = line.figures["exposed_ns"]
+    groups = groups_of(mesh[at], mesh, now.order)
+    assert groups is not None
+    own_crossing = round(crossing_bytes(own.ops, groups, nodes.of))
+    shape = " x ".join(f"{_called(mesh[place], moving)}={mesh[place].size}" for place in best.order)
+    gain = None if best.time_ns is None or now.time_ns is None else now.time_ns - best.time_ns
+    saving = None if gain is None or toll is None else min(toll, int(gain))
+    projected = (
+        f"; the mesh {shape} is projected to take {duration(best.time_ns)} instead of {duration(now.time_ns)}"
+        if gain is not None
+        else f"; the mesh {shape} sends {size(round(best.crossing))} between nodes instead of "
+        f"{size(round(now.crossing))}"
+    )
+    return Finding(
+        kind="cross-node-traffic",
+        severity="warning",
+        title=f"mesh dim {called} spans {nodes.count} nodes and moves {size(own.bytes)} a step and rank, "
+        f"while {rivals} with {size(rival_bytes)} lies inside a node{projected}",
+        toll_ns=toll,
+        floor_ns=None if best.time_ns is None else round(best.time_ns),
+        saving_ns=saving,
+        bytes=own.bytes,
+        count=line.count,
+        ranks=line.ranks,
+        where=Where(mesh_dim=own.name, group=str(line.first["group"])),
+        evidence=(
+            Evidence("mesh dim", called),
+            Evidence("bytes between nodes a step, of this dim, all ranks", own_crossing, "bytes"),
+            Evidence("bytes between nodes a step, whole mesh", round(now.crossing), "bytes"),
+            Evidence("bytes between nodes a step, swapped mesh", round(best.crossing), "bytes"),
+            Evidence("projected time of all collectives now", _rounded(now.time_ns), "ns"),
+            Evidence("projected time with the swapped mesh", _rounded(best.time_ns), "ns"),
+            Evidence("nodes", nodes.count),
+            Evidence("ranks of a group", ", ".join(map(str, groups[0]))),
+            Evidence("mesh now", " x ".join(f"{_called(dim, moving)}={dim.size}" for dim in mesh)),
+            Evidence("swapped mesh", shape),
+        ),
+        remedy=Remedy(
+            text=f"Make {called} the innermost dimension of the mesh, so that its ranks share a node, and "
+            f"let {rivals} span nodes.",
+            code=_code(context, mesh, moving, best),
+            counterfactual=None
+            if saving is None
+            else f"the same collectives on the mesh {shape}, at the floors of fabric {context.fabric.name}",
+        ),
+        confidence="certain" if nodes.certain else "likely",
+    )
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _called(dim: Dim, moving: dict[Dim, _Traffic]) -> str:
+    """Return the dimension's name, or what its groups look like."""
+    name = moving[dim].name if dim in moving else None
+    return name or f"of {dim.size} ranks {dim.stride} apart"
+
+
+def _code(context: Context, mesh: tuple[Dim, ...], moving: dict[Dim, _Traffic], best: _Order) -> str:
+    device = "cpu" if context.ledger.run.device == "cpu" else "cuda"
+    shape = ", ".join(str(mesh[place].size) for place in best.order)
+    names = [moving[dim].name if (dim := mesh[place]) in moving else None for place in best.order]
+    if None in names:
+        return f'mesh = init_device_mesh("{device}", ({shape}))'
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f'mesh = init_device_mesh("{device}", ({shape}), mesh_dim_names=({quoted}))'

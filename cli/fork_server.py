@@ -1,0 +1,125 @@
+"""A process that has imported what ranks need and forks them: a rank starts in milliseconds.
+
+It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
+only imported; it refuses to fork otherwise. Requests and answers are lines of JSON on its standard input
+and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+PRELOADED: Final = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "torch.profiler",
+    "pyarrow.parquet",
+    "shardtoll.analyzers",
+    "shardtoll.profiler.live.session",
+    "shardtoll.profiler.live.gradients",
+)
+LATE: Final = -256
+"""In place of an exit code: the rank did not finish in time."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_POLL_S: Final = 0.01
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _rank(task: Sequence[Any], rank: Mapping[str, Any]) -> NoReturn:
+    """Become a rank in the forked child: its environment, its log, its work."""
+    code = 1
+    try:
+        log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.environ.clear()
+        os.environ.update(rank["environment"])
+        import numpy as np
+
+        # Python's own generator reseeds itself after a fork, numpy's does not.
+        np.random.seed()
+        module, function, arguments = task
+        getattr(importlib.import_module(module), function)(*arguments)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # noqa: BLE001 - a forked child must never return into the server's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Gloo's threads sometimes abort an interpreter that shuts down.
+        os._exit(code)
+
+
+def _wait(ranks: Sequence[int], limit_s: float) -> list[int]:
+    """Return the ranks' exit codes; one failure, the limit or the end of the input ends the others too."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + limit_s
+    while len(codes) < len(ranks):
+        # Nothing is sent before the answer: readable means that the other end is closed.
+        gone = bool(select.select([0], [], [], _POLL_S)[0])
+        late = time.monotonic() > deadline
+        failed = any(code != 0 for code in codes.values())
+        ended = gone or late or failed
+        for rank in ranks:
+            if rank in codes:
+                continue
+            if ended:
+                os.kill(rank, signal.SIGKILL)
+            done, status = os.waitpid(rank, 0 if ended else os.WNOHANG)
+            if done:
+                killed = ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+                codes[rank] = LATE if killed and late else 0 if killed else os.waitstatus_to_exitcode(status)
+    return [codes[rank] for rank in ranks]
+
+
+def main() -> None:
+    """Import, say so, then serve requests until the input ends."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    # A collection in a child would touch every object and copy its page: a sixth of a second in mid-step.
+    gc.collect()
+    gc.freeze()
+    mine = os.getpid()
+    os.write(1, b"[]\n")
+    for line in sys.stdin:
+        request = json.loads(line)
+        if sys.platform == "linux" and len(os.listdir("/proc/self/task")) != 1:
+            raise SystemExit("something started a thread: forking is not safe any more")
+        ranks = []
+        for rank in request["ranks"]:
+            child = os.fork()
+            if child == 0:
+                _die_with_parent(mine)
+                _rank(request["task"], rank)
+            ranks.append(child)
+        os.write(1, (json.dumps(_wait(ranks, request["limit_s"])) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

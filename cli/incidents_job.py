@@ -1,0 +1,98 @@
+"""The scoreboard's work: run each incident and its mended twin, analyse both, and judge what was found."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shardtoll.analyzers import run as analyze
+from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.cli.forked import Forked
+from shardtoll.cli.ranks import JobError
+from shardtoll.cli.verdict import Verdict, judge, not_run
+from shardtoll.ledger import Report, UsageError, read_run
+from shardtoll.samples.incidents import CLEAN, NAMES
+from shardtoll.samples.incidents.expected import Expected, Proven, Wanted
+
+LIMIT_S: Final = 60.0
+"""What one program may take; it takes a second or two where nothing else runs."""
+
+_JOB: Final = "shardtoll.samples.incidents.job"
+
+Told = Callable[[str], None]
+"""Is told what is done now."""
+
+
+def chosen(only: Sequence[str]) -> list[str]:
+    """Return the names of the incidents to run, in the scoreboard's order; all where none is named.
+
+    A name may be written with hyphens. Raises UsageError for one that is none.
+    """
+    known = (*NAMES, *CLEAN)
+    asked = [name.replace("-", "_") for given in only for name in given.split(",") if name]
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise UsageError(f"there is no incident {unknown[0]}", f"choose among {', '.join(known)}")
+    return [name for name in known if name in asked] if asked else list(known)
+
+
+def verdict_of(name: str, forked: Forked, folder: Path, told: Told = lambda _: None) -> Verdict:
+    """Run the incident of that name and its twin, and judge them; runs and output go to `folder`/name.
+
+    What fails is told by the verdict.
+    """
+    place = folder / name
+    wanted = Wanted(name, 0, ())
+    begun = time.monotonic()
+    try:
+        told(f"{name}: asking what to expect")
+        wanted, environments = _described(name, forked, place)
+        told(f"{name}: the bad program" if wanted.expected else f"{name}: the program")
+        bad = _report(wanted, "bad", environments, forked, place)
+        twin = None
+        if wanted.expected:
+            told(f"{name}: its mended twin")
+            twin = _report(wanted, "fixed", environments, forked, place)
+    except JobError as error:
+        return not_run(wanted, f"{error.message}; {error.hint}", time.monotonic() - begun)
+    return judge(wanted, bad, twin, time.monotonic() - begun)
+
+
+def _described(name: str, forked: Forked, place: Path) -> tuple[Wanted, list[dict[str, str]]]:
+    place.mkdir(parents=True, exist_ok=True)
+    out = place / "expected.json"
+    forked.run((_JOB, "describe", [name, str(out)]), [{}], limit_s=LIMIT_S, log=place / "description.log")
+    told = json.loads(out.read_text(encoding="utf-8"))
+    return _wanted(told["wanted"]), told["environments"]
+
+
+def _wanted(told: dict[str, Any]) -> Wanted:
+    """Return what JSON tells; its lists become tuples again."""
+    expected = []
+    for item in told.pop("expected"):
+        bound = item.pop("toll_ns")
+        expected.append(
+            Expected(**{**item, "says": tuple(item["says"])}, toll_ns=None if bound is None else tuple(bound))
+        )
+    proven = tuple(Proven(**item) for item in told.pop("proven"))
+    return Wanted(**told, expected=tuple(expected), proven=proven)
+
+
+def _report(
+    wanted: Wanted,
+    variant: str,
+    environments: Sequence[dict[str, str]],
+    forked: Forked,
+    place: Path,
+) -> Report:
+    run = place / variant
+    forked.run(
+        (_JOB, "train", [wanted.name, variant == "fixed", str(run)]),
+        environments,
+        limit_s=LIMIT_S,
+        log=place / f"{variant}.log",
+    )
+    return analyze(read_run(run), None if wanted.fabric is None else load_fabric(wanted.fabric))

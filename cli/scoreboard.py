@@ -1,0 +1,154 @@
+"""The incidents' scoreboard: one row each, then recall and precision; on a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shardtoll.cli.verdict import Score, Verdict, seen_flops, total
+from shardtoll.dashboards import human
+from shardtoll.dashboards.text import clean
+from shardtoll.ledger import Finding
+from shardtoll.samples.incidents.expected import Expected
+
+
+def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
+    """Print the table, what is wrong in full, and the totals."""
+    console = Console(width=width, highlight=False)
+    table = Table(title="incidents", title_justify="left", expand=False)
+    for heading in ("incident", "ranks", "found what", "where", "size seen / expected", "twin", "seconds"):
+        table.add_column(heading, justify="right" if heading in ("ranks", "seconds") else "left")
+    for verdict in verdicts:
+        _rows(table, verdict)
+    console.print(table)
+    for verdict in verdicts:
+        for line in problems(verdict):
+            console.print(Text(clean(f"{verdict.wanted.name}: {line}"), style="red"))
+    console.print(Text(summary(total(verdicts)), style="bold"))
+
+
+def problems(verdict: Verdict) -> list[str]:
+    """Return what is wrong with an incident, a line each."""
+    lines = []
+    if verdict.failed is not None:
+        lines.append(f"did not run: {verdict.failed}")
+    else:
+        for missing in verdict.missing:
+            lines.append(f"missed {missing.expected.kind} at {missing.expected.place}: {missing.why}")
+    for expected, finding in verdict.still:
+        lines.append(f"the mended twin still has {expected.kind}: {finding.title}")
+    for alarm in verdict.alarms:
+        what = f"{alarm.finding.kind} at {alarm.finding.where.label()}: {alarm.finding.title}"
+        lines.append(f"false alarm on the {alarm.variant} program: {what}")
+    return lines
+
+
+def summary(score: Score) -> str:
+    """Return the totals in one line."""
+    true = score.weighed - score.false
+    failed = "" if not score.failed else f"; {human.plural(score.failed, 'incident')} did not run"
+    return (
+        f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings), "
+        f"precision {_share(score.precision)} ({true} of {human.plural(score.weighed, 'finding')} that say "
+        f"something is wrong or avoidable){failed}"
+    )
+
+
+def document(verdicts: Sequence[Verdict], asked: int) -> dict[str, Any]:
+    """Return the scoreboard as JSON can hold it; `asked` incidents were to be run."""
+    score = total(verdicts)
+    return {
+        "asked": asked,
+        "recall": score.recall,
+        "precision": score.precision,
+        "expected": score.expected,
+        "found": score.found,
+        "weighed": score.weighed,
+        "false": score.false,
+        "failed": score.failed,
+        "incidents": [_document(verdict) for verdict in verdicts],
+    }
+
+
+def _document(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.wanted.name,
+        "source": verdict.wanted.source,
+        "ranks": verdict.wanted.ranks,
+        "good": verdict.good,
+        "seconds": None if verdict.seconds is None else round(verdict.seconds, 2),
+        "failed": verdict.failed,
+        "found": [
+            {
+                "kind": expected.kind,
+                "place": expected.place,
+                "where": finding.where.label(),
+                "confidence": finding.confidence,
+                "bytes": finding.bytes,
+                "bytes_expected": expected.bytes,
+                "flops": seen_flops(finding),
+                "flops_expected": expected.flops,
+                "toll_ns": finding.toll_ns,
+                "toll_ns_expected": expected.toll_ns,
+            }
+            for expected, finding in verdict.found
+        ],
+        "missing": [
+            {"kind": missing.expected.kind, "place": missing.expected.place, "why": missing.why}
+            for missing in verdict.missing
+        ],
+        "problems": problems(verdict),
+    }
+
+
+def _rows(table: Table, verdict: Verdict) -> None:
+    wanted = verdict.wanted
+    seconds = "" if verdict.seconds is None else f"{verdict.seconds:.1f}"
+    first = [wanted.name, str(wanted.ranks or "")]
+    rows: list[tuple[Text, str, str]] = []
+    for expected, finding in verdict.found:
+        rows.append(
+            (Text(expected.kind, style="green"), clean(finding.where.label()), _size(expected, finding))
+        )
+    for missing in verdict.missing:
+        rows.append((Text(f"missed: {missing.expected.kind}", style="red"), missing.expected.place, ""))
+    if not wanted.expected:
+        rows.append((Text("did not run", style="red") if verdict.failed else _clean(verdict), "", ""))
+    for at, (what, where, size) in enumerate(rows):
+        twin = _twin(verdict) if at == 0 else Text()
+        head = first if at == 0 else ["", ""]
+        table.add_row(*head, what, where, size, twin, seconds if at == 0 else "")
+
+
+def _clean(verdict: Verdict) -> Text:
+    if verdict.alarms:
+        return Text(human.plural(len(verdict.alarms), "false alarm"), style="red")
+    return Text("clean", style="green")
+
+
+def _twin(verdict: Verdict) -> Text:
+    if verdict.failed or not verdict.wanted.expected:
+        return Text("-" if verdict.failed is None else "did not run", style="dim")
+    dirty = len(verdict.still) + sum(alarm.variant == "mended" for alarm in verdict.alarms)
+    return Text("not clean", style="red") if dirty else Text("clean", style="green")
+
+
+def _size(expected: Expected, finding: Finding) -> str:
+    """Return each size that was expected, seen against expected."""
+    parts = []
+    if expected.bytes is not None:
+        parts.append(f"{human.size(finding.bytes)} / {human.size(expected.bytes)}")
+    if expected.flops is not None:
+        parts.append(f"{human.work(seen_flops(finding))} / {human.work(expected.flops)}")
+    if expected.toll_ns is not None:
+        least, most = (human.duration(bound) for bound in expected.toll_ns)
+        parts.append(f"{human.duration(finding.toll_ns)} / {least} to {most}")
+    return ", ".join(parts) or "-"
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
