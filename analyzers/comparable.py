@@ -14,14 +14,16 @@ NAMED = 3
 def warnings(before: Report, after: Report) -> tuple[str, ...]:
     """Return one sentence for each way in which the runs are not alike, as `world size 4 before, 8 after`."""
     one, other = before.run, after.run
-    said = [
+    steps = [report.tables["steps"] for report in (before, after)]
+    said: list[str | None] = [
+        "both are the same recording" if steps[0].num_rows and steps[0].equals(steps[1]) else None,
         _apart("world size", one.world_size, other.world_size),
         _apart("device", one.device, other.device),
         _apart("backend", one.backend, other.backend),
         _apart("torch", one.torch, other.torch),
         _apart("recorded", one.source, other.source),
         _apart("hosts", len(one.hosts), len(other.hosts)),
-        _apart("steps", *(len(alike_steps(report.tables["steps"])) for report in (before, after))),
+        _apart("steps", *(len(alike_steps(table)) for table in steps)),
         _apart("steps were", level_words(before), level_words(after)),
         _apart("floors are of", before.fabric.name, after.fabric.name),
         *_parameters(before, after),

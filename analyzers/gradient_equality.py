@@ -61,14 +61,15 @@ def compare(before: Report, after: Report, judged: tuple[Finding, ...]) -> Gradi
     both = _measured(both, _eps(before, after))
     usable = both["covered_before"].eq(both["numel_before"]) & both["covered_after"].eq(both["numel_after"])
     # A flat shard is sketched by its place in the flat parameter, which compares with its like only.
-    usable &= both["numel_before"].eq(both["numel_after"]) & both["dims_before"].eq(both["dims_after"])
+    flat = usable & both["dims_before"].ne(both["dims_after"])
+    usable &= both["numel_before"].eq(both["numel_after"]) & ~flat
     wrong = both[usable & ~both["fits"]]
     wrong = wrong[~_ranks_agree(wrong, rows[0], rows[1])]
     names = both.index.get_level_values("name")
     count, steps = names[usable].nunique(), both.index.get_level_values("step")[usable].nunique()
     unusable = sorted(set(names[~usable]) - set(names[usable]))
     only = sorted(set(whole[0].index.get_level_values("name")) ^ set(whole[1].index.get_level_values("name")))
-    gaps = _gaps(unusable, only)
+    gaps = _gaps(unusable, only, sorted(set(names[flat])))
     if not wrong.empty:
         found = _differences(wrong)
         differing = wrong.index.get_level_values("name").nunique()
@@ -190,10 +191,13 @@ def _words(worst: Difference) -> str:
     return f"{worst.parameter} in step {worst.step} {off}{factor}{note}"
 
 
-def _gaps(unusable: list[str], only: list[str]) -> str:
+def _gaps(unusable: list[str], only: list[str], flat: list[str]) -> str:
     words = ""
+    unusable = [name for name in unusable if name not in flat]
+    if flat:
+        words += f"; {len(flat):,} (as {flat[0]}) are flat shards, as FSDP1's, in one run only"
     if unusable:
-        words += f"; of {len(unusable):,} (as {unusable[0]}) not all shards are on record in both runs, alike in dimensions"
+        words += f"; of {len(unusable):,} (as {unusable[0]}) not all shards are on record in both runs"
     if only:
         words += f"; {len(only):,} (as {only[0]}) have a gradient in one run only"
     return words

@@ -86,4 +86,21 @@ def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int
         if -at not in pairs and -to not in taken:
             pairs[-at] = -to
             taken.add(-to)
+    for at, one in enumerate(before):
+        if at not in pairs:
+            moved = next(
+                (to for to, other in enumerate(after) if to not in taken and _moved(one, other)), None
+            )
+            if moved is not None:
+                pairs[at] = moved
+                taken.add(moved)
     return pairs
+
+
+def _moved(one: Finding, other: Finding) -> bool:
+    """Whether the same thing happens at another module or line: as often, with as many bytes."""
+    if one.kind != other.kind or not one.bytes or one.where.op is None:
+        return False
+    known = [(getattr(one.where, name), getattr(other.where, name)) for name in _APART]
+    alike = all(mine == theirs for mine, theirs in known if mine and theirs)
+    return alike and (one.bytes, one.count) == (other.bytes, other.count)

@@ -59,7 +59,7 @@ def _kept(
         return "cannot be told", "one of the runs has no timed step"
     if low is None or high is None:
         return "cannot be told", f"{_shorter(measured)}, of too few steps to say how surely"
-    told = f"{_shorter(measured)} (shorter by {_signed(low)} to {_signed(high)})"
+    told = f"{_shorter(measured)} ({_signed(low, high)} to {_signed(high, low)})"
     if high < 0:
         return "longer", f"{told}: what the change costs is more than what it saves"
     if predicted is None:
@@ -78,8 +78,11 @@ def _shorter(measured: float) -> str:
     return f"the step is {duration(abs(measured))} {'longer' if measured < 0 else 'shorter'}"
 
 
-def _signed(time_ns: float) -> str:
-    return f"{'-' if time_ns < 0 else ''}{duration(abs(time_ns))}"
+def _signed(time_ns: float, other_ns: float) -> str:
+    """Return one end of the interval; which way it points is said where the two ends differ in that."""
+    if time_ns * other_ns >= 0:
+        return duration(abs(time_ns))
+    return f"{duration(abs(time_ns))} {'longer' if time_ns < 0 else 'shorter'}"
 
 
 def _whole(value: float | None) -> int | None:

@@ -24,11 +24,7 @@ def history(scores: Sequence[Score]) -> list[KindScore]:
 def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
     verdicts = [finding.verdict for finding, _ in of]
     gone = [score for finding, score in of if finding.verdict == "gone" and finding.predicted_ns is not None]
-    ratios = [
-        score.measured_ns / score.predicted_ns
-        for score in gone
-        if score.measured_ns is not None and score.predicted_ns
-    ]
+    ratios = [ratio for ratio in map(_ratio, gone) if ratio is not None]
     return KindScore(
         kind=kind,
         verified=len(of),
@@ -40,3 +36,12 @@ def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
         ratio=sum(ratios) / len(ratios) if ratios else None,
         timed=len(ratios),
     )
+
+
+def _ratio(score: Score) -> float | None:
+    """Return measured / predicted; None where the step's time varies by more than was predicted."""
+    if score.measured_ns is None or score.low_ns is None or score.high_ns is None or not score.predicted_ns:
+        return None
+    if score.high_ns - score.low_ns > 2 * score.predicted_ns:
+        return None
+    return score.measured_ns / score.predicted_ns

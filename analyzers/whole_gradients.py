@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.compute as pc
 
+from shardtoll.analyzers.placements import kinds
 from shardtoll.ledger import SKETCH_COLUMNS, Report
 from shardtoll.ledger.tables import to_frame
 
@@ -138,26 +138,22 @@ def _shards(report: Report, frame: pd.DataFrame) -> pd.Series[str]:
 def _shard(report: Report, rank: int, placements: object, mesh_dims: object) -> str:
     if not isinstance(placements, str) or "avg" in placements:
         return ""
-    kinds = re.findall(r"(_?[A-Za-z]+)(?:\([^()]*\))?", placements)
-    if kinds and all(kind.lower().startswith("r") for kind in kinds):
+    told = kinds(placements)
+    if told and set(told) == {"replicate"}:
         return "whole"
     dims = [name.strip() for name in mesh_dims.split(",")] if isinstance(mesh_dims, str) else []
-    if len(dims) != len(kinds):
+    if len(dims) != len(told):
         return ""
     places = []
-    for kind, dim in zip(kinds, dims, strict=True):
-        if kind.lower().startswith("r"):
+    for kind, dim in zip(told, dims, strict=True):
+        if kind == "replicate":
             continue
         groups = {group.ranks for group in report.groups if group.mesh_dim == dim and rank in group.ranks}
         at = {ranks.index(rank) for ranks in groups}
         if len(at) != 1:
             return ""
-        places.append(f"{'~' if _is_sum(kind) else ''}{at.pop()}")
+        places.append(f"{'~' if kind == 'partial' else ''}{at.pop()}")
     return ",".join(places)
-
-
-def _is_sum(kind: str) -> bool:
-    return "partial" in kind.lower() or kind.startswith("P")
 
 
 def _by_sketch(frame: pd.DataFrame) -> pd.Series[str]:

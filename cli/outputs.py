@@ -42,11 +42,11 @@ def choose_writers(
         raise UsageError(f"-o names {_twice(targets)} twice", "name each file once")
     chosen = [(_writer(target, known), target) for target in targets]
     for target in targets:
-        _check(target)
+        check_target(target)
     return chosen
 
 
-def _check(target: Path) -> None:
+def check_target(target: Path) -> None:
     """Raise UsageError where the file can plainly not be written; told before the work, not after it."""
     folder = target.parent
     try:

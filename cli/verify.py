@@ -109,12 +109,14 @@ def _verify(
 ) -> bool:
     from shardtoll.analyzers.same_finding import place
     from shardtoll.analyzers.verify import verify
-    from shardtoll.cli.outputs import VERIFY_WRITERS, choose_writers
+    from shardtoll.cli.outputs import VERIFY_WRITERS, check_target, choose_writers
     from shardtoll.dashboards import terminal_verify
     from shardtoll.dashboards.verify_file import to_json
     from shardtoll.ledger.scores import append, score_of
 
     writers = choose_writers(targets, sources=1, known=VERIFY_WRITERS)
+    if scores is not None:
+        check_target(scores)
     found = verify(_report(paths[0], fabric), _report(paths[1], fabric), paths, wanted)
     if as_json:
         typer.echo(to_json(found))

@@ -21,6 +21,7 @@ DEFAULT_NAME: Final = "verify-scores.jsonl"
 MOST_BYTES: Final = 64 << 20
 """A longer file is not read: it is no file of scores, or one for years of them."""
 MOST_LINE: Final = 1 << 20
+MOST_NS: Final = 1 << 62
 
 
 class ScoredFinding(msgspec.Struct, frozen=True):
@@ -52,6 +53,11 @@ class Score(msgspec.Struct, frozen=True, tag_field="score_version", tag=1):
     predicted_ns: int | None
     """Of all findings of the line that are gone or smaller, together: the step's time knows no cause."""
 
+    def __post_init__(self) -> None:
+        for number in (self.measured_ns, self.low_ns, self.high_ns, self.predicted_ns):
+            if number is not None and abs(number) > MOST_NS:
+                raise ValueError(f"{number} ns is no time")
+
 
 @dataclass(frozen=True, slots=True)
 class KindScore:
@@ -67,7 +73,8 @@ class KindScore:
     exceeded: int
     """Fixes whose step became shorter by more than was predicted: the bound was wrong."""
     ratio: float | None
-    """Mean of measured / predicted over the fixes that are gone and had a prediction; None without."""
+    """Mean of measured / predicted over the fixes that are gone, had a prediction, and whose step times vary
+    less than that; None without."""
     timed: int
     """How many fixes that mean is over."""
 

@@ -33,8 +33,10 @@ class Measured:
     """Whether the model holds a gradient; an absent one is compared as zeros."""
     in_reference: bool
     overlap: Overlap
-    slice_key: tuple[int | None, ...] = ()
-    """Equal on ranks that hold the same slice."""
+    slice_key: tuple[object, ...] | None = ()
+    """Equal on ranks that hold the same slice; () for the whole, None for nothing."""
+    held: bool = True
+    """Whether the rank holds any of the parameter; one that does not is never wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,14 @@ def first_look(
         return Diagnosis(
             "not-finite", tuple(rank for rank, seen in enumerate(ranks) if not seen.overlap.finite)
         )
-    if not any(seen.present for seen in ranks):
+    if not any(seen.present for seen in ranks if seen.held):
         return Diagnosis("missing", wrong)
     if all(seen.overlap.own_sq == 0 for seen in ranks):
         return Diagnosis("zero", wrong)
     factor = _factor([seen.overlap for seen in ranks])
     if factor is not None and all(_scaled(seen, factor, tolerance) for seen in ranks):
         # A gradient of one number is a multiple of every other.
-        lone = sum(seen.overlap.numel for seen in ranks) == len(ranks)
+        lone = sum(seen.overlap.numel for seen in ranks) == sum(seen.held for seen in ranks)
         return Diagnosis(
             "wrong-scale", wrong, factor=factor, factor_name=name_of(factor, known), ambiguous=lone
         )
@@ -111,7 +113,7 @@ def second_look(
                 matches.append((preference, size, index, factor))
                 break
     absent = tuple(rank for rank in wrong if not ranks[rank].present)
-    someone_right = len(wrong) < len(ranks)
+    someone_right = len(wrong) < sum(seen.held for seen in ranks)
     # Where a rank is right, only an exact sum speaks for a reduction: the others then hold nothing. A total
     # near zero also "is" a multiple of the true gradient: that is no reduction anybody forgot.
     usable = [
@@ -143,7 +145,7 @@ def _factor(overlaps: Sequence[Overlap]) -> float | None:
 
 
 def _scaled(seen: Measured, factor: float, tolerance: Tolerance) -> bool:
-    return seen.present and tolerance.allows(seen.overlap, factor)
+    return not seen.held or (seen.present and tolerance.allows(seen.overlap, factor))
 
 
 def name_of(factor: float, known: Mapping[float, str]) -> str | None:

@@ -13,7 +13,9 @@ from shardtoll.ledger import UsageError
 from shardtoll.profiler.live import gradient_reference
 from shardtoll.profiler.live.gradient_compare import Pooled, overlap, pool
 from shardtoll.profiler.live.gradient_diagnosis import Diagnosis, Measured, second_look
-from shardtoll.profiler.live.gradient_pairs import Pair, modes
+from shardtoll.profiler.live.gradient_held import Index, cut
+from shardtoll.profiler.live.gradient_inputs import Inputs
+from shardtoll.profiler.live.gradient_pairs import Buffer, Pair
 from shardtoll.profiler.live.gradient_ranks import Ranks
 from shardtoll.profiler.live.gradient_shards import Layout, Partition, layout_of, local_gradient, whole
 from shardtoll.profiler.live.gradient_tolerance import Tolerance
@@ -28,8 +30,16 @@ class Own:
     gradient: torch.Tensor | None
     """As it came from backward, a Partial DTensor reduced; None where there is none."""
 
+    @property
+    def held(self) -> bool:
+        """Whether this rank holds an element of it; FSDP1 leaves many ranks without."""
+        flat = self.layout.flat
+        return self.pair.held is not None and (flat is None or flat.stop > flat.start)
+
     def against(self, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return this rank's gradient (zeros for none) and its slice of the true one."""
+        if self.pair.held is None:
+            return true.new_zeros(0), true.new_zeros(0)
         true_part = self.layout.cut(true)
         own = torch.zeros_like(true_part) if self.gradient is None else self.gradient
         return own.to(true_part.device), true_part
@@ -39,20 +49,43 @@ def wire_device(ranks: Ranks, pairs: Sequence[Pair]) -> torch.device:
     """Return the device whose tensors the default group sends."""
     if ranks.backend is not None and "nccl" in ranks.backend and "cpu" not in ranks.backend:
         return torch.device("cuda", torch.cuda.current_device())
-    if ranks.backend == "gloo" or not pairs:
+    own = next((pair.held.weight for pair in pairs if pair.held is not None), None)
+    if ranks.backend == "gloo" or own is None:
         return torch.device("cpu")
-    own = pairs[0].own
     return own.to_local().device if isinstance(own, DTensor) else own.device
 
 
 def copy_weight(ranks: Ranks, pair: Pair, device: torch.device) -> float | None:
-    """Put rank 0's tensor into the reference; return |w - w0| / |w0| of this rank's, None for no number."""
-    own = whole(pair.own)
-    first = ranks.from_first(own, own.shape, own.dtype, device)
-    if not pair.reference.is_meta:
-        pair.reference.copy_(first)
-    apart = overlap(own.to(device), first)
-    return 0.0 if apart.apart_sq == 0 else apart.error
+    """Put the model's tensor into the reference, each part from the first rank that holds it.
+
+    Returns |w - w0| / |w0| of this rank's w against that first rank's w0, None for no number.
+    """
+    own = None if pair.held is None else whole(pair.held.weight, pair.held)
+    first: dict[Index, int] = {}
+    for rank in pair.holders:
+        first.setdefault(pair.index(rank), rank)
+    result: float | None = 0.0
+    for index, source in first.items():
+        shape = cut(pair.references[0], index).shape
+        sent = ranks.sent(own, shape, pair.first.dtype, device, source)
+        for reference in pair.references:
+            if not reference.is_meta:
+                cut(reference, index).copy_(sent)
+        if own is not None and pair.index(ranks.rank) == index:
+            apart = overlap(own.to(device), sent)
+            result = 0.0 if apart.apart_sq == 0 else apart.error
+    return result
+
+
+def copy_buffer(ranks: Ranks, buffer: Buffer, device: torch.device) -> None:
+    """Put the model's buffer into the reference, from the first rank that has it."""
+    source = buffer.holders[0]
+    own = None if buffer.own is None else whole(buffer.own)
+    dtype = ranks.gather(None if own is None else own.dtype)[source]
+    assert dtype is not None
+    sent = ranks.sent(own, buffer.reference.shape, dtype, device, source)
+    if not buffer.reference.is_meta:
+        buffer.reference.copy_(sent)
 
 
 Fetch = Callable[[Pair], torch.Tensor | None]
@@ -60,9 +93,7 @@ Fetch = Callable[[Pair], torch.Tensor | None]
 
 def true_gradients(
     ranks: Ranks,
-    model: nn.Module,
-    reference: nn.Module,
-    pairs: Sequence[Pair],
+    inputs: Inputs,
     loss: Callable[[nn.Module], torch.Tensor],
     device: torch.device,
 ) -> Fetch:
@@ -71,7 +102,7 @@ def true_gradients(
     computed: dict[str, torch.Tensor] = {}
     if ranks.rank == 0:
         try:
-            computed = gradient_reference.compute(reference, pairs, modes(model), loss)
+            computed = gradient_reference.compute(inputs.reference, inputs.pairs, inputs.modes, loss)
         except UsageError as error:
             problem = error
     ranks.agree(problem, name_rank=False)
@@ -83,23 +114,25 @@ def true_gradients(
             return None
         gradient = computed.get(pair.name)
         dense = gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
-        return ranks.from_first(dense, pair.own.shape, dtype, device)
+        return ranks.sent(dense, pair.references[0].shape, dtype, device)
 
     return fetch
 
 
 def own_gradients(ranks: Ranks, pairs: Sequence[Pair]) -> list[Own]:
     """Return what every rank compares; collectives where a gradient is Partial on all of its ranks."""
-    layouts = [layout_of(pair.own if pair.own.grad is None else pair.own.grad) for pair in pairs]
+    layouts = [_layout(pair, ranks.rank) for pair in pairs]
     told = ranks.gather(
         [
-            None if pair.own.grad is None else str((layout.placements, layout.was_partial))
+            None
+            if pair.held is None or pair.held.gradient is None
+            else str((layout.placements, layout.was_partial))
             for pair, layout in zip(pairs, layouts, strict=True)
         ]
     )
     found: list[Own] = []
     for index, (pair, layout) in enumerate(zip(pairs, layouts, strict=True)):
-        ways = {row[index] for row in told}
+        ways = {told[rank][index] for rank in pair.holders}
         if len(ways - {None}) > 1:
             ranks.agree(
                 UsageError(
@@ -110,9 +143,17 @@ def own_gradients(ranks: Ranks, pairs: Sequence[Pair]) -> list[Own]:
         if None in ways:
             # Reducing a Partial one would wait for the ranks that have none.
             layout = replace(layout, was_partial=None)
-        gradient = pair.own.grad
+        gradient = None if pair.held is None else pair.held.gradient
         found.append(Own(pair, layout, None if gradient is None else local_gradient(gradient, layout)))
     return found
+
+
+def _layout(pair: Pair, rank: int) -> Layout:
+    held = pair.held
+    if held is None:
+        return Layout()
+    flat = None if held.gradient_whole else held.flat
+    return layout_of(held.weight if held.gradient is None else held.gradient, pair.index(rank), flat)
 
 
 def measure(own: Sequence[Own], fetch: Fetch) -> tuple[list[Measured], float, int]:
@@ -121,17 +162,32 @@ def measure(own: Sequence[Own], fetch: Fetch) -> tuple[list[Measured], float, in
     true_sq, numel = 0.0, 0
     for mine in own:
         true = fetch(mine.pair)
-        whole_true = torch.zeros(mine.pair.own.shape) if true is None else true
+        whole_true = torch.zeros(mine.pair.references[0].shape) if true is None else true
         if true is not None:
             true_sq += overlap(true, true).true_sq
             numel += true.numel()
         gradient, part = mine.against(whole_true)
         rows.append(
             Measured(
-                mine.gradient is not None, true is not None, overlap(gradient, part), mine.layout.slice_key
+                present=mine.gradient is not None,
+                in_reference=true is not None,
+                overlap=overlap(gradient, part),
+                slice_key=mine.layout.slice_key if mine.held else None,
+                held=mine.held,
             )
         )
     return rows, true_sq, numel
+
+
+def _pooled(
+    ranks: Ranks, own: Own, true: torch.Tensor, part: Partition, keys: Sequence[object], size: int
+) -> Pooled:
+    gradient, true_part = own.against(true)
+    if not own.held and any(keys[peer] is not None for peer in part.ranks[ranks.rank]):
+        # A rank that holds nothing adds nothing, but has to take part in its group's reduction.
+        total = pool(torch.zeros_like(true), true, part.group, size)
+        return replace(total, spread_sq=0.0, own_sq=0.0)
+    return pool(gradient, true_part, part.group, size)
 
 
 def pooled_look(
@@ -145,16 +201,15 @@ def pooled_look(
 ) -> tuple[Diagnosis, float | None]:
     """Add up over every group that makes sense; return the cause and the relative error once reduced."""
     assert true is not None
-    gradient, true_part = own.against(true)
     keys = [measured.slice_key for measured in seen]
-    mine: dict[int, Pooled] = {
-        index: pool(gradient, true_part, part.group, part.size)
-        for index, part in enumerate(parts)
-        if part.holds_equal_slices(keys)
-    }
+    mine: dict[int, Pooled] = {}
+    sizes: dict[int, int] = {}
+    for index, part in enumerate(parts):
+        sizes[index] = part.holders(keys)
+        if sizes[index]:
+            mine[index] = _pooled(ranks, own, true, part, keys, sizes[index])
     told = ranks.gather(mine)
     pools = {index: [row[index] for row in told] for index in mine}
-    sizes = {index: parts[index].size for index in mine}
     diagnosis = second_look(seen, pools, sizes, tolerance, known)
     if diagnosis.partition is None or not diagnosis.factor:
         return diagnosis, None

@@ -22,8 +22,9 @@ class Suspect:
     """A parameter whose gradient is wrong, with everything its finding says."""
 
     name: str
+    """In the reference."""
     kind: str
-    """`plain`, `DDP`, or the placements of a DTensor gradient."""
+    """`plain`, `DDP`, `FSDP1`, or the placements of a DTensor gradient."""
     replicated_over: tuple[str, ...]
     """Labels of the mesh dimensions over which a DTensor's placements say Replicate."""
     was_partial: str | None
@@ -36,6 +37,13 @@ class Suspect:
     error_after: float | None = None
     """Worst relative error once the missing reduction is done."""
     tied_to: str | None = None
+    own_name: str | None = None
+    """In the model, where that differs."""
+
+    @property
+    def holders(self) -> list[int]:
+        """Ranks that hold any of it."""
+        return [rank for rank, seen in enumerate(self.ranks) if seen.held]
 
 
 def findings_of(suspects: Sequence[Suspect], partitions: Sequence[Partition]) -> list[Finding]:
@@ -85,13 +93,14 @@ def _finding(group: Sequence[Suspect], partitions: Sequence[Partition]) -> Findi
         remedy=for_all(
             remedy_of(
                 diagnosis,
-                parameter,
+                suspect.own_name or parameter,
                 partition=partition,
                 partial_hidden=partition is not None and says_replicate(suspect, partition),
-                ddp=suspect.kind == "DDP",
+                wrapper=suspect.kind if suspect.kind in ("DDP", "FSDP1") else None,
                 weights_differ=bool(drifted_ranks(suspect)),
+                holders=suspect.holders,
             ),
-            parameter,
+            suspect.own_name or parameter,
             len(group),
         ),
         confidence="likely" if diagnosis.ambiguous else "certain",
@@ -128,7 +137,9 @@ def _percent(error: float) -> str:
     return f"{100 * error:.3g} %"
 
 
-def _over(partition: Partition) -> str:
+def _over(partition: Partition, suspect: Suspect) -> str:
+    if len(suspect.holders) < len(partition.ranks) == partition.size:
+        return f"the ranks that hold it ({rank_list(suspect.holders)})"
     whole = partition.size == len(partition.ranks)
     if partition.mesh_dim is None and whole:
         return f"all {partition.size} ranks"
@@ -145,9 +156,9 @@ def _why(suspect: Suspect, partition: Partition | None) -> str:
             assert partition is not None
             factor = f"x{diagnosis.factor:.4g}"
             total = (
-                f"the {diagnosis.factor_name} of the gradients over {_over(partition)} is right"
+                f"the {diagnosis.factor_name} of the gradients over {_over(partition, suspect)} is right"
                 if diagnosis.factor_name in ("sum", "mean")
-                else f"the sum of the gradients over {_over(partition)} is the true one {factor}"
+                else f"the sum of the gradients over {_over(partition, suspect)} is the true one {factor}"
             )
             hidden = ", though its placements say Replicate" if says_replicate(suspect, partition) else ""
             return f"a reduction is missing: {total}; each rank holds only its own part{hidden} ({off})"
@@ -155,7 +166,7 @@ def _why(suspect: Suspect, partition: Partition | None) -> str:
             named = f", {diagnosis.factor_name}" if diagnosis.factor_name else ""
             return f"wrong scale: it is {diagnosis.factor:.4g} times the true one{named}"
         case "replicas-differ":
-            right = [rank for rank in range(len(suspect.ranks)) if rank not in diagnosis.ranks]
+            right = [rank for rank in suspect.holders if rank not in diagnosis.ranks]
             rest = f" while {rank_list(right)} {'is' if len(right) == 1 else 'are'} right" if right else ""
             return (
                 f"replicas differ: {where} {'is' if len(diagnosis.ranks) == 1 else 'are'} wrong{rest} ({off})"
@@ -175,8 +186,8 @@ def _why(suspect: Suspect, partition: Partition | None) -> str:
 def _evidence(
     suspect: Suspect, group: Sequence[Suspect], partition: Partition | None
 ) -> tuple[Evidence, ...]:
-    facts: list[Evidence] = []
-    shown = range(min(len(suspect.ranks), _RANKS_SHOWN))
+    facts = [Evidence("proof", "one device's run of the global batch")]
+    shown = suspect.holders[:_RANKS_SHOWN]
     if len(group) > 1:
         facts.append(Evidence("parameters", ", ".join(member.name for member in group)))
         facts.append(Evidence("worst parameter", suspect.name))
@@ -186,13 +197,17 @@ def _evidence(
         facts.append(Evidence(f"norm / true norm, rank {rank}", suspect.ranks[rank].overlap.ratio, "x"))
     diagnosis = suspect.diagnosis
     if partition is not None:
-        facts.append(Evidence("reduce over", _over(partition)))
+        facts.append(Evidence("reduce over", _over(partition, suspect)))
         facts.append(Evidence("relative error once reduced", suspect.error_after))
     if diagnosis.factor is not None:
         facts.append(Evidence("factor", diagnosis.factor, "x"))
     if diagnosis.factor_name is not None:
         facts.append(Evidence("factor equals", diagnosis.factor_name))
     facts.append(Evidence("tolerance", suspect.tolerance))
+    if len(suspect.holders) < len(suspect.ranks) and suspect.kind != "FSDP1":
+        facts.append(Evidence("held by", rank_list(suspect.holders)))
+    if suspect.own_name is not None:
+        facts.append(Evidence(f"name on rank {suspect.holders[0]}", suspect.own_name))
     facts.append(Evidence("gradient", f"{suspect.kind}, {suspect.dtype}"))
     if suspect.was_partial is not None:
         facts.append(Evidence("reduced for this comparison", f"its placements were {suspect.was_partial}"))

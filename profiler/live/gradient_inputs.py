@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
+import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from shardtoll.ledger import UsageError
 from shardtoll.profiler.live.gradient_diagnosis import Measured
-from shardtoll.profiler.live.gradient_pairs import Pair, pair_buffers, pair_parameters
+from shardtoll.profiler.live.gradient_held import Held, PlaceOf, root_modules
+from shardtoll.profiler.live.gradient_pairs import (
+    Buffer,
+    Holding,
+    Pair,
+    hold,
+    hold_buffers,
+    join,
+    modes,
+    reference_parameters,
+    ties_of,
+)
 from shardtoll.profiler.live.gradient_ranks import Ranks
 from shardtoll.profiler.live.gradient_tolerance import checked_rtol
 from shardtoll.profiler.live.names import clean_name
@@ -21,38 +33,84 @@ _AFTER_BACKWARD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a check compares, agreed on by all ranks."""
+
+    roots: list[nn.Module]
+    """This rank's modules: the model, or its stages of a pipeline."""
+    reference: nn.Module
+    pairs: list[Pair]
+    buffers: list[Buffer]
+    modes: dict[str, bool]
+    """Train or eval of the model's modules, of all ranks, by their names in the reference."""
+    rtol: float | None
+    """The user's tolerance."""
+
+
 def prepared(
-    ranks: Ranks, model: object, reference: object, loss: object, rtol: float | None
-) -> tuple[list[Pair], list[Pair], float | None]:
-    """Return the parameters and buffers to compare and the user's tolerance, the same on every rank.
+    ranks: Ranks, model: object, reference: object, loss: object, rtol: float | None, names: PlaceOf | None
+) -> Inputs:
+    """Return what to compare, the same parameters in the same order on every rank.
 
     Raises UsageError on all ranks when one of them cannot begin.
     """
     problem: UsageError | None = None
-    pairs: list[Pair] = []
-    buffers: list[Pair] = []
     relative: float | None = None
+    roots: list[nn.Module] = []
+    other: dict[str, torch.Tensor] = {}
+    mine: dict[str, Held] = {}
+    said: list[Holding] = []
+    buffers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     try:
         relative = checked_rtol(rtol)
-        one, other = _require_usable(ranks, model, reference, loss)
-        pairs, buffers = pair_parameters(one, other), pair_buffers(one, other)
-        _require_here(ranks, pairs)
+        roots = _require_usable(ranks, model, reference, loss)
+        assert isinstance(reference, nn.Module)
+        other = reference_parameters(reference)
+        mine, said = hold(roots, other, names)
+        buffers = hold_buffers(roots, reference, names)
+        _require_memory(ranks, other)
     except UsageError as error:
         problem = error
     ranks.agree(problem)
-    _require_alike(ranks, pairs, buffers, relative)
-    if not any(ranks.gather(any(pair.own.grad is not None for pair in pairs))):
+    assert isinstance(reference, nn.Module)
+    told = ranks.gather((_facts(reference, other), relative, said, list(buffers), ties_of(other)))
+    _require_alike(ranks, [row[:2] for row in told])
+    # Every rank joins the same rows: it raises on all of them or on none.
+    pairs = join([row[2] for row in told], other, told[0][4], mine)
+    if not any(ranks.gather(any(held.gradient is not None for held in mine.values()))):
         ranks.agree(UsageError("no parameter of the model has a gradient", _AFTER_BACKWARD))
-    return pairs, buffers, relative
+    everywhere = ranks.gather(modes(roots, pairs, names))
+    return Inputs(
+        roots=roots,
+        reference=reference,
+        pairs=pairs,
+        buffers=_buffers(reference, buffers, [row[3] for row in told]),
+        modes={name: mode for row in reversed(everywhere) for name, mode in row.items()},
+        rtol=relative,
+    )
 
 
-def _require_usable(
-    ranks: Ranks, model: object, reference: object, loss: object
-) -> tuple[nn.Module, nn.Module]:
-    if not isinstance(model, nn.Module) or not isinstance(reference, nn.Module):
-        name, given = ("reference", reference) if isinstance(model, nn.Module) else ("model", model)
+def _buffers(
+    reference: nn.Module,
+    mine: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
+    by_rank: Sequence[Sequence[str]],
+) -> list[Buffer]:
+    found: list[Buffer] = []
+    for long, tensor in reference.named_buffers(remove_duplicate=False):
+        name = clean_name(reference, long)
+        holders = tuple(rank for rank, row in enumerate(by_rank) if name in row)
+        if holders:
+            found.append(Buffer(name, tensor, mine[name][0] if name in mine else None, holders))
+    return found
+
+
+def _require_usable(ranks: Ranks, model: object, reference: object, loss: object) -> list[nn.Module]:
+    roots = root_modules(model)
+    if not isinstance(reference, nn.Module):
         raise UsageError(
-            f"{name} is {type(given).__name__}, not a module", "call check_gradients(model, reference, loss)"
+            f"reference is {type(reference).__name__}, not a module",
+            "call check_gradients(model, reference, loss)",
         )
     if not callable(loss):
         raise UsageError(
@@ -63,19 +121,16 @@ def _require_usable(
         raise UsageError(
             "the fake process group moves no data", "check gradients on real ranks, gloo will do"
         )
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
-        raise UsageError(
-            "the model is wrapped in FSDP1, whose gradients are flat pieces",
-            "use fully_shard (FSDP2), or check the model under DDP",
-        )
-    random = next((name for name, module in model.named_modules() if _drops_at_random(module)), None)
-    if random is not None:
-        raise UsageError(
-            f"module {clean_name(model, random) or 'model'} drops activations at random",
-            "compute loss and gradients with it in eval(), or with p = 0: no other device draws the same "
-            "masks",
-        )
-    return model, reference
+    for root in roots:
+        named = root.named_modules()
+        random = next((name for name, module in named if _drops_at_random(module)), None)
+        if random is not None:
+            raise UsageError(
+                f"module {clean_name(root, random) or 'model'} drops activations at random",
+                "compute loss and gradients with it in eval(), or with p = 0: no other device draws the same "
+                "masks",
+            )
+    return roots
 
 
 def _drops_at_random(module: nn.Module) -> bool:
@@ -87,36 +142,33 @@ def _drops_at_random(module: nn.Module) -> bool:
     return isinstance(module, _DropoutNd) and module.p > 0
 
 
-def _require_here(ranks: Ranks, pairs: Sequence[Pair]) -> None:
-    for pair in pairs:
-        if ranks.rank == 0 and pair.reference.is_meta:
+def _require_memory(ranks: Ranks, other: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in other.items():
+        if ranks.rank == 0 and tensor.is_meta:
             raise UsageError(
-                f"parameter {pair.name} of the reference is on the meta device",
+                f"parameter {name} of the reference is on the meta device",
                 "rank 0 computes with it: give it memory there with reference.to_empty(device=...)",
             )
-        if isinstance(pair.own, DTensor) and pair.own.device_mesh.get_coordinate() is None:
-            raise UsageError(
-                f"parameter {pair.name} lives on a mesh without this rank",
-                "every rank must hold a part of every parameter; check pipeline stages one by one",
-            )
 
 
-def _require_alike(
-    ranks: Ranks, pairs: Sequence[Pair], buffers: Sequence[Pair], relative: float | None
-) -> None:
-    facts = [
-        (pair.name, tuple(pair.own.shape), str(pair.own.dtype), pair.own.requires_grad)
-        for pair in (*pairs, *buffers)
-    ]
-    told = ranks.gather((facts, relative))
+Facts: TypeAlias = list[tuple[str, tuple[int, ...]]]
+
+
+def _facts(reference: nn.Module, other: Mapping[str, torch.Tensor]) -> Facts:
+    buffers = reference.named_buffers(remove_duplicate=False)
+    return [(name, tuple(tensor.shape)) for name, tensor in (*other.items(), *buffers)]
+
+
+def _require_alike(ranks: Ranks, told: Sequence[tuple[Facts, float | None]]) -> None:
     other = next((rank for rank, row in enumerate(told) if row != told[0]), None)
-    if other is not None:
-        if told[other][0] == told[0][0]:
-            what, hint = "rtol", "give it as a constant"
-        else:
-            what = "parameters and buffers"
-            hint = "every rank must hold the whole model, sharded or not; check pipeline stages one by one"
-        ranks.agree(UsageError(f"rank 0 and rank {other} were not given the same {what}", hint))
+    if other is None:
+        return
+    if told[other][0] == told[0][0]:
+        what, hint = "rtol", "give it as a constant"
+    else:
+        what = "parameters and buffers"
+        hint = "the reference must be the whole model on every rank; the model may be a part of it"
+    ranks.agree(UsageError(f"rank 0 and rank {other} were not given the same {what}", hint))
 
 
 def require_nonzero(ranks: Ranks, by_rank: Sequence[Sequence[Measured]], true_sq: float) -> None:

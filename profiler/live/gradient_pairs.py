@@ -1,8 +1,12 @@
-"""Which tensor of the model belongs to which of the reference, whatever the model is wrapped in."""
+"""Which tensor of the model belongs to which of the reference, whatever the model is wrapped or cut in.
+
+Ranks may hold different parameters: stages of a pipeline, experts. Each says what it holds and where that is
+in the reference; all of them then join what was said into the same list of parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +14,16 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shardtoll.ledger import UsageError
+from shardtoll.profiler.live.gradient_held import (
+    Held,
+    Index,
+    PlaceOf,
+    cut,
+    held_buffers,
+    held_parameters,
+    index_of,
+    place_of,
+)
 from shardtoll.profiler.live.names import clean_name
 
 _NAMED = 4
@@ -17,102 +31,155 @@ _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One tensor of the model and its counterpart."""
+class Holding:
+    """What one rank says of a parameter that it holds."""
 
     name: str
-    """Fully qualified name without the wrappers' parts."""
-    own: torch.Tensor
-    """Of the model: plain or DTensor."""
-    reference: torch.Tensor
+    """In the reference."""
+    own_name: str
+    """In the model."""
+    alike: str
+    """The first name, in the reference's order, of the same tensor of this rank."""
+    index: Index
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One parameter of the model and its counterpart."""
+
+    name: str
+    """In the reference."""
+    references: tuple[torch.Tensor, ...]
+    """One tensor, or those that are one tensor in the model; their gradients add up."""
+    held: Held | None
+    """This rank's; None where it holds nothing of it."""
+    holdings: tuple[Holding | None, ...]
+    """By rank."""
     tied_to: str | None = None
     """Names that are one parameter with this one in the reference, but not in the model."""
 
+    @property
+    def first(self) -> Holding:
+        """What the first rank that holds it says."""
+        return next(holding for holding in self.holdings if holding is not None)
 
-def _bare(names: Iterable[str]) -> dict[str, str]:
-    return {name: ".".join(part for part in name.split(".") if part != "module") for name in names}
+    @property
+    def holders(self) -> list[int]:
+        """Ranks that hold it or a part."""
+        return [rank for rank, holding in enumerate(self.holdings) if holding is not None]
 
-
-Named = Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
-
-
-def _parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-
-
-def _buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_buffers(remove_duplicate=False)
-
-
-def _tensors(root: nn.Module, named: Named) -> dict[str, torch.Tensor]:
-    return {clean_name(root, name): tensor for name, tensor in named(root)}
+    def index(self, rank: int) -> Index:
+        """Return which part the rank holds; () for the whole."""
+        holding = self.holdings[rank]
+        return () if holding is None else holding.index
 
 
-def _matched(
-    model: nn.Module, reference: nn.Module, named: Named
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    own, other = _tensors(model, named), _tensors(reference, named)
-    if set(own) != set(other):
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer of the reference, and the model's on this rank."""
+
+    name: str
+    reference: torch.Tensor
+    own: torch.Tensor | None
+    holders: tuple[int, ...]
+
+
+def reference_parameters(reference: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the reference's parameters, tied ones under each of their names."""
+    named = reference.named_parameters(remove_duplicate=False)
+    found: dict[str, torch.Tensor] = {clean_name(reference, name): tensor for name, tensor in named}
+    for name, tensor in found.items():
+        if isinstance(tensor, DTensor):
+            raise UsageError(
+                f"parameter {name} of the reference is a DTensor",
+                "build the reference before parallelising, as copy.deepcopy(model) before fully_shard",
+            )
+    return found
+
+
+def ties_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return each name's first name: equal for two names of one tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != "module")
+
+
+def _seen_through(own: Iterable[str], other: Iterable[str]) -> dict[str, str]:
+    """Return the name in the reference of each of the model's, an unknown wrapper's parts left out."""
+    given, known = list(own), set(other)
+    if not set(given) <= known:
         # A wrapper that is not known here (an engine, a trainer) also calls its content `module`.
-        bare_own, bare_other = _bare(own), _bare(other)
-        if set(bare_own.values()) == set(bare_other.values()) and len(set(bare_own.values())) == len(own):
-            own = {bare_own[name]: tensor for name, tensor in own.items()}
-            other = {bare_other[name]: tensor for name, tensor in other.items()}
-    return own, other
+        bare = {_bare(name): name for name in known}
+        found = {name: bare[_bare(name)] for name in given if _bare(name) in bare}
+        if len(bare) == len(known) and len(set(found.values())) == len(given):
+            return found
+    return {name: name for name in given}
 
 
-def listed(names: Iterable[str]) -> str:
-    """Return the first names and how many more there are."""
-    ordered = list(names)
-    text = ", ".join(ordered[:_NAMED])
-    return text if len(ordered) <= _NAMED else f"{text} and {len(ordered) - _NAMED} more"
-
-
-def pair_parameters(model: nn.Module, reference: nn.Module) -> list[Pair]:
-    """Return every parameter of the model with its counterpart, in the reference's order.
+def hold(
+    roots: Sequence[nn.Module], other: Mapping[str, torch.Tensor], names: PlaceOf | None
+) -> tuple[dict[str, Held], list[Holding]]:
+    """Return what this rank holds by the reference's names, and what it says of it.
 
     Raises UsageError when a name or shape has no counterpart, or the two modules share a tensor.
     """
-    own, other = _matched(model, reference, _parameters)
-    for names, without in (
-        (sorted(set(own) - set(other)), "the reference"),
-        (sorted(set(other) - set(own)), "the model"),
-    ):
-        if names:
-            flat = any("_flat_param" in name for name in names)
-            raise UsageError(
-                f"{without} has no parameter {listed(names)}",
-                "FSDP1 flattens parameters: use fully_shard (FSDP2)"
-                if flat
-                else "build the reference from the model's class, before it is wrapped or parallelised",
-            )
-    found: dict[tuple[int, int], str] = {}
-    for name, reference_tensor in other.items():
-        _require_comparable(name, own[name], reference_tensor)
-        found.setdefault((id(own[name]), id(reference_tensor)), name)
-    pairs: list[Pair] = []
-    for (_, reference_id), name in found.items():
-        tied = [twin for (_, twin_id), twin in found.items() if twin_id == reference_id and twin != name]
-        pairs.append(Pair(name, own[name], other[name], listed(tied) or None))
-    return pairs
-
-
-def _require_comparable(name: str, own: torch.Tensor, reference: torch.Tensor) -> None:
-    if isinstance(reference, DTensor):
+    own = held_parameters(roots)
+    places = {name: place_of(names, name) for name in own}
+    seen = _seen_through([place for place, _ in places.values()], other)
+    unknown = sorted(place for place, _ in places.values() if seen[place] not in other)
+    if unknown:
         raise UsageError(
-            f"parameter {name} of the reference is a DTensor",
-            "build the reference before parallelising, as copy.deepcopy(model) before fully_shard",
+            f"the reference has no parameter {listed(unknown)}",
+            "build the reference from the model's class, before it is wrapped or parallelised",
         )
+    by_place: dict[str, tuple[Held, tuple[slice, ...]]] = {}
+    for name, (place, parts) in places.items():
+        if seen[place] in by_place:
+            raise UsageError(
+                f"{by_place[seen[place]][0].name} and {name} are both {seen[place]} of the reference",
+                "names must give each parameter of a rank a place of its own",
+            )
+        by_place[seen[place]] = own[name], parts
+    ordered = {name: by_place[name] for name in other if name in by_place}
+    alike: dict[tuple[int, Index], str] = {}
+    holdings: list[Holding] = []
+    for name, (held, parts) in ordered.items():
+        index = index_of(parts, other[name].shape)
+        _require_comparable(name, held, other[name], index)
+        holdings.append(
+            Holding(
+                name=name,
+                own_name=held.name,
+                alike=alike.setdefault((held.identity, index), name),
+                index=index,
+                shape=held.shape,
+                dtype=held.weight.dtype,
+                trained=held.trained,
+            )
+        )
+    return {name: held for name, (held, _) in ordered.items()}, holdings
+
+
+def _require_comparable(name: str, held: Held, reference: torch.Tensor, index: Index) -> None:
+    own = held.weight
     if own is reference or (not isinstance(own, DTensor) and _same_memory(own, reference)):
         raise UsageError(
             f"model and reference share parameter {name}",
             "give the reference weights of its own, as copy.deepcopy(model)",
         )
-    if own.shape != reference.shape:
+    shape = tuple(cut(reference, index).shape)
+    if held.shape != shape:
+        part = " of names' slice" if index else ""
         raise UsageError(
-            f"parameter {name} has shape {tuple(own.shape)} in the model and "
-            f"{tuple(reference.shape)} in the reference",
-            "the reference must be unsharded; a parameter sharded by hand cannot be compared, a DTensor can",
+            f"parameter {name} has shape {held.shape} in the model and {shape} in the reference{part}",
+            "the reference must be unsharded; a parameter sharded by hand needs names=, which says what "
+            "slice of it a rank holds",
         )
 
 
@@ -122,23 +189,149 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.device == other.device and one.data_ptr() == other.data_ptr()
 
 
-def pair_buffers(model: nn.Module, reference: nn.Module) -> list[Pair]:
-    """Return every buffer that both modules have; one that only one has is a cache, and left alone.
+def join(
+    by_rank: Sequence[Sequence[Holding]],
+    other: Mapping[str, torch.Tensor],
+    ties: Mapping[str, str],
+    mine: Mapping[str, Held],
+) -> list[Pair]:
+    """Return every parameter of the reference with who holds it, the same on all ranks, in its order.
 
-    Raises UsageError when a buffer of both has two shapes.
+    `ties` are of the reference, by `ties_of`; `mine` is what this rank holds. Names that the reference ties
+    are one pair unless a rank holds them as two tensors; names that a rank ties are one pair in any case.
+    Raises UsageError for a parameter that no rank holds, or a part of which none holds.
     """
-    own, other = _matched(model, reference, _buffers)
-    pairs = [Pair(name, own[name], other[name]) for name in other if name in own]
-    for pair in pairs:
-        if pair.own.shape != pair.reference.shape:
-            raise UsageError(
-                f"buffer {pair.name} has shape {tuple(pair.own.shape)} in the model and "
-                f"{tuple(pair.reference.shape)} in the reference",
-                "build the reference with the same sizes as the model",
-            )
+    said = [{holding.name: holding for holding in row} for row in by_rank]
+    missing = sorted(name for name in other if not any(name in row for row in said))
+    missing = [name for name in missing if not any(ties[name] == ties[one] for row in said for one in row)]
+    if missing:
+        raise UsageError(
+            f"the model has no parameter {listed(missing)}",
+            "build the reference from the model's class, before it is wrapped or parallelised",
+        )
+    pairs: list[Pair] = []
+    groups = _groups(said, other, ties)
+    homes: dict[str, list[str]] = {}
+    for names in groups:
+        for tie in {ties[name] for name in names}:
+            homes.setdefault(tie, []).append(names[0])
+    for names in groups:
+        holdings = tuple(next((row[name] for name in names if name in row), None) for row in said)
+        if not any(holdings):
+            continue
+        held = next((mine[name] for name in names if name in mine), None)
+        references = {ties[name]: other[ties[name]] for name in names}
+        twins = [twin for tie in references for twin in homes[tie] if twin != names[0]]
+        pair = Pair(names[0], tuple(references.values()), held, holdings, listed(twins) if twins else None)
+        _require_whole(pair)
+        pairs.append(pair)
     return pairs
 
 
-def modes(root: nn.Module) -> dict[str, bool]:
-    """Return train (True) or eval (False) of every submodule by clean name."""
-    return {clean_name(root, name) if name else "": module.training for name, module in root.named_modules()}
+def _groups(
+    said: Sequence[Mapping[str, Holding]], other: Mapping[str, torch.Tensor], ties: Mapping[str, str]
+) -> list[list[str]]:
+    groups: list[list[str]] = []
+    by_tie: dict[object, list[list[str]]] = {}
+    for name in other:
+        keys: list[object] = [
+            ties[name],
+            *((rank, row[name].alike) for rank, row in enumerate(said) if name in row),
+        ]
+        near = [group for key in keys for group in by_tie.get(key, ())]
+        home = next((group for group in near if _one_tensor(name, group, said, ties)), None)
+        if home is None:
+            home = []
+            groups.append(home)
+        home.append(name)
+        for key in keys:
+            by_tie.setdefault(key, []).append(home)
+    return groups
+
+
+def _one_tensor(
+    name: str, group: Sequence[str], said: Sequence[Mapping[str, Holding]], ties: Mapping[str, str]
+) -> bool:
+    tied_here = False
+    for row in said:
+        if name not in row:
+            continue
+        for twin in group:
+            if twin in row:
+                if row[name].alike != row[twin].alike:
+                    return False
+                tied_here = True
+    return tied_here or ties[name] in {ties[twin] for twin in group}
+
+
+def _require_whole(pair: Pair) -> None:
+    """Raise UsageError where ranks say different things of a parameter, or hold only a part of it."""
+    facts = {(one.shape, one.dtype, one.trained) for one in pair.holdings if one and not one.index}
+    kinds = {(one.dtype, one.trained, bool(one.index)) for one in pair.holdings if one}
+    if len(facts) > 1 or len(kinds) > 1:
+        ranks = [f"rank {rank}" for rank in pair.holders[:_NAMED]]
+        raise UsageError(
+            f"parameter {pair.name} is not of one dtype, requires_grad and shape on {listed(ranks)}",
+            "every rank that holds it must hold it alike",
+        )
+    parts = {one.index: one.shape for one in pair.holdings if one}
+    held = sum(torch.Size(shape).numel() for shape in parts.values())
+    if pair.first.index and held != pair.references[0].numel():
+        raise UsageError(
+            f"names gives {held} elements of parameter {pair.name} to the ranks, it has "
+            f"{pair.references[0].numel()}",
+            "the slices must make up the whole, without overlap",
+        )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names and how many more there are."""
+    ordered = list(names)
+    text = ", ".join(ordered[:_NAMED])
+    return text if len(ordered) <= _NAMED else f"{text} and {len(ordered) - _NAMED} more"
+
+
+def hold_buffers(
+    roots: Sequence[nn.Module], reference: nn.Module, names: PlaceOf | None
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return this rank's buffers that the reference has too, as (own, reference); others are caches.
+
+    Raises UsageError when a buffer of both has two shapes.
+    """
+    own = held_buffers(roots)
+    named = reference.named_buffers(remove_duplicate=False)
+    other = {clean_name(reference, name): tensor for name, tensor in named}
+    places = {name: place_of(names, name) for name in own}
+    seen = _seen_through([place for place, parts in places.values() if not parts], other)
+    found: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name, (place, parts) in places.items():
+        place = seen.get(place, place)
+        if parts or place not in other:
+            continue
+        found[place] = own[name], other[place]
+        if own[name].shape != other[place].shape:
+            raise UsageError(
+                f"buffer {place} has shape {tuple(own[name].shape)} in the model and "
+                f"{tuple(other[place].shape)} in the reference",
+                "build the reference with the same sizes as the model",
+            )
+    return found
+
+
+def modes(
+    roots: Sequence[nn.Module], pairs: Sequence[Pair] = (), names: PlaceOf | None = None
+) -> dict[str, bool]:
+    """Return train (True) or eval (False) of this rank's submodules, by their names in the reference."""
+    moved = {}
+    for pair in pairs:
+        if names is not None and pair.held is not None:
+            module, _, leaf = pair.held.name.rpartition(".")
+            place, _, its_leaf = place_of(names, pair.held.name)[0].rpartition(".")
+            if leaf == its_leaf:
+                moved[module] = place
+    found: dict[str, bool] = {}
+    for root in roots:
+        for long, module_here in root.named_modules():
+            name = clean_name(root, long) if long else ""
+            found.setdefault(moved.get(name, name), module_here.training)
+    return found

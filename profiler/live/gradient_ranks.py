@@ -47,15 +47,20 @@ class Ranks:
         alike = all(text == told[first] for text in told)
         raise UsageError(message if alike or not name_rank else f"rank {first}: {message}", hint) from problem
 
-    def from_first(
-        self, tensor: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    def sent(
+        self,
+        tensor: torch.Tensor | None,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        source: int = 0,
     ) -> torch.Tensor:
-        """Return rank 0's `tensor` on every rank, on `device`; shape and dtype are known to all."""
-        if self.rank == 0:
+        """Return rank `source`'s `tensor` on every rank, on `device`; shape and dtype are known to all."""
+        if self.rank == source:
             assert tensor is not None
             sent = tensor.detach().to(device=device, dtype=dtype).contiguous()
         else:
             sent = torch.empty(tuple(shape), dtype=dtype, device=device)
         if self.distributed and sent.numel():
-            dist.broadcast(sent, src=0)
+            dist.broadcast(sent, src=source)
         return sent

@@ -45,14 +45,15 @@ class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _as_trained(reference: nn.Module, pairs: Sequence[Pair], modes: Mapping[str, bool]) -> Iterator[None]:
     """Have the reference train what the model trains, in the same train or eval mode, for the block."""
     modules = [(module, module.training) for module in reference.modules()]
-    needed = [(pair.reference, pair.reference.requires_grad) for pair in pairs]
+    needed = [(tensor, tensor.requires_grad) for pair in pairs for tensor in pair.references]
     try:
         for name, module in reference.named_modules():
             known = modes.get(clean_name(reference, name) if name else "")
             if known is not None:
                 module.training = known
         for pair in pairs:
-            pair.reference.requires_grad_(pair.own.requires_grad)
+            for tensor in pair.references:
+                tensor.requires_grad_(pair.first.trained)
         yield
     finally:
         for module, training in modules:
@@ -72,13 +73,12 @@ def compute(
     The reference's own gradients are gone afterwards. Raises UsageError when the loss is no scalar, does not
     depend on the parameters, communicates, fails, or leaves a gradient that is not finite.
     """
-    for pair in pairs:
-        pair.reference.grad = None
+    _forget(pairs)
     try:
         with _as_trained(reference, pairs, modes), torch.enable_grad():
             with _NoCollectives():  # type: ignore[no-untyped-call]
                 _checked(loss(reference)).backward()  # type: ignore[no-untyped-call]
-        gradients = {pair.name: pair.reference.grad for pair in pairs if pair.reference.grad is not None}
+        gradients = {pair.name: total for pair in pairs if (total := _total(pair)) is not None}
     except UsageError:
         raise
     except Exception as error:
@@ -88,8 +88,7 @@ def compute(
             "it must run alone on rank 0, on the device the reference is on",
         ) from error
     finally:
-        for pair in pairs:
-            pair.reference.grad = None
+        _forget(pairs)
     for name, gradient in gradients.items():
         values = gradient.coalesce().values() if gradient.is_sparse else gradient
         if not bool(torch.isfinite(values).all()):
@@ -98,6 +97,21 @@ def compute(
                 "there is nothing to compare with: check the loss, its dtype and the batch",
             )
     return gradients
+
+
+def _forget(pairs: Sequence[Pair]) -> None:
+    for pair in pairs:
+        for tensor in pair.references:
+            tensor.grad = None
+
+
+def _total(pair: Pair) -> torch.Tensor | None:
+    """Return the gradient: where one tensor of the model is several of the reference, their sum."""
+    total: torch.Tensor | None = None
+    for tensor in pair.references:
+        if tensor.grad is not None:
+            total = tensor.grad if total is None else total + tensor.grad
+    return total
 
 
 def _checked(value: object) -> torch.Tensor:

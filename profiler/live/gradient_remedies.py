@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -49,19 +49,21 @@ def remedy_of(
     *,
     partition: Partition | None,
     partial_hidden: bool,
-    ddp: bool,
+    wrapper: str | None,
     weights_differ: bool,
+    holders: Sequence[int],
 ) -> Remedy:
     """Return the remedy for one parameter.
 
-    `partial_hidden`: a DTensor whose placements claim Replicate over the partition. `weights_differ`: the
-    ranks' weights were not equal before the gradient was.
+    `partial_hidden`: a DTensor whose placements claim Replicate over the partition. `wrapper`: what should
+    have reduced it, by name. `weights_differ`: the ranks' weights were not equal before the gradient was.
+    `holders`: the ranks that hold the parameter.
     """
     if diagnosis.cause == "missing-reduction":
         assert partition is not None
         if partial_hidden:
             return _declare_partial(diagnosis, name, partition)
-        return _reduce(diagnosis, name, partition, ddp)
+        return _reduce(diagnosis, name, partition, wrapper, holders)
     if diagnosis.cause == "wrong-scale":
         return _rescale(diagnosis, name)
     if diagnosis.cause == "replicas-differ":
@@ -89,14 +91,18 @@ def _declare_partial(diagnosis: Diagnosis, name: str, partition: Partition) -> R
     )
 
 
-def _reduce(diagnosis: Diagnosis, name: str, partition: Partition, ddp: bool) -> Remedy:
-    if ddp:
+def _reduce(
+    diagnosis: Diagnosis, name: str, partition: Partition, wrapper: str | None, holders: Sequence[int]
+) -> Remedy:
+    if wrapper is not None:
         return Remedy(
-            "DDP did not reduce this gradient: leave no_sync() for the last micro-batch's forward, and wrap "
-            "the model once all its parameters exist",
+            f"{wrapper} did not reduce this gradient: leave no_sync() for the last micro-batch's forward, "
+            "and wrap the model once all its parameters exist",
             "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():",
         )
     group = f', group=mesh.get_group("{partition.mesh_dim}")' if partition.mesh_dim else ""
+    if len(holders) < len(partition.ranks) == partition.size:
+        return _reduce_where_held(diagnosis, name, list(holders))
     gradient = f"{_get(name)}.grad"
     code = f"dist.all_reduce({gradient}{group})"
     if diagnosis.factor_name == "mean":
@@ -104,6 +110,17 @@ def _reduce(diagnosis: Diagnosis, name: str, partition: Partition, ddp: bool) ->
     elif diagnosis.factor_name != "sum":
         code = f"{code}; {gradient} /= {diagnosis.factor:.4g}"
     return Remedy(f"reduce the gradient over {partition.label} after backward, before the optimizer", code)
+
+
+def _reduce_where_held(diagnosis: Diagnosis, name: str, holders: list[int]) -> Remedy:
+    mean = ", op=dist.ReduceOp.AVG" if diagnosis.factor_name == "mean" else ""
+    return Remedy(
+        "some ranks hold this parameter, each under its own name where weights are tied across pipeline "
+        "stages: reduce the gradient over them after backward, before the optimizer",
+        f"group = dist.new_group({holders})  # once, on every rank\n"
+        f"if dist.get_rank() in {holders}:\n"
+        f"    dist.all_reduce({_get(name)}.grad{mean}, group=group)",
+    )
 
 
 def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:

@@ -1,4 +1,7 @@
-"""DTensors in a gradient check: the whole of a weight, the slice of a gradient, who holds the same slice."""
+"""The parts of parameters in a gradient check: the whole of a weight, the slice of a gradient, who holds it.
+
+A part is what the user cut by hand (`index`), of that what a DTensor's placements leave, or FSDP1's run.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from shardtoll.profiler.live.gradient_flat import Flat
+from shardtoll.profiler.live.gradient_held import Held, Index, cut, modules_of
 from shardtoll.profiler.live.gradient_ranks import Ranks
 
 WITHOUT_COMMUNICATION: Final = "src_data_rank" in inspect.signature(distribute_tensor).parameters
@@ -29,8 +35,10 @@ def _on_mesh(tensor: DTensor) -> DTensor:
     return moved
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor unsharded; for a DTensor a collective over its mesh."""
+def whole(tensor: torch.Tensor, held: Held | None = None) -> torch.Tensor:
+    """Return the tensor unsharded; for a DTensor or FSDP1's piece a collective over its ranks."""
+    if held is not None and held.flat is not None:
+        return held.flat.whole(tensor, held.shape)
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     return _on_mesh(tensor).full_tensor()
@@ -50,21 +58,30 @@ class Layout:
     """No Partial: a gradient that still is one is reduced before it is compared."""
     was_partial: str | None = None
     """Placements as they were, where a dimension was Partial."""
+    index: Index = ()
+    """What of the reference's parameter the user cut out for this rank; () for all of it."""
+    flat: Flat | None = None
+    """FSDP1's run of the elements."""
 
     @property
-    def slice_key(self) -> tuple[int | None, ...]:
-        """Equal on two ranks exactly when they hold the same slice of the parameter."""
+    def slice_key(self) -> tuple[object, ...]:
+        """Equal on two ranks exactly when they hold the same slice of the parameter; () for the whole."""
+        key: tuple[object, ...] = self.index
+        if self.flat is not None:
+            return (*key, self.flat.start, self.flat.stop)
         coordinate = None if self.mesh is None else self.mesh.get_coordinate()
         if coordinate is None:
-            return ()
-        return tuple(
+            return key
+        return key + tuple(
             None if placement.is_replicate() else place
             for place, placement in zip(coordinate, self.placements, strict=True)
         )
 
     @property
     def kind(self) -> str | None:
-        """What to call a DTensor gradient; None for a plain one."""
+        """What to call a sharded gradient; None for a plain one."""
+        if self.flat is not None:
+            return "FSDP1"
         return None if self.mesh is None else f"DTensor {self.placements}"
 
     @property
@@ -78,6 +95,9 @@ class Layout:
 
     def cut(self, full: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice of an unsharded tensor that every rank holds; no communication."""
+        full = cut(full, self.index)
+        if self.flat is not None:
+            return full.reshape(-1)[self.flat.start : self.flat.stop]
         if self.mesh is None:
             return full
         if WITHOUT_COMMUNICATION:
@@ -96,13 +116,13 @@ def cut_by_offset(full: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any
     return part
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor, index: Index = (), flat: Flat | None = None) -> Layout:
     """Return the layout in which a gradient (or a parameter in its place) is compared."""
     if not isinstance(tensor, DTensor):
-        return Layout()
+        return Layout(index=index, flat=flat)
     settled = tuple(Replicate() if placement.is_partial() else placement for placement in tensor.placements)
     partial = str(tensor.placements) if settled != tensor.placements else None
-    return Layout(tensor.device_mesh, settled, partial)
+    return Layout(tensor.device_mesh, settled, partial, index)
 
 
 def local_gradient(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -133,18 +153,27 @@ class Partition:
         """Ranks in a group."""
         return len(self.ranks[0])
 
-    def holds_equal_slices(self, slice_keys: Sequence[object]) -> bool:
-        """Whether in every group all ranks hold the same slice, so that adding them up means something."""
-        return all(
-            slice_keys[peer] == slice_keys[rank] for rank, peers in enumerate(self.ranks) for peer in peers
-        )
+    def holders(self, slice_keys: Sequence[tuple[object, ...] | None]) -> int:
+        """Return how many ranks of each group hold the same slice, so that adding them up means something.
+
+        0 where that differs or nothing is to be added. `slice_keys` are by rank, None where a rank holds
+        nothing of the parameter; such a rank can only stand aside in a group whose others have all of it.
+        """
+        counts: set[int] = set()
+        for peers in self.ranks:
+            keys = [key for key in (slice_keys[peer] for peer in peers) if key is not None]
+            if len(set(keys)) > 1 or (keys and keys[0] != () and len(keys) < len(peers)):
+                return 0
+            counts.add(len(keys))
+        counts.discard(0)
+        return counts.pop() if len(counts) == 1 and counts != {1} else 0
 
 
-def partitions(model: torch.nn.Module, ranks: Ranks) -> list[Partition]:
+def partitions(roots: Sequence[torch.nn.Module], ranks: Ranks) -> list[Partition]:
     """Return the groups that the model's meshes and wrappers know, smallest first, the world last."""
     if ranks.size == 1:
         return []
-    found = list(_candidates(model))
+    found = list(_candidates(roots))
     told = ranks.gather([(label, peers) for label, _, _, peers in found])
     if any([label for label, _ in row] != [label for label, _ in told[0]] for row in told):
         found, told = found[-1:], [row[-1:] for row in told]
@@ -157,24 +186,33 @@ def partitions(model: torch.nn.Module, ranks: Ranks) -> list[Partition]:
     return sorted(kept.values(), key=lambda partition: partition.size)
 
 
-def _candidates(model: torch.nn.Module) -> Iterable[tuple[str, str | None, Any, tuple[int, ...]]]:
+def _candidates(
+    roots: Sequence[torch.nn.Module],
+) -> Iterable[tuple[str, str | None, Any, tuple[int, ...]]]:
     meshes: list[DeviceMesh] = []
-    for tensor in model.parameters():
+    for tensor in (parameter for root in roots for parameter in root.parameters()):
         for mesh in (_root(tensor.device_mesh), tensor.device_mesh) if isinstance(tensor, DTensor) else ():
-            if mesh not in meshes:
+            if mesh not in meshes and mesh.get_coordinate() is not None:
                 meshes.append(mesh)
     for mesh in meshes:
         for dim in range(mesh.ndim):
             name = mesh.mesh_dim_names[dim] if mesh.mesh_dim_names else None
             group = mesh.get_group(dim)
             yield dim_label(mesh, dim), name, group, tuple(dist.get_process_group_ranks(group))
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            group = module.process_group
+    for module in modules_of(roots):
+        for label, group in _wrapper_groups(module):
             if group is not None and dist.get_world_size(group) < dist.get_world_size():
-                yield "the DDP group", None, group, tuple(dist.get_process_group_ranks(group))
+                yield label, None, group, tuple(dist.get_process_group_ranks(group))
     world = dist.group.WORLD
     yield "all ranks", None, world, tuple(range(dist.get_world_size()))
+
+
+def _wrapper_groups(module: torch.nn.Module) -> Iterable[tuple[str, Any]]:
+    if isinstance(module, DistributedDataParallel):
+        yield "the DDP group", module.process_group
+    elif isinstance(module, FullyShardedDataParallel):
+        yield "the FSDP group", module.process_group
+        yield "the FSDP replicas", getattr(module, "_inter_node_pg", None)
 
 
 def _root(mesh: DeviceMesh) -> DeviceMesh:

@@ -54,14 +54,14 @@ def eps_of(dtypes: Iterable[torch.dtype], device_type: str) -> float:
     return max(spacings)
 
 
-def compute_dtypes(model: nn.Module) -> set[torch.dtype]:
+def compute_dtypes(modules: Iterable[nn.Module]) -> set[torch.dtype]:
     """Return the dtypes that wrappers and autocast compute or reduce in, where they can be asked.
 
     FSDP2's and DDP's mixed precision are read from the modules; an autocast around the forward alone is
     over by now and cannot be seen.
     """
     found: set[torch.dtype] = set()
-    for module in model.modules():
+    for module in modules:
         fsdp_state = getattr(module, "_get_fsdp_state", None)
         state = fsdp_state() if callable(fsdp_state) else None
         for policy in (getattr(state, "_mp_policy", None), getattr(module, "mixed_precision", None)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -14,6 +14,8 @@ from shardtoll.ledger import Finding
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.gradient_diagnosis import first_look, known_factors
 from shardtoll.profiler.live.gradient_exchange import (
+    Own,
+    copy_buffer,
     copy_weight,
     measure,
     own_gradients,
@@ -22,6 +24,7 @@ from shardtoll.profiler.live.gradient_exchange import (
     wire_device,
 )
 from shardtoll.profiler.live.gradient_findings import Suspect, findings_of
+from shardtoll.profiler.live.gradient_held import PlaceOf, modules_of
 from shardtoll.profiler.live.gradient_inputs import prepared, require_nonzero
 from shardtoll.profiler.live.gradient_ranks import Ranks
 from shardtoll.profiler.live.gradient_shards import partitions
@@ -31,7 +34,12 @@ Loss = Callable[[nn.Module], torch.Tensor]
 
 
 def check_gradients(
-    model: nn.Module, reference: nn.Module, loss: Loss, *, rtol: float | None = None
+    model: nn.Module | Sequence[nn.Module],
+    reference: nn.Module,
+    loss: Loss,
+    *,
+    rtol: float | None = None,
+    names: PlaceOf | None = None,
 ) -> list[Finding]:
     """Compare every gradient of a distributed model with the one a single device computes.
 
@@ -39,82 +47,106 @@ def check_gradients(
     module, of the same class as `model` before any wrapper; `loss(reference)` returns the loss of the
     global batch, of all ranks together, as a scalar. It runs on rank 0 alone and must not communicate.
 
-    Rank 0's weights and buffers are copied from model to reference by name (the parts of names that
-    DDP, FSDP2, torch.compile and activation checkpointing add are ignored; DTensors are gathered), so
-    the reference then holds the model's weights; on ranks other than 0 it may be on the meta device.
-    Its gradients are None afterwards. Nothing of the model, its gradients, its modes or torch's random
-    state is changed; an open audit leaves the check out of its records and puts its findings into its
-    report.
+    A rank may hold a part of the model. In a pipeline `model` is its stage, or a list of its stages, whose
+    names are those of the whole model. `names` says where a parameter is in the reference if not under
+    its own name: a mapping, or a function of the name, to the reference's name, or to (name, slice) for a
+    part of a tensor, as {"experts.0.weight": "experts.4.weight"} or {"experts.weight": ("experts.weight",
+    slice(4, 8))}. Ranks that lack a parameter do not take part in its comparison; each parameter of the
+    reference must be held by some rank. What one of the two ties is taken as tied: the gradients of
+    names that are one tensor of the model add up, also over the stages of a pipeline.
+
+    Weights and buffers are copied from model to reference by name, from the first rank that holds them
+    (the parts of names that DDP, FSDP, torch.compile and activation checkpointing add are ignored;
+    sharded ones are gathered), so the reference then holds the model's weights; on ranks other than 0 it
+    may be on the meta device. Its gradients are None afterwards. Nothing of the model, its gradients, its
+    modes or torch's random state is changed; an open audit leaves the check out of its records and puts
+    its findings into its report.
 
     Each rank compares what it holds: a DTensor's local gradient with the same slice of the true one (a
-    gradient still Partial is reduced first, as the optimizer would), any other gradient with the
-    whole. `rtol` is the largest relative L2 error that counts as equal; by default sqrt(eps) of the
-    lowest precision involved, see `gradient_tolerance` for why.
+    gradient still Partial is reduced first, as the optimizer would), FSDP1's piece with the same run of
+    elements, any other gradient with the whole. `rtol` is the largest relative L2 error that counts as
+    equal; by default sqrt(eps) of the lowest precision involved, see `gradient_tolerance` for why.
 
     Returns the same list of `wrong-gradient` findings on every rank, empty when all gradients are
     right. Raises UsageError on every rank alike when the two modules do not match, the loss is no
     scalar, or there are no gradients to compare.
     """
     with pausing.paused(), _random_state_kept(model), torch.no_grad():
-        findings = _check(model, reference, loss, rtol)
+        findings = _check(model, reference, loss, rtol, names)
     pausing.deliver(findings)
     return findings
 
 
 def _random_state_kept(model: object) -> AbstractContextManager[None]:
-    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    roots = [model] if isinstance(model, nn.Module) else model if isinstance(model, (list, tuple)) else ()
+    parameters = (tensor for root in roots if isinstance(root, nn.Module) for tensor in root.parameters())
     devices = {tensor.device for tensor in parameters if tensor.device.type == "cuda"}
     kept: AbstractContextManager[None] = torch.random.fork_rng(devices=sorted(devices, key=str))
     return kept
 
 
-def _check(model: nn.Module, reference: nn.Module, loss: Loss, rtol: float | None) -> list[Finding]:
+def _check(
+    model: object, reference: object, loss: Loss, rtol: float | None, names: PlaceOf | None
+) -> list[Finding]:
     ranks = Ranks()
-    pairs, buffers, relative = prepared(ranks, model, reference, loss, rtol)
+    inputs = prepared(ranks, model, reference, loss, rtol, names)
+    pairs = inputs.pairs
     device = wire_device(ranks, pairs)
     weights_apart = {pair.name: copy_weight(ranks, pair, device) for pair in pairs}
-    for pair in buffers:
-        copy_weight(ranks, pair, device)
-    trained = [pair for pair in pairs if pair.own.requires_grad]
-    fetch = true_gradients(ranks, model, reference, pairs, loss, device)
+    for buffer in inputs.buffers:
+        copy_buffer(ranks, buffer, device)
+    trained = [pair for pair in pairs if pair.first.trained]
+    fetch = true_gradients(ranks, inputs, loss, device)
     own = own_gradients(ranks, trained)
     measured, true_sq, numel = measure(own, fetch)
-    lowered = compute_dtypes(model)
-    on = "cuda" if any(pair.own.device.type == "cuda" for pair in pairs) else device.type
-    spacings = [eps_of({pair.own.dtype, pair.reference.dtype} | lowered, on) for pair in trained]
+    lowered = compute_dtypes(modules_of(inputs.roots))
+    held = [pair.held.weight for pair in pairs if pair.held is not None]
+    on = "cuda" if any(tensor.device.type == "cuda" for tensor in held) else device.type
+    spacings = [eps_of({pair.first.dtype, pair.references[0].dtype} | lowered, on) for pair in trained]
+    ddp = any(isinstance(module, DistributedDataParallel) for module in modules_of(inputs.roots))
+    kinds = [_kind(mine, ddp) for mine in own]
     # From here on every rank decides from the same numbers: what follows has collectives in it.
-    told = ranks.gather((measured, weights_apart, spacings, true_sq))
+    told = ranks.gather((measured, weights_apart, spacings, true_sq, kinds))
     true_sq = told[0][3]
     require_nonzero(ranks, [row[0] for row in told], true_sq)
 
-    parts = partitions(model, ranks)
+    parts = partitions(inputs.roots, ranks)
     known = known_factors(ranks.size, {part.label: part.size for part in parts if part.mesh_dim})
     true_rms = math.sqrt(true_sq / numel) if numel else 0.0
-    ddp = any(isinstance(module, DistributedDataParallel) for module in model.modules())
     suspects: list[Suspect] = []
     for index, mine in enumerate(own):
         pair = mine.pair
         seen = tuple(row[0][index] for row in told)
-        tolerance = tolerance_of(max(row[2][index] for row in told), relative, true_rms)
+        tolerance = tolerance_of(max(row[2][index] for row in told), inputs.rtol, true_rms)
         diagnosis = first_look(seen, tolerance, known)
         if diagnosis is None:
             continue
         error_after: float | None = None
         if diagnosis.cause == "unknown":
             diagnosis, error_after = pooled_look(ranks, mine, fetch(pair), seen, parts, tolerance, known)
+        kind, replicated_over, was_partial = told[pair.holders[0]][4][index]
         suspects.append(
             Suspect(
                 name=pair.name,
-                kind=mine.layout.kind or ("DDP" if ddp else "plain"),
-                replicated_over=mine.layout.replicated_over,
-                was_partial=mine.layout.was_partial,
+                kind=kind,
+                replicated_over=replicated_over,
+                was_partial=was_partial,
                 ranks=seen,
                 diagnosis=diagnosis,
                 tolerance=tolerance.relative,
-                dtype=str(pair.own.dtype).removeprefix("torch."),
+                dtype=str(pair.first.dtype).removeprefix("torch."),
                 weights_apart=tuple(row[1][pair.name] for row in told),
                 error_after=error_after,
                 tied_to=pair.tied_to,
+                own_name=None if pair.first.own_name == pair.name else pair.first.own_name,
             )
         )
     return findings_of(suspects, parts)
+
+
+def _kind(own: Own, ddp: bool) -> tuple[str, tuple[str, ...], str | None]:
+    """Return what wraps a gradient, over which mesh dimensions it says Replicate, and how it was Partial."""
+    held = own.pair.held
+    fsdp1 = "FSDP1" if held is not None and held.flat is not None else None
+    layout = own.layout
+    return fsdp1 or layout.kind or ("DDP" if ddp else "plain"), layout.replicated_over, layout.was_partial

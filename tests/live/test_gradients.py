@@ -242,7 +242,8 @@ MISTAKES = {
     "name on the model": ["the reference has no parameter norm.bias, norm.weight", SAME_CLASS],
     "shape on rank 1": [
         "rank 1: parameter up.bias has shape (16,) in the model and (3,) in the reference",
-        "the reference must be unsharded; a parameter sharded by hand cannot be compared, a DTensor can",
+        "the reference must be unsharded; a parameter sharded by hand needs names=, which says what slice of "
+        "it a rank holds",
     ],
     "buffer shape": [
         "buffer table has shape (3,) in the model and (4,) in the reference",
@@ -292,7 +293,7 @@ MISTAKES = {
     ],
     "other parameters on rank 1": [
         "rank 0 and rank 1 were not given the same parameters and buffers",
-        "every rank must hold the whole model, sharded or not; check pipeline stages one by one",
+        "the reference must be the whole model on every rank; the model may be a part of it",
     ],
     "no function": [
         "loss is Tensor, not a function",

@@ -1,4 +1,4 @@
-"""Values for tests: what a tensor's shards leave in the ledger, with a sketch made here and not by the profiler."""
+"""Values for tests: what a tensor's shards leave in the ledger, with sketches made here."""
 
 from __future__ import annotations
 

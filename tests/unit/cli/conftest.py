@@ -48,9 +48,9 @@ def shardtoll(
     return run
 
 
-def write_run(folder: Path) -> Path:
-    """Write the ordinary report's records as a run of four ranks and two steps."""
-    rows = sample_reports.collectives()
+def write_run(folder: Path, *, mended: bool = False) -> Path:
+    """Write the ordinary report's records as a run of four ranks and two steps; `mended`: without any."""
+    rows = [row for row in sample_reports.collectives() if not mended]
     for rank in range(4):
         run = replace(sample_reports.RUN, ranks_seen=(rank,))
         groups = [group for group in sample_reports.GROUPS if rank in group.ranks]

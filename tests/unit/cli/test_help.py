@@ -13,6 +13,7 @@ import pytest
 
 from shardtoll.cli import COMMANDS
 from tests import small_traces
+from tests.unit.cli.conftest import write_run
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
 HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
@@ -53,6 +54,7 @@ def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(run_folder.parent.parent)
+    write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
     found = examples(command)
     assert found, f"shardtoll {command} --help has no example"

@@ -10,7 +10,16 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from shardtoll.ledger import UsageError
-from shardtoll.profiler.live.gradient_pairs import listed, modes, pair_buffers, pair_parameters
+from shardtoll.profiler.live.gradient_pairs import (
+    Pair,
+    hold,
+    hold_buffers,
+    join,
+    listed,
+    modes,
+    reference_parameters,
+    ties_of,
+)
 from shardtoll.profiler.live.names import clean_name
 
 
@@ -26,10 +35,17 @@ class Net(nn.Module):
 NAMES = ["module.weight", "module.bias", "norm.weight", "norm.bias"]
 
 
+def pair_parameters(model: nn.Module, reference: nn.Module) -> list[Pair]:
+    """The parameters of one rank that holds all of them."""
+    other = reference_parameters(reference)
+    mine, said = hold([model], other, None)
+    return join([said], other, ties_of(other), mine)
+
+
 def names_of(model: nn.Module, reference: nn.Module) -> list[str]:
     pairs = pair_parameters(model, reference)
     for pair in pairs:
-        assert pair.reference is reference.get_parameter(pair.name)
+        assert pair.references == (reference.get_parameter(pair.name),)
     return [pair.name for pair in pairs]
 
 
@@ -57,13 +73,14 @@ def test_a_wrapper_nobody_knows_is_seen_through() -> None:
     reference = copy.deepcopy(model)
     pairs = pair_parameters(Engine(model), reference)
     assert [pair.name for pair in pairs] == ["0.weight", "0.bias"]
-    assert pairs[0].own is model[0].weight
+    assert pairs[0].held is not None
+    assert pairs[0].held.weight is model[0].weight
 
 
 def test_modes_are_by_clean_name() -> None:
     model = nn.DataParallel(Net())
     model.module.norm.eval()
-    assert modes(model) == {"": True, "module": True, "norm": False}
+    assert modes([model]) == {"": True, "module": True, "norm": False}
 
 
 def test_tied_weights_are_one_pair() -> None:
@@ -87,14 +104,14 @@ def test_tied_weights_are_one_pair() -> None:
 def test_buffers_of_one_side_only_are_left_alone() -> None:
     model, reference = Net(), Net()
     model.register_buffer("cache", torch.zeros(3))
-    assert [pair.name for pair in pair_buffers(model, reference)] == [
+    assert list(hold_buffers([model], reference, None)) == [
         "norm.running_mean",
         "norm.running_var",
         "norm.num_batches_tracked",
     ]
     reference.register_buffer("cache", torch.zeros(4))
     with pytest.raises(UsageError, match=r"buffer cache has shape \(3,\) in the model and \(4,\)"):
-        pair_buffers(model, reference)
+        hold_buffers([model], reference, None)
 
 
 def test_views_of_the_model_are_refused() -> None:
@@ -103,13 +120,6 @@ def test_views_of_the_model_are_refused() -> None:
     reference.weight = nn.Parameter(model.weight.detach())
     with pytest.raises(UsageError, match="model and reference share parameter weight"):
         pair_parameters(model, reference)
-
-
-def test_fsdp1_is_recognised_by_its_flat_parameters() -> None:
-    model = nn.Module()
-    model._flat_param = nn.Parameter(torch.zeros(4))
-    with pytest.raises(UsageError, match="the reference has no parameter _flat_param: FSDP1 flattens"):
-        pair_parameters(model, nn.Module())
 
 
 def test_long_lists_are_counted() -> None:

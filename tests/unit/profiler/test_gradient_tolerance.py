@@ -65,9 +65,9 @@ def test_float32_counts_as_what_matmuls_round_it_to() -> None:
 
 
 def test_autocast_around_the_check_is_seen() -> None:
-    assert compute_dtypes(nn.Linear(2, 2)) == set()
+    assert compute_dtypes([nn.Linear(2, 2)]) == set()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert compute_dtypes(nn.Linear(2, 2)) == {torch.bfloat16}
+        assert compute_dtypes([nn.Linear(2, 2)]) == {torch.bfloat16}
 
 
 def test_a_gradient_below_the_noise_of_the_others_is_zero() -> None:

@@ -1,0 +1,278 @@
+"""What verify says of two made-up runs, where everything is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardtoll.analyzers.step_change import change, step_times
+from shardtoll.analyzers.verify import verify
+from shardtoll.ledger import Evidence, Finding, Notice, Report, UsageError, Where
+from shardtoll.ledger.report import FabricInfo
+from shardtoll.ledger.tables import to_table
+from shardtoll.ledger.verification import Verification, verification_to_json
+from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+from tests.unit.analyzers.sketched import parameter, replicated
+
+G = np.random.default_rng(0).normal(size=(8, 4))
+NOISE = np.random.default_rng(3).normal(size=400)
+
+
+def finding(kind: str = "redundant-collective", **given: Any) -> Finding:
+    values: dict[str, Any] = {
+        "kind": kind,
+        "severity": "warning",
+        "title": f"a {kind}",
+        "toll_ns": 10 * MS,
+        "floor_ns": None,
+        "saving_ns": 8 * MS,
+        "bytes": 1000,
+        "count": 2,
+        "ranks": (0, 1),
+        "where": Where(parameter="weight", phase="backward"),
+    }
+    return Finding(**{**values, **given})
+
+
+def report(
+    findings: Sequence[Finding] = (),
+    *,
+    took_ms: float = 100,
+    steps: int = 20,
+    noise_ms: float = 1,
+    gradient: Any = G,
+    run: Any = None,
+    seed: int = 0,
+    **given: Any,
+) -> Report:
+    """Two ranks whose steps take about `took_ms`; of rank 1 by 10 ms more."""
+    rows = [
+        _step(number, rank, took_ms + 10 * rank + noise_ms * NOISE[number + 31 * seed])
+        for number in range(steps)
+        for rank in (0, 1)
+    ]
+    values: Iterable[Any] = () if gradient is None else replicated(gradient, (0, 1))
+    made = ledger(
+        run=run or run_of(2), steps=rows, values=values, parameters=[parameter("weight", G.shape)], **given
+    )
+    return Report(made.run, FabricInfo("none", "none"), made.groups, made.tables, tuple(findings))
+
+
+def _step(number: int, rank: int, took_ms: float) -> Any:
+    took = round(took_ms * MS)
+    return step(number, rank, start_ns=number * 200 * MS, duration_ns=took, compute_ns=took - 2 * MS,
+                exposed_comm_ns=0, idle_ns=0, unattributed_ns=2 * MS, capture_ns=2 * MS)  # fmt: skip
+
+
+def verified(before: Report, after: Report, *wanted: str) -> Verification:
+    return verify(before, after, ("a", "b"), wanted)
+
+
+def test_a_finding_that_is_gone_passes():
+    found = verified(report([finding()]), report(took_ms=95, seed=1))
+    (one,) = found.findings
+    assert (one.verdict, found.gradients.answer, found.passed) == ("gone", "equal", True)
+    assert found.saving.kept == "kept"
+    assert found.saving.measured_ns == pytest.approx(5 * MS, abs=MS)
+    assert found.saving.predicted_ns == 8 * MS
+
+
+def test_a_finding_that_is_still_there_does_not():
+    found = verified(report([finding()]), report([finding()]))
+    assert [one.verdict for one in found.findings] == ["still there"]
+    assert not found.passed
+
+
+@pytest.mark.parametrize(("kind", "before", "after", "verdict"), [
+    ("redundant-collective", {"bytes": 1000}, {"bytes": 500}, "smaller"),
+    ("redundant-collective", {"bytes": 1000}, {"bytes": 1000, "toll_ns": 8 * MS}, "still there"),
+    ("latency-bound", {"count": 100}, {"count": 40}, "smaller"),
+    ("straggler", {"toll_ns": 10 * MS}, {"toll_ns": 9 * MS}, "still there"),
+    ("straggler", {"toll_ns": 10 * MS}, {"toll_ns": 2 * MS, "saving_ns": 1 * MS}, "smaller"),
+    ("duplicated-compute", {"evidence": (Evidence("FLOPs too many a step", 100, "FLOP"),)},
+     {"evidence": (Evidence("FLOPs too many a step", 50, "FLOP"),)}, "smaller"),
+])  # fmt: skip
+def test_what_is_left_is_told_by_the_figure_that_the_remedy_changes(
+    kind: str, before: dict[str, Any], after: dict[str, Any], verdict: str
+):
+    (one,) = verified(
+        report([finding(kind, **before)]), report([finding(kind, **{**before, **after})])
+    ).findings
+    assert one.verdict == verdict
+    assert not one.why.endswith("larger") or verdict == "still there"
+
+
+def test_errors_and_warnings_are_judged_unless_findings_are_named():
+    bill = [
+        finding("straggler", where=Where()),
+        finding("wide-dtype", severity="info"),
+        finding("unattributed-time", where=Where(), toll_ns=None, saving_ns=None, bytes=None),
+        finding("unsynced-parameter", severity="error"),
+    ]
+    before, after = report(bill), report()
+    assert [one.finding.kind for one in verified(before, after).findings] == [
+        "unsynced-parameter",
+        "straggler",
+    ]
+    assert [one.number for one in verified(before, after, "3").findings] == [3]
+    assert [one.finding.kind for one in verified(before, after, "wide-dtype", "2").findings] == [
+        "straggler",
+        "wide-dtype",
+    ]
+    only = verified(report([bill[1]]), after)
+    assert [one.finding.kind for one in only.findings] == ["wide-dtype"], "where there is nothing graver"
+
+
+@pytest.mark.parametrize("wanted", ["0", "2", "straggler", "nonsense", "-1"])
+def test_a_finding_that_is_not_on_the_bill(wanted: str):
+    with pytest.raises(UsageError, match=f"a has no finding '{wanted}': give 1 to 1, or one of redundant"):
+        verified(report([finding()]), report(), wanted)
+
+
+def test_new_findings_are_listed_and_a_new_error_of_correctness_fails():
+    new = finding("latency-bound", where=Where(phase="optimizer"))
+    found = verified(report([finding()]), report([new, finding("unattributed-time", where=Where())]))
+    assert found.new == (new,)
+    assert found.passed
+    broken = finding("replica-drift", severity="error", where=Where(parameter="bias"))
+    assert not verified(report([finding()]), report([broken])).passed
+
+
+def test_gradients_that_differ_fail_unless_they_were_wrong():
+    assert not verified(report([finding()]), report(gradient=2 * G)).passed
+    notices = [Notice(0, "gradients-checked", "all equal")]
+    wrong = finding("wrong-gradient", severity="error", toll_ns=None, saving_ns=None, bytes=None)
+    found = verified(report([wrong], notices=notices), report(gradient=2 * G, notices=notices))
+    assert found.passed
+    assert found.gradients.change_expected
+
+
+@pytest.mark.parametrize(("kind", "how"), [
+    ("wrong-gradient", "check_gradients"),
+    ("duplicated-data", 'checks=("data",)'),
+    ("replica-drift", "replicas"),
+])  # fmt: skip
+def test_absence_proves_nothing_where_nobody_looked(kind: str, how: str):
+    extra: dict[str, Any] = {"notices": [Notice(0, "gradients-checked", "looked")]}
+    before = report([finding(kind, severity="error")], **extra)
+    rows = [
+        *replicated(G, (0, 1)),
+        *replicated(G, (0, 1), kind="input"),
+        *replicated(G, (0, 1), kind="buffer"),
+    ]
+    before = replace(before, tables={**before.tables, "values": to_table("values", rows)})
+    found = verified(before, report())
+    (one,) = found.findings
+    assert one.verdict == "cannot be told"
+    assert how in one.why
+    assert not found.passed
+    assert verified(before, replace(before, findings=())).findings[0].verdict == "gone"
+
+
+def test_a_run_that_only_watched_does_not_prove_that_operators_are_shared():
+    watched = [step(number, rank, level="watch") for number in range(4) for rank in (0, 1)]
+    made = ledger(run=run_of(2), steps=watched)
+    after = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    (one,) = verified(report([finding("duplicated-compute")]), after).findings
+    assert one.verdict == "cannot be told"
+    assert "surveyed" in one.why
+
+
+def test_a_lost_rank_proves_nothing():
+    after = report(run=run_of(2, ranks_seen=(0,), ranks_per_host=None))
+    (one,) = verified(report([finding()]), after).findings
+    assert one.verdict == "cannot be told"
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "kept"), [(95, "kept"), (80, "exceeded"), (100, "not seen"), (110, "longer")]
+)
+def test_the_saving_is_a_bound(after_ms: float, kept: str):
+    found = verified(report([finding()]), report(took_ms=after_ms, seed=1)).saving
+    assert found.kept == kept, found.why
+    assert found.low_ns is not None
+    assert found.high_ns is not None
+    assert found.measured_ns is not None
+    assert found.low_ns <= found.measured_ns <= found.high_ns
+
+
+def test_what_else_is_gone_may_have_saved_the_rest():
+    more = finding("latency-bound", saving_ns=10 * MS)
+    found = verified(report([finding(), more]), report(took_ms=85, seed=1), "1").saving
+    assert (found.kept, found.predicted_ns) == ("kept", 8 * MS)
+    assert "by other findings that are gone too" in found.why
+
+
+def test_what_is_smaller_predicts_only_what_it_lost():
+    left = finding(bytes=500, toll_ns=7 * MS, saving_ns=5 * MS)
+    assert verified(report([finding()]), report([left], took_ms=97)).saving.predicted_ns == 3 * MS
+
+
+def test_few_steps_have_no_interval():
+    found = verified(report([finding()], steps=1), report(steps=1))
+    assert found.saving.kept == "cannot be told"
+    assert any("only 1 timed step" in words for words in found.warnings)
+
+
+def test_capture_and_the_first_step_are_left_out_of_times():
+    times = step_times(report(noise_ms=0, steps=5))
+    assert times.tolist() == [108 * MS] * 4, "rank 1, less 2 ms of capture, without the first step"
+    assert len(step_times(report(steps=2))) == 2
+
+
+def test_the_interval_holds_the_true_difference_as_often_as_it_says():
+    random = np.random.default_rng(5)
+    held = 0
+    for _ in range(40):
+        seeds = random.integers(0, 300, 2)
+        runs = []
+        for seed, took in zip(seeds, (100, 90), strict=True):
+            rows = [_step(n, r, took + NOISE[(seed + n) % 400]) for n in range(12) for r in (0, 1)]
+            made = ledger(run=run_of(2), steps=rows)
+            runs.append(Report(made.run, FabricInfo("none", "none"), made.groups, made.tables))
+        found = change(*runs)
+        assert found.low_ns is not None
+        assert found.high_ns is not None
+        held += found.low_ns <= 10 * MS <= found.high_ns
+    assert held >= 32
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"run": run_of(4)}, "world size 2 before, 4 after"),
+    ({"run": run_of(2, torch="2.6.0")}, "torch 2.13.0 before, 2.6.0 after"),
+    ({"run": run_of(2, device="H100")}, "device cpu before, H100 after"),
+    ({"steps": 10}, "steps 20 before, 10 after"),
+])  # fmt: skip
+def test_runs_that_are_not_alike_are_pointed_out(changes: dict[str, Any], words: str):
+    assert words in verified(report([finding()]), report(**changes)).warnings
+    assert verified(report([finding()]), report(seed=1)).warnings == ()
+
+
+def test_another_model_is_pointed_out():
+    after = report(seed=1)
+    tables = {**after.tables, "parameters": to_table("parameters", [parameter("other", (2, 2))])}
+    warnings = verified(report([finding()]), replace(after, tables=tables)).warnings
+    assert any("in one model only (other, weight)" in words for words in warnings)
+
+
+def test_a_run_against_itself_is_pointed_out():
+    assert verified(report([finding()]), report([finding()])).warnings == ("both are the same recording",)
+
+
+def test_two_empty_runs():
+    made = ledger(steps=())
+    empty = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    found = verified(empty, empty)
+    assert (found.findings, found.saving.kept, found.gradients.answer) == ((), "cannot be told", "unknown")
+
+
+def test_as_json_everything_is_plain():
+    found = verified(report([finding()]), report([finding(bytes=500)]))
+    document = json.loads(json.dumps(verification_to_json(found), allow_nan=False))
+    assert document["findings"][0]["finding"]["kind"] == "redundant-collective"
+    assert (document["schema_version"], document["passed"]) == (1, False)
