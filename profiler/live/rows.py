@@ -362,7 +362,6 @@ def _hash_of(ticket: int | None, prints: Sequence[Fingerprint]) -> int | None:
     return None if ticket is None else _hash([ticket], prints, skip_constant=True)
 
 
-def _any_constant(tickets: list[int] | None, prints: Sequence[Fingerprint]) -> bool:
 def _any_constant(tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) -> bool:
     for ticket in tickets or ():  # noqa: SIM110 - any() costs a surveyed step more than all the rest here
         if prints[ticket].constant:
