@@ -127,13 +127,15 @@ class Checking:
         if "replicas" in self._checks.names:
             self._learn_names()
             self._take_replicas(step)
-        self._held.append(self._values.collect())
+        with unseen():
+            self._held.append(self._values.collect())
 
     def finished(self, *, wait: bool = False) -> list[Value]:
         """Return the rows whose numbers have come back from the device; with `wait` (after all steps) all."""
         found: list[Value] = []
-        while self._held and (wait or self._held[0].ready()):
-            found.extend(self._held.popleft().rows())
+        with unseen():
+            while self._held and (wait or self._held[0].ready()):
+                found.extend(self._held.popleft().rows())
         return found
 
     def _learn_names(self) -> None:
@@ -161,6 +163,9 @@ class Checking:
         return self._step if self._step is not None and self._is_training() else None
 
     def _optimizer_steps(self, stepping: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            # No part of a compiled optimizer.
+            return
         step = self._due()
         if step is not None:
             self._seam(lambda: self._before_optimizer(step, stepping))
