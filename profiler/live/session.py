@@ -115,7 +115,7 @@ def audit(
     (each parameter's gradient as the optimizer is about to use it: missing, doubled or partial reductions,
     norms that count replicas twice), `replicas` (parameters and buffers after the step: those that should be
     equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
-    the same order). They need `model`. None adds a collective.
+    the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
@@ -296,13 +296,7 @@ class Session:
             checks, model, self._recorder, self._records_training, self._checked, self._device
         )
         self._undo.callback(checking.remove)
-
-        def install() -> None:
-            trouble = checking.install()
-            if trouble is not None:
-                self._notices.append(Notice(self.rank, "inputs-unknown", trouble, None))
-
-        self._checked(install)
+        self._checked(checking.install)
 
     def _optimizer_stepped(self, *_: Any) -> None:
         self._recorder.optimizer_steps += 1
@@ -597,6 +591,9 @@ class Session:
             return
         values = tuple(self._checking.finished(wait=wait))
         self._append(StepRows(None, values=values, parameters=self._checking.parameters() if wait else ()))
+        unknown = self._checking.unknown() if wait else None
+        if unknown is not None:
+            self._notices.append(Notice(self.rank, "inputs-unknown", unknown, None))
 
     def _append(self, rows: StepRows) -> bool:
         """Write the rows; returns whether there were any."""
