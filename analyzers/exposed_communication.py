@@ -9,11 +9,15 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers import (
+    equal_inputs,
     exposed_remedies,
+    inverse_pairs,
     latency_bound,
+    partly_used,
     pipeline_bubble,
     redundant_collective,
     straggler,
+    sync_every_microbatch,
 )
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
@@ -48,7 +52,15 @@ def left_over(context: Context) -> pd.DataFrame:
     """
     frame = context.in_alike[list(COLUMNS)]
     billed = frame["implicit"].fillna(False).astype(bool)
-    for rows in (redundant_collective.repeats(context), latency_bound.claimed(context)[0]):
+    for rows in (
+        redundant_collective.repeats(context),
+        partly_used.partly_used(context),
+        inverse_pairs.gathered_again(context),
+        inverse_pairs.there_and_back(context),
+        equal_inputs.needless(context),
+        sync_every_microbatch.needless(context),
+        latency_bound.claimed(context)[0],
+    ):
         billed |= frame.index.isin(rows.index) | frame.index.isin(in_watched(context, rows))
     return keep(frame, ~billed)
 
@@ -83,7 +95,7 @@ def find(context: Context) -> list[Finding]:
         modules=pattern(frame["module"]),
     )
     result = tally(frame, KEYS, VALUES, context.alike)
-    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
+    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE or _logged(line)]
     modules = Names(frame["module"], result.code)
     findings = [_finding(context, line, modules.place(line, "modules")) for line in large]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
@@ -91,6 +103,12 @@ def find(context: Context) -> list[Finding]:
         if _share(context, line) >= LEAST_SHARE:
             findings.append(_rest(context, line, len(result.lines) - len(large)))
     return findings
+
+
+def _logged(line: Line) -> bool:
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small."""
+    cause = line.text("caused_by_op") or ""
+    return cause.startswith("DTensor.full_tensor") and line.first["phase"] == "other"
 
 
 def _share(context: Context, line: Line) -> float:

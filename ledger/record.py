@@ -228,12 +228,18 @@ class Collective:
     kernel: str | None = None
     """Name of the device kernel or transport span that carried it, where a trace shows one."""
     output_hash: int | None = None
-    """Fingerprint of the result on this rank; compare it with others of equal size."""
+    """Fingerprint of the result on this rank as it was first read; compare it with others of equal size.
+
+    A copy of the whole, as a gather along another dimension than the first makes, stands for the result."""
     used_bytes: int | None = None
     """Bytes of the result that operators of this rank read in the rest of the step, bytes read twice
     counted once; None unknown."""
     used_by: str | None = None
-    """The first operator that read the result, as `aten.slice.Tensor`."""
+    """The first operator that read the result or took a part of it, as `aten.slice.Tensor`."""
+    cut_from_hash: int | None = None
+    """Fingerprint of what this rank cut its input from, in equal parts; None where none is known."""
+    optimizer_steps: int | None = None
+    """How many optimizer steps this rank had finished in the audit when it was issued; None unknown."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -250,8 +256,9 @@ class Collective:
             "transfer_ns",
             "floor_ns",
             "used_bytes",
+            "optimizer_steps",
         )
-        _require_hash(self, "input_hash", "output_hash")
+        _require_hash(self, "input_hash", "output_hash", "cut_from_hash")
         rate = self.busbw_gbps
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
             raise ValueError(f"busbw_gbps {rate} is no rate")

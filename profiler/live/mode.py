@@ -30,6 +30,7 @@ from shardtoll.profiler.live.device_calls import on_callers_stream, timed_operat
 from shardtoll.profiler.live.flops import flops_of, has_flops
 from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
+from shardtoll.profiler.live.results import outputs_of
 
 
 def _compiler_skips() -> tuple[Callable[[Any, Any], None], Any] | None:
@@ -58,6 +59,7 @@ _NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tenso
 _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_functorch/aot_autograd.py")
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
+_CLONE: Final = torch.ops.aten.clone.default
 
 
 def _tensors_in(values: Any) -> Tensors:
@@ -123,6 +125,13 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device = recorder.device
         if device is not None and (kind == _WAIT or device.draining):
             run = timed_wait(recorder, device, run) if kind == _WAIT else timed_operator(device, run)
+        touched = None
+        results = recorder.results
+        if results.pieces and not region.fake:
+            try:
+                touched = results.touched(func, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the seam
+                self._on_failure(error)
         begun_ns = now_ns()
         result = run(*args, **kwargs) if kwargs else run(*args)
         ended_ns = now_ns()
@@ -136,6 +145,10 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 recorder.waited_for(waited_for(args, kwargs or {}), begun_ns, ended_ns)
             elif kind == _COPY and _devices(args, result) > 1:
                 region.copies.append((begun_ns, ended_ns))
+            if touched:
+                results.ran(func, touched, result)
+            if func is _CLONE and not region.fake:
+                recorder.cuts.copied(args[0], result)
             attribution = recorder.attribution
             next_node = self._next_node()
             if next_node != attribution.next_node:
@@ -182,12 +195,16 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         issued: list[tuple[PendingCollective, Call]] = []
         begun_ns = entered_ns
         calls: tuple[Call, ...] = ()
+        arguments: dict[str, Any] = {}
         device, opened = recorder.device, None
         try:
             arguments = arguments_of(func, args, kwargs)
             with contextlib.suppress(*UNDECODED):
                 calls = decoder(arguments)
             caller = sys._getframe(1).f_back
+            if recorder.results.pieces and not region.light and not region.fake:
+                for call in calls:
+                    recorder.results.read_by_collective(func, call.inputs)
             issued = [(recorder.issue(call, caller, entered_ns), call) for call in calls]
             begun_ns = self._now_ns()
             for pending, _ in issued:
@@ -205,6 +222,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             returned_ns = self._now_ns()
             recorder.issued(issued, result)
+            if len(issued) == 1 and not region.light and not region.fake:
+                recorder.results.follow(issued[0][0], outputs_of(arguments, result))
             if issued[0][1].blocking:
                 recorder.waited(len(region.collectives) - 1, begun_ns, returned_ns)
             region.capture.append((returned_ns, self._now_ns()))

@@ -33,6 +33,18 @@ NOWHERE: Final = Place("other")
 
 
 @dataclass(slots=True)
+class Outcome:
+    """What became of a collective's result, and what its input came from; None unknown."""
+
+    ticket: int | None = None
+    """Of the result's fingerprint."""
+    used_bytes: int | None = None
+    used_by: str | None = None
+    cut_from: int | None = None
+    """Ticket of the fingerprint of what the input is an equal part of."""
+
+
+@dataclass(slots=True)
 class PendingCollective:
     """One collective as it was issued; times are monotonic ns."""
 
@@ -54,6 +66,9 @@ class PendingCollective:
     """Fingerprint tickets of its inputs; None where an input has no fingerprint."""
     key: tuple[Any, ...] | None = None
     """What tells its place in the step's sequence; None where C++ issued it, or the level does not ask."""
+    outcome: Outcome | None = None
+    optimizer_steps: int | None = None
+    """How many steps of optimizers this rank had finished when it was issued."""
     unseen: bool = False
     """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
 

@@ -15,6 +15,7 @@ from shardtoll.profiler.live.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.call import Call, Tensors
 from shardtoll.profiler.live.callsite import Site
 from shardtoll.profiler.live.clock import Clock
+from shardtoll.profiler.live.cuts import Cuts
 from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
 from shardtoll.profiler.live.fingerprint import Fingerprint, Fingerprints
 from shardtoll.profiler.live.groups import Groups
@@ -23,6 +24,7 @@ from shardtoll.profiler.live.names import Names, address_of
 from shardtoll.profiler.live.pending import (
     NOWHERE,
     WAITS_IN_CPP,
+    Outcome,
     PendingCollective,
     PendingCompute,
     Place,
@@ -30,6 +32,7 @@ from shardtoll.profiler.live.pending import (
     UnseenAfter,
     Wait,
 )
+from shardtoll.profiler.live.results import Results
 from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.sequence import Template, Templates, key_of
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder, compiles, in_backward
@@ -96,7 +99,9 @@ class Numbered(Protocol):
 class Recorder:
     """Holds the region being recorded. Its methods are called on the training thread only."""
 
-    def __init__(self, rank: int, names: Names, groups: Groups, clock: Clock, *, host_times: bool) -> None:
+    def __init__(
+        self, rank: int, names: Names, groups: Groups, clock: Clock, *, host_times: bool, ranks: int = 1
+    ) -> None:
         self.rank = rank
         self.clock = clock
         self.now_ns = clock.monotonic_ns
@@ -111,6 +116,10 @@ class Recorder:
         """Takes the device's times, where operators run behind the host and it can be timed."""
         self._held = HeldRegions()
         self.fingerprints = Fingerprints()
+        self.results = Results(self.fingerprints)
+        self.cuts = Cuts(self.fingerprints, ranks)
+        self.optimizer_steps = 0
+        """Finished since the session was opened."""
         self.spans = SpanRecorder()
         self.tracer: Tracer | None = None
         """Traces the first steps, where that was asked for."""
@@ -143,6 +152,8 @@ class Recorder:
         """
         self.attribution.new_step()
         self._results.clear()
+        self.results.clear()
+        self.cuts.clear()
         self.works.clear()
         if watched:
             self._begin(step, watched=True)
@@ -185,6 +196,7 @@ class Recorder:
         if region is None:
             return None
         raw = self._stop_spans(region)
+        self.results.finish(unseen_reads=compiles())
         taken = self.fingerprints.collect()
         at_end = self.groups.sequence_numbers()
         self.learnt = None
@@ -230,12 +242,16 @@ class Recorder:
         (torch 2.13: about one run in ten died of it).
         """
         self.region = None
+        self.results.clear()
+        self.cuts.clear()
         if self.device is not None:
             self.device.drop()
 
     def drop(self) -> None:
         """Give up the region without rows."""
         self.region = None
+        self.results.clear()
+        self.cuts.clear()
         if self.device is not None:
             self.device.drop()
         self._early_spans = []
@@ -319,6 +335,11 @@ class Recorder:
             self.watch_drain(pending)
         elif cause.issuer is None:
             self._issued_by_cpp = True
+        if not self.region.light:
+            pending.optimizer_steps = self.optimizer_steps
+            ticket = self.cuts.ticket_of(call)
+            if ticket is not None:
+                pending.outcome = Outcome(cut_from=ticket)
         return pending
 
     def bare(self, call: Call) -> PendingCollective:

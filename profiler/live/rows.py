@@ -68,7 +68,7 @@ def make_rows(
     collectives = []
     for index, pending in enumerate(region.collectives):
         span = joined[index]
-        place = pending.place
+        place, outcome = pending.place, pending.outcome
         collectives.append(
             Collective(
                 step=region.step,
@@ -96,6 +96,11 @@ def make_rows(
                 reduce_op=pending.reduce_op,
                 root=pending.root,
                 input_hash=_hash(pending.tickets, prints, skip_constant=True),
+                output_hash=None if outcome is None else _hash_of(outcome.ticket, prints),
+                used_bytes=None if outcome is None else outcome.used_bytes,
+                used_by=None if outcome is None else outcome.used_by,
+                cut_from_hash=None if outcome is None else _hash_of(outcome.cut_from, prints),
+                optimizer_steps=pending.optimizer_steps,
             )
         )
     computes = [
@@ -352,6 +357,10 @@ def _hash(
     if not tickets or (skip_constant and _any_constant(tickets, prints)):
         return None
     return combine([prints[ticket].number for ticket in tickets])
+
+
+def _hash_of(ticket: int | None, prints: Sequence[Fingerprint]) -> int | None:
+    return None if ticket is None else _hash([ticket], prints, skip_constant=True)
 
 
 def _any_constant(tickets: list[int] | None, prints: Sequence[Fingerprint]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -207,7 +208,12 @@ class Session:
         self._device_name = _device_name(self._device)
         self._host = socket.gethostname()
         self._recorder = Recorder(
-            self.rank, self._names, self._groups, Clock(), host_times=self._device.type == "cpu"
+            self.rank,
+            self._names,
+            self._groups,
+            Clock(),
+            host_times=self._device.type == "cpu",
+            ranks=self.world_size,
         )
         self._mode = SurveyMode(self._recorder, self._stop_capture)
         recorder = self._recorder
@@ -262,6 +268,7 @@ class Session:
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        self._undo.callback(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
         watch = self._watch
         self._undo.callback(watch.training.unmark)
         watch.training.mark()
@@ -292,6 +299,9 @@ class Session:
                 self._notices.append(Notice(self.rank, "inputs-unknown", trouble, None))
 
         self._checked(install)
+
+    def _optimizer_stepped(self, *_: Any) -> None:
+        self._recorder.optimizer_steps += 1
 
     def _time_device(self) -> None:
         """Have the device's own times taken, and what that needs made now rather than in the first step."""

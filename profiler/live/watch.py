@@ -352,7 +352,7 @@ def completed(region: Region, template: Template, *, same: bool) -> list[Pending
         if pending is None:
             number, start = template.numbers[index], region.sequence_at_start.get(known.group, 0)
             seq = None if number is None or start is None else start + number
-            pending = replace(known, issue_ns=issue_ns, seq=seq, tickets=None, unseen=True)
+            pending = replace(known, issue_ns=issue_ns, seq=seq, tickets=None, outcome=None, unseen=True)
             if not (same or template.unseen_sizes_stay):
                 pending.message_bytes = pending.wire_bytes = None
         issue_ns = pending.issue_ns

@@ -1,0 +1,96 @@
+"""Collectives of whose result every rank reads no more than one rank's share."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.needless import Told, candidates, findings, on_all_ranks, without_first
+from shardtoll.analyzers.tally import Line, number
+from shardtoll.analyzers.words import size
+from shardtoll.ledger import Evidence, Finding, Remedy
+
+FROM_LOCAL = "DTensor.from_local"
+
+
+@once
+def partly_used(context: Context) -> pd.DataFrame:
+    """Return the all_reduces and all_gathers of which each rank read some bytes, but at most its share.
+
+    It must be so on every rank of the group: what one rank reads all of is needed. Of wrappers' buffers,
+    and where compiled code may have read unseen, what was read is unknown and nothing is said.
+    """
+    frame = candidates(context, "all_reduce", "all_gather")
+    share = frame["used_bytes"] * frame["group_size"]
+    return on_all_ranks(frame, (frame["used_bytes"] > 0) & (share <= frame["message_bytes"]))
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a place.
+
+    An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes: half of its
+    time is claimed. An all_gather of whose result each rank reads a share can be spared altogether where that
+    is the rank's own, which the bytes read do not tell.
+    """
+    frame = partly_used(context)
+    return findings(context, without_first(frame), _told)
+
+
+def _told(line: Line) -> Told:
+    op, used, ranks = str(line.first["op"]), number(line.first["used_bytes"]), int(line.first["group_size"])
+    reader = line.text("used_by")
+    text = f"of which each of {ranks} ranks read {size(used)} at most, 1/{ranks} of a result"
+    evidence = (
+        Evidence("read of one result", used, "bytes"),
+        Evidence("first taken apart or read by", reader),
+    )
+    make = _scattered if op == "all_reduce" else _ungathered
+    return Told(
+        f"{text}: {'a reduce_scatter would do' if op == 'all_reduce' else 'gathered, then cut again'}",
+        make(line.text("caused_by_op") or "", line.text("source")),
+        saved=0.5 if op == "all_reduce" else 1.0,
+        confidence="likely",
+        evidence=evidence,
+    )
+
+
+def _scattered(cause: str, source: str | None) -> Remedy:
+    counterfactual = "a reduce_scatter in its place, which sends half of an all_reduce's bytes"
+    if cause == FROM_LOCAL:
+        return Remedy(
+            text=f"DTensor.from_local at {source or 'that line'} says Replicate, so backward reduces the "
+            "gradient on every rank, and then only a part of it is kept. Say that its gradient stays "
+            "Partial, and reduce_scatter it where it is cut.",
+            code="x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])\n"
+            "# and in the backward of what gathered x:\n"
+            "dist.reduce_scatter_tensor(part, grad)",
+            counterfactual=counterfactual,
+        )
+    if cause.startswith("RowwiseParallel"):
+        text = "Have the style leave its output sharded: it then reduces and scatters in one."
+        code = "RowwiseParallel(output_layouts=Shard(0))"
+    elif cause.startswith("DTensor"):
+        text = "Redistribute the pending sum to Shard at once: that is a reduce_scatter."
+        code = "part = x.redistribute(placements=[Shard(0)]).to_local()"
+    else:
+        text = (
+            "Each rank keeps its part only: reduce_scatter gives it that for half the bytes. Where all ranks "
+            "keep the same part, cut before reducing."
+        )
+        code = "dist.reduce_scatter_tensor(part, whole)  # in place of all_reduce and a slice"
+    return Remedy(text=text, code=code, counterfactual=counterfactual)
+
+
+def _ungathered(cause: str, source: str | None) -> Remedy:
+    code = (
+        "part = x.to_local()  # in place of full_tensor() and a slice"
+        if cause.startswith("DTensor")
+        else "part = x  # this rank's own part, in place of the gather and the slice"
+    )
+    return Remedy(
+        text=f"The whole is gathered{f' at {source}' if source else ''} and each rank reads one rank's share "
+        "of it. Where that is its own part, it has that already; where it is another's, send only that.",
+        code=code,
+        counterfactual="the same step without this all_gather, each rank keeping its own part",
+    )

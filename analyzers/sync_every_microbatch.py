@@ -1,0 +1,222 @@
+"""Gradients reduced on each micro-batch, where the optimizer needs them reduced once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.layers import Names, pattern
+from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
+from shardtoll.analyzers.words import place, size, times
+from shardtoll.ledger import Evidence, Finding, Remedy
+
+BUCKETS: Final = "DistributedDataParallel"
+"""Causes that begin so reduce buckets, which are made anew after the first backward."""
+
+KEPT_IN_PARTS: Final = ("DeepSpeed.ZeRO-2", "DeepSpeed.ZeRO-3")
+"""Wrappers that keep gradients in parts and so have to reduce every micro-batch."""
+
+REDUCTIONS: Final = ("all_reduce", "reduce_scatter", "reduce")
+
+KEYS: Final = ("caused_by_op", "op", "net", "phase", "line")
+
+WINDOW: Final = ("rank", "window", "subject")
+
+
+@once
+def needless(context: Context) -> pd.DataFrame:
+    """Return the gradient reductions that a later micro-batch of the same optimizer step repeats.
+
+    Micro-batches are told apart by their backward passes, as operators show them: a pass begins where
+    backward follows forward on a rank. `window` numbers the optimizer's steps; where no optimizer was seen
+    to step, a window is an audit step. `subject` is what is reduced: parameter, cause, op, group and size,
+    of DDP the whole pass. `passes` is how many micro-batches of the window reduced it; the last is needed.
+    """
+    frame = context.in_surveyed
+    mask = (
+        frame["phase"].isin(("backward", "other"))
+        & frame["op"].isin(REDUCTIONS)
+        & frame["parameter"].notna()
+        & (frame["group_size"] > 1)
+        & ~frame["caused_by_op"].fillna("").str.startswith(KEPT_IN_PARTS)
+    )
+    frame = keep(frame, mask)
+    if frame.empty:
+        return frame
+    frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
+    frame = frame.assign(micro=_passes(context, frame))
+    frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0)).sort_values(["rank", "at"], kind="stable")
+    stepped = frame["optimizer_steps"].max()
+    known = not pd.isna(stepped) and int(stepped) > 0
+    window = frame["optimizer_steps"].fillna(-1) if known else frame["step"]
+    frame = frame.assign(window=window.to_numpy(dtype=np.int64), subject=-1)
+    frame["subject"] = _subjects(frame)
+    of_window = frame.groupby(list(WINDOW))
+    passes, last = of_window["micro"].transform("nunique"), of_window["micro"].transform("max")
+    return keep(frame.assign(passes=passes), (passes > 1) & (frame["micro"] < last))
+
+
+def _passes(context: Context, frame: pd.DataFrame) -> Codes:
+    """Return for each row how many backward passes its rank had begun when it was issued."""
+    computes = context.computes_in_steps.sort_values(["rank", "start_ns"], kind="stable")
+    rank = computes["rank"].to_numpy(dtype=np.int64)
+    backward = computes["phase"].isin(("backward", "recompute")).to_numpy(dtype=bool)
+    forward = (computes["phase"] == "forward").to_numpy(dtype=bool)
+    told = backward | forward
+    rank, backward, start = rank[told], backward[told], computes["start_ns"].to_numpy(dtype=np.int64)[told]
+    begins = backward & np.concatenate([[True], ~backward[:-1] | (rank[1:] != rank[:-1])])[: len(backward)]
+    found = np.zeros(len(frame), dtype=np.int64)
+    at = frame["at"].to_numpy(dtype=np.int64, na_value=0)
+    for number_, places in frame.groupby("rank").indices.items():
+        own = start[begins & (rank == number_)]
+        found[places] = np.searchsorted(own, at[places], "right")
+    return found
+
+
+def _subjects(frame: pd.DataFrame) -> Codes:
+    """Return a number for what each row reduces; equal ones are equal subjects."""
+    buckets = frame["caused_by_op"].fillna("").str.startswith(BUCKETS).to_numpy(dtype=bool)
+    subject, _ = codes(
+        frame, ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module"]
+    )
+    subject = subject * 2
+    if buckets.any():
+        # Buckets are laid out anew after the first backward; what a pass reduces in all stays the same.
+        own = keep(frame, buckets)
+        in_pass = own.groupby(["rank", "micro", "group", "caused_by_op"])
+        whole = own.assign(
+            last=in_pass["parameter"].transform("last"), sum=in_pass["message_bytes"].transform("sum")
+        )
+        number_of, _ = codes(whole, ["rank", "group", "caused_by_op", "last", "sum"])
+        subject[buckets] = number_of * 2 + 1
+    return subject
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a wrapper, op, group and line.
+
+    The counterfactual is the same micro-batches with gradients added up on each rank and reduced with the
+    last one; the saving is the whole exposed time of the others.
+    """
+    frame = needless(context)
+    if frame.empty:
+        return []
+    line = frame["source"].where(~frame["caused_by_op"].fillna("").str.startswith("FSDP"))
+    frame = frame.assign(parameters=pattern(frame["parameter"]), line=line)
+    result = tally(frame, KEYS, ("exposed_ns", "message_bytes", "wire_bytes"), context.surveyed)
+    parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
+    sources = Names(frame["source"], result.code)
+    micro = frame.groupby(result.code)["passes"].max()
+    return [
+        _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
+        for line in result.lines
+    ]
+
+
+def _known(context: Context) -> bool:
+    stepped = context.in_surveyed["optimizer_steps"].max()
+    return not pd.isna(stepped) and int(stepped) > 0
+
+
+def _finding(
+    line: Line, micro: int, parameters: Names, modules: Names, sources: Names, *, known: bool
+) -> Finding:
+    toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
+    op, cause = str(line.first["op"]), line.text("caused_by_op") or ""
+    named, lines, in_modules = parameters.of(line), sources.of(line), modules.of(line)
+    source = lines[0] if len(lines) == 1 else None
+    advice = advise(cause)
+    return Finding(
+        kind="sync-every-microbatch",
+        severity="warning",
+        title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
+        f"needed, {times(line.each, op)} a step on {line.first['net']}, {size(moved)}{place(None, source)}",
+        toll_ns=toll,
+        floor_ns=0,
+        saving_ns=toll,
+        bytes=moved,
+        count=line.count,
+        ranks=line.ranks,
+        where=replace(
+            line.where("phase", "group", "mesh_dim", op=cause or op),
+            source=source,
+            parameter=", ".join(named) if len(named) <= 3 else None,
+            module=in_modules[0] if len(in_modules) == 1 else None,
+        ),
+        evidence=(
+            Evidence("collective", op),
+            Evidence("micro-batches that reduced", micro),
+            Evidence("needless bytes a step", moved, "bytes"),
+            Evidence("of them on the wire, a rank", line.figures["wire_bytes"], "bytes"),
+            Evidence("one of them", _one(line)),
+            *parameters.evidence(line, "parameters"),
+            *modules.evidence(line, "modules"),
+            Evidence("needless in all steps and ranks", line.total),
+        ),
+        remedy=Remedy(
+            text=advice.text,
+            code=advice.code,
+            counterfactual=None
+            if toll is None
+            else "the same micro-batches, gradients added up on each rank and reduced with the last",
+        ),
+        confidence="certain" if known else "likely",
+    )
+
+
+def _one(line: Line) -> str:
+    seq = number(line.first["seq"])
+    parts = (
+        f"step {number(line.first['step'])}",
+        line.text("phase"),
+        None if seq is None else f"seq {seq}",
+        line.text("parameter"),
+        line.text("source"),
+    )
+    return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    text: str
+    code: str
+
+
+def advise(cause: str) -> _Advice:
+    """Return how the wrapper is told to reduce with the last micro-batch only."""
+    if cause.startswith(BUCKETS):
+        return _Advice(
+            "DistributedDataParallel reduces in every backward unless it runs inside no_sync(), forward "
+            "included. Use it for all micro-batches but the last.",
+            "with contextlib.nullcontext() if is_last else model.no_sync():\n"
+            "    (loss_fn(model(x), y) / micro_batches).backward()",
+        )
+    if cause.startswith(("FSDP1", "FullyShardedDataParallel")):
+        return _Advice(
+            "FSDP1 reduces in every backward unless it runs inside no_sync(). It then keeps whole gradients "
+            "on each rank until the last micro-batch: memory of the size of the unsharded model.",
+            "with contextlib.nullcontext() if is_last else model.no_sync():\n"
+            "    (loss_fn(model(x), y) / micro_batches).backward()",
+        )
+    if cause.startswith("FSDP"):
+        return _Advice(
+            "Tell FSDP2 to reduce with the last micro-batch only. Until then ranks keep whole gradients: "
+            "that costs memory of the size of the unsharded model. With replicas (HSDP) the all_reduce "
+            "alone can be put off, which costs none.",
+            "model.set_requires_gradient_sync(is_last)\n"
+            "# HSDP, where memory is short: model.set_requires_all_reduce(is_last)",
+        )
+    if cause.startswith("DeepSpeed"):
+        return _Advice(
+            "Have DeepSpeed know the micro-batches of a step: it reduces at their boundary.",
+            '"gradient_accumulation_steps": n',
+        )
+    return _Advice(
+        "Add the gradients up over the micro-batches and reduce the sums once, before the optimizer.",
+        "if is_last:\n    for p in model.parameters():\n        dist.all_reduce(p.grad)",
+    )
