@@ -234,6 +234,8 @@ class Collective:
     counted once; None unknown."""
     used_by: str | None = None
     """The first operator that read the result, as `aten.slice.Tensor`."""
+    operand: str | None = None
+    """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
