@@ -11,6 +11,7 @@ from shardtoll.dashboards.step_times import PARTS, rank_times, slowest
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps
+from shardtoll.ledger.work import matmuls
 
 UNBILLED_SHARE: Final = 0.2
 """Share of a step that must not be passed over in silence because no finding has a price for it."""
@@ -71,7 +72,7 @@ def checked(report: Report) -> str:
     tables = report.tables
     things = [
         human.plural(tables["collectives"].num_rows, "collective"),
-        human.plural(tables["computes"].num_rows, "matmul-like operator"),
+        human.plural(matmuls(tables["computes"]).num_rows, "matmul-like operator"),
         human.plural(tables["counts"].num_rows, "sequence count"),
     ]
     steps = human.plural(step_count(report), "step")
