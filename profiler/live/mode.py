@@ -51,6 +51,7 @@ _WAIT: Final = 2
 _FLOPS: Final = 3
 _COPY: Final = 4
 _HIGHER: Final = 5
+_READ: Final = 6
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
@@ -58,6 +59,8 @@ _NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tenso
 _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_functorch/aot_autograd.py")
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
+_READS: Final = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
+"""Operators whose result the host has to know before it can go on; but for the first only on accelerators."""
 
 
 def _tensors_in(values: Any) -> Tensors:
@@ -103,6 +106,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if handling is _SUBCLASS:
                 if kind == _FLOPS:
                     recorder.attribution.specs.note(func, args)
+                elif kind == _READ and not recorder.reading_since_ns:
+                    recorder.reading_since_ns = self._now_ns()
                 return NotImplemented
             if handling is _FAKE:
                 if _propagates_shapes():
@@ -136,6 +141,10 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 recorder.waited_for(waited_for(args, kwargs or {}), begun_ns, ended_ns)
             elif kind == _COPY and _devices(args, result) > 1:
                 region.copies.append((begun_ns, ended_ns))
+                if result.device.type == "cpu" and not _blocks_nobody(kwargs):
+                    recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
+            elif kind == _READ and (args[0].device.type != "cpu" or func._schema.name == _READS[0]):
+                recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
             attribution = recorder.attribution
             next_node = self._next_node()
             if next_node != attribution.next_node:
@@ -167,9 +176,11 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = _FLOPS
         elif func._schema.name in _COPIES:
             kind = _COPY
+        elif func._schema.name in _READS:
+            kind = _READ
         else:
             kind = _PLAIN
-        if kind in (_FLOPS, _COPY, _PLAIN) and type(func) is OpOverload:
+        if kind in (_FLOPS, _COPY, _READ, _PLAIN) and type(func) is OpOverload:
             # All that calling the operator itself does, but for a Python frame.
             run = func._op
         self._kinds[id(func)] = found = (kind, decoder, run, func)
@@ -256,6 +267,11 @@ def _propagates_shapes() -> bool:
             return True
         frame = frame.f_back
     return not any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+
+
+def _blocks_nobody(kwargs: Any) -> bool:
+    """Whether a copy to the host was asked for that the host does not wait for."""
+    return bool(kwargs and kwargs.get("non_blocking"))
 
 
 def _devices(args: Any, result: Any) -> int:
