@@ -7,12 +7,16 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
+
+IN_PLACE: Final = ("all_reduce", "broadcast", "recv")
+"""Ops whose result comes in the tensor that was sent."""
 
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
@@ -170,27 +174,34 @@ def find(context: Context) -> list[Finding]:
                     Evidence("floor of the coalesced messages", one_floor, "ns"),
                     Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
                 ),
-                remedy=_remedy(op, phase, line.count),
+                remedy=_remedy(op, phase, line.count, line.text("mesh_dim"), source),
                 confidence="certain" if context.fabric.measured else "likely",
             )
         )
     return findings
 
 
-def _remedy(op: str, phase: str, count: int) -> Remedy:
+def _remedy(op: str, phase: str, count: int, mesh_dim: str | None, source: str | None) -> Remedy:
     if phase == "optimizer":
         text = (
             "Take norms of all gradients first and reduce them together, and use the fused or foreach "
             f"optimizer, instead of one {op} a parameter."
         )
-        code = "norm = torch.stack(torch._foreach_norm(grads)).norm()  # one reduction instead of many"
+        written = "norm = torch.stack(torch._foreach_norm(grads)).norm()  # one reduction instead of many"
     else:
         text = f"Copy the tensors into one flat buffer, call one {op} on it, and copy back."
-        code = None
-        if op == "all_reduce":
-            code = "flat = torch.cat([t.flatten() for t in tensors])\ndist.all_reduce(flat)"
+        here = remedy_code.at(source, "instead of the calls at")
+        written = (
+            f"flat = torch.cat([t.flatten() for t in tensors]){here}\n"
+            f"{remedy_code.call(op, mesh_dim, 'flat')}"
+        )
+        if op in IN_PLACE:
+            written += (
+                "\nfor t, part in zip(tensors, flat.split([t.numel() for t in tensors])):\n"
+                "    t.copy_(part.view_as(t))"
+            )
     return Remedy(
         text=text,
-        code=code,
+        code=written,
         counterfactual=f"one message with all bytes of each row, not {count}, at its floor",
     )
