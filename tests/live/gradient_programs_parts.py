@@ -23,7 +23,6 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -116,6 +115,10 @@ def fsdp2_offloaded(broken: bool) -> Case:
 
 
 def zero_optimizer(broken: bool) -> Case:
+    with warnings.catch_warnings():  # torch scripts other optimizers as it imports this one
+        warnings.simplefilter("ignore")
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
     model, reference = pair()
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-2)
@@ -187,7 +190,11 @@ def experts(how: str, data_parallel: int = 1) -> Case:
 
     def name_of(name: str) -> str:
         parts = name.split(".")
-        return ".".join([parts[0], str(int(parts[1]) + 2 * place), *parts[2:]]) if parts[0] == "experts" else name
+        return (
+            ".".join([parts[0], str(int(parts[1]) + 2 * place), *parts[2:]])
+            if parts[0] == "experts"
+            else name
+        )
 
     return model, reference, global_loss(), {"names": name_of}
 
@@ -296,7 +303,7 @@ def pipeline(how: str, *, tie: bool = False, interleaved: bool = False, data_par
 
 
 def _add_ends(groups: list[Any], modules: list[nn.Module], place: int, stages: int) -> None:
-    """Add the gradients of the first stage's embedding and the last one's head, on all ranks of a pipeline."""
+    """Add the gradients of the first stage's embedding and the last one's head, on every rank."""
     ends = [end for module in modules for end in (module.embed, module.head) if end is not None]
     total = sum((end.weight.grad for end in ends), torch.zeros(D, D))
     for group in groups:
