@@ -9,12 +9,16 @@ import pyarrow as pa
 
 from shardtoll.analyzers import (
     below_roofline,
+    buffer_drift,
     clock_skew,
     cross_node_traffic,
     data_stall,
+    doubled_reductions,
     duplicated_compute,
+    duplicated_data,
     equal_inputs,
     exposed_communication,
+    grad_norm,
     headline,
     host_sync,
     implicit_redistribute,
@@ -26,12 +30,15 @@ from shardtoll.analyzers import (
     pipeline_imbalance,
     recompute,
     redundant_collective,
+    replica_drift,
+    replica_gradients,
     serialized_collectives,
     straggler,
     sync_every_microbatch,
     transfer_stall,
     unattributed_time,
     unmatched_collectives,
+    unsynced_parameter,
     wide_dtype,
 )
 from shardtoll.analyzers.context import Context, make_context
@@ -43,6 +50,13 @@ from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 __all__ = ["ANALYSES", "Context", "run"]
 
 ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
+    replica_gradients.find,
+    doubled_reductions.find,
+    grad_norm.find,
+    replica_drift.find,
+    buffer_drift.find,
+    unsynced_parameter.find,
+    duplicated_data.find,
     implicit_redistribute.find,
     redundant_collective.find,
     partly_used.find,

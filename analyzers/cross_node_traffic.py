@@ -86,7 +86,7 @@ def find(context: Context) -> list[Finding]:
         better = [other for other in orders[1:] if _is_better(other, now, at, mesh, moving)]
         if better:
             best = min(better, key=lambda other: _cost(other))
-            findings.append(_finding(context, mesh, moving, at, now, best, nodes))
+            findings.append(_finding(context, mesh, traffic, at, now, best, nodes))
     return findings
 
 
@@ -97,7 +97,10 @@ def _is_better(
         return False
     own = moving[mesh[at]]
     left = [moving[mesh[place]] for place in now.inside - other.inside if mesh[place] in moving]
+    # What hides behind computing never goes first; of two alike the one that moves more does.
     if any(own.hideable and not each.hideable for each in left):
+        return False
+    if any(own.hideable == each.hideable and own.bytes <= each.bytes for each in left):
         return False
     fewer = other.crossing < WORTH * now.crossing
     if other.time_ns is None or now.time_ns is None:
@@ -169,23 +172,23 @@ def _order(
 def _finding(
     context: Context,
     mesh: tuple[Dim, ...],
-    moving: dict[Dim, _Traffic],
+    traffic: dict[Dim, _Traffic],
     at: int,
     now: _Order,
     best: _Order,
     nodes: Nodes,
 ) -> Finding:
-    own = moving[mesh[at]]
+    own = traffic[mesh[at]]
     swapped = [mesh[place] for place in now.inside - best.inside]
-    called = _called(mesh[at], moving)
-    rivals = ", ".join(_called(dim, moving) for dim in swapped) or "another"
-    rival_bytes = sum(moving[dim].bytes for dim in swapped if dim in moving)
+    called = _called(mesh[at], traffic)
+    rivals = ", ".join(_called(dim, traffic) for dim in swapped) or "another"
+    rival_bytes = sum(traffic[dim].bytes for dim in swapped if dim in traffic)
     (line,) = tally(own.rows.assign(all=0), ("all",), ("exposed_ns",), context.steps).lines
     toll = line.figures["exposed_ns"]
     groups = groups_of(mesh[at], mesh, now.order)
     assert groups is not None
     own_crossing = round(crossing_bytes(own.ops, groups, nodes.of))
-    shape = " x ".join(f"{_called(mesh[place], moving)}={mesh[place].size}" for place in best.order)
+    shape = " x ".join(f"{_called(mesh[place], traffic)}={mesh[place].size}" for place in best.order)
     gain = None if best.time_ns is None or now.time_ns is None else now.time_ns - best.time_ns
     saving = None if gain is None or toll is None else min(toll, int(gain))
     projected = (
@@ -215,13 +218,13 @@ def _finding(
             Evidence("projected time with the swapped mesh", _rounded(best.time_ns), "ns"),
             Evidence("nodes", nodes.count),
             Evidence("ranks of a group", ", ".join(map(str, groups[0]))),
-            Evidence("mesh now", " x ".join(f"{_called(dim, moving)}={dim.size}" for dim in mesh)),
+            Evidence("mesh now", " x ".join(f"{_called(dim, traffic)}={dim.size}" for dim in mesh)),
             Evidence("swapped mesh", shape),
         ),
         remedy=Remedy(
             text=f"Make {called} the innermost dimension of the mesh, so that its ranks share a node, and "
             f"let {rivals} span nodes.",
-            code=_code(context, mesh, moving, best),
+            code=_code(context, mesh, traffic, best),
             counterfactual=None
             if saving is None
             else f"the same collectives on the mesh {shape}, at the floors of fabric {context.fabric.name}",
@@ -234,16 +237,16 @@ def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _called(dim: Dim, moving: dict[Dim, _Traffic]) -> str:
+def _called(dim: Dim, traffic: dict[Dim, _Traffic]) -> str:
     """Return the dimension's name, or what its groups look like."""
-    name = moving[dim].name if dim in moving else None
+    name = traffic[dim].name if dim in traffic else None
     return name or f"of {dim.size} ranks {dim.stride} apart"
 
 
-def _code(context: Context, mesh: tuple[Dim, ...], moving: dict[Dim, _Traffic], best: _Order) -> str:
+def _code(context: Context, mesh: tuple[Dim, ...], traffic: dict[Dim, _Traffic], best: _Order) -> str:
     device = "cpu" if context.ledger.run.device == "cpu" else "cuda"
     shape = ", ".join(str(mesh[place].size) for place in best.order)
-    names = [moving[dim].name if (dim := mesh[place]) in moving else None for place in best.order]
+    names = [traffic[dim].name if (dim := mesh[place]) in traffic else None for place in best.order]
     if None in names:
         return f'mesh = init_device_mesh("{device}", ({shape}))'
     quoted = ", ".join(f'"{name}"' for name in names)

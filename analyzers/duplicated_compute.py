@@ -1,152 +1,323 @@
-"""The same work done on several ranks: by DTensor placements, or by equal inputs and outputs."""
+"""The same work done on several ranks, or twice on one: by DTensor placements, or by equal values."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import duplicated_remedies as remedies
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.tally import Codes, Line, codes, keep, tally
-from shardtoll.analyzers.words import duration, flops, place, times
-from shardtoll.analyzers.words import ranks as rank_words
-from shardtoll.ledger import Evidence, Finding, Remedy
+from shardtoll.analyzers.equal_data import same_gradients
+from shardtoll.analyzers.layers import Names, pattern
+from shardtoll.analyzers.over_ranks import Ranks, listed
+from shardtoll.analyzers.same_work import Repeats, again_on_one_rank, by_placement, by_value, group_name
+from shardtoll.analyzers.tally import Codes, Line, keep, tally
+from shardtoll.analyzers.words import flops, place, times
+from shardtoll.ledger import Evidence, Finding
+from shardtoll.ledger.finding import Confidence, Severity, Where
+from shardtoll.ledger.work import kind_of_work
 
-OPERATOR: Final = ("step", "op", "phase", "module", "shapes", "flops")
-"""What operators of two ranks must share to be the same one, beside order and values."""
+FAMILY: Final = ("why", "in_phase", "modules", "at", "factor", "basis", "place")
+"""What one finding has in common: the layers of a model are one. Of a choice and of equal data only why,
+on how many ranks, which, and how that is known: the rest is one sentence for all of it."""
 
-KEYS: Final = ("op", "phase", "module", "parameter", "shapes", "source", "factor", "basis")
+AGAIN: Final = ("phase", "modules", "parameters", "first_source", "source")
 
 LEAST_SHARE: Final = 0.01
-"""Share of the step (of its FLOPs, where times are unknown) from which it is a warning."""
+"""Share of the step from which it is a warning."""
+
+LEAST_FLOPS: Final = 0.02
+"""Share of the step's FLOPs from which it is a warning: a small router or head, kept whole on purpose, takes
+less, and in a step of tiny operators any one of them takes 1 % of the time."""
 
 
-def _mesh_size(context: Context, dim: str) -> int | None:
-    """Return the size of a mesh dimension, from the mesh or else from its groups; None unknown."""
-    size = context.ledger.run.mesh.get(dim)
-    sizes = {group.size for group in context.ledger.groups if group.mesh_dim == dim}
-    return size if size is not None else sizes.pop() if len(sizes) == 1 else None
+MEAN: Final = "a mean step, all ranks seen"
 
 
-def _by_placement(context: Context, frame: pd.DataFrame) -> Codes:
-    """Return for each operator on how many ranks its replicated inputs make it the same work; 1 none."""
-    factors = {}
-    for dims in frame["replicated_over"].dropna().unique():
-        sizes = [_mesh_size(context, dim.strip()) for dim in str(dims).split(",") if dim.strip()]
-        factors[dims] = math.prod(size for size in sizes if size is not None)
-    return frame["replicated_over"].map(factors).fillna(1).to_numpy(dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """FLOPs of a family, per step, all ranks together; whole where all steps agree, else a mean."""
 
-
-def _by_value(frame: pd.DataFrame) -> Codes:
-    """Return for each operator how many ranks did it with equal inputs and outputs; 1 where only its own.
-
-    Operators of constant tensors and those without fingerprints prove nothing, but keep their
-    place in the order.
-    """
-    frame = frame.reset_index(drop=True).sort_values(["rank", "step", "index"], kind="stable")
-    operator, _ = codes(frame, [*OPERATOR, "rank"])
-    nth = pd.Series(operator, index=frame.index).groupby(operator).cumcount()
-    sound = frame["input_hash"].notna() & frame["output_hash"].notna() & ~frame["constant"].astype(bool)
-    usable = keep(frame.assign(nth=nth), sound)
-    same, _ = codes(usable, [*OPERATOR, "nth", "input_hash", "output_hash"])
-    counts = np.ones(len(frame), dtype=np.int64)
-    counts[usable.index.to_numpy()] = np.bincount(same, minlength=1)[same] if len(same) else 1
-    return counts
+    done: int
+    needed: int
+    even: bool
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding an operator: op, phase, module, shapes, line.
+    """Return one finding a family: layers, phase, line; one for each kind of choice and for equal data.
 
-    Each operator is counted once, by whichever of the two proofs shows more ranks. The toll is the
-    mean duration over its ranks, per surveyed step, times (1 - 1/ranks); None where operators have no
-    durations. The counterfactual is each rank doing its share of the work, so the saving is the
-    whole toll; FLOPs are exact sums over the ranks seen.
+    Each operator is counted once: as done again on its own rank, or else by whichever of the two proofs
+    shows more ranks. The toll is the mean duration over the ranks, per surveyed step, times (1 - 1/ranks);
+    None where operators have no durations. The counterfactual is each rank doing its share of the work, so
+    the saving is the whole toll; FLOPs are exact sums over the ranks seen.
     """
-    frame = context.computes_in_steps
+    frame = keep(context.computes_in_steps, context.computes_in_steps["flops"] > 0)
     if frame.empty:
         return []
-    by_placement, by_value = _by_placement(context, frame), _by_value(frame)
+    frame = frame.reset_index(drop=True)
+    work = {op: kind_of_work(str(op)) for op in frame["op"].unique()}
     frame = frame.assign(
-        factor=np.maximum(by_placement, by_value),
-        basis=np.where(by_placement >= by_value, "placements", "fingerprints"),
+        work=frame["op"].map(work), modules=pattern(frame["module"]), parameters=pattern(frame["parameter"])
     )
-    all_flops = int(frame["flops"].sum())
-    frame = keep(frame, (frame["factor"] > 1) & (frame["flops"] > 0))
+    matmuls = keep(frame, frame["work"] == "matmul")
+    weigh = _Weigh(context, int(matmuls["flops"].sum()))
+    again = again_on_one_rank(frame)
+    frame = frame.drop(index=again.index).reset_index(drop=True)
+    return [*_on_several(context, frame, weigh), *_on_one(context, again, weigh)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Weigh:
+    """Says how much a finding weighs."""
+
+    context: Context
+    matmul_flops: int
+    """Of all surveyed steps and ranks."""
+
+    def severity(self, toll: int | None, too_many: int) -> Severity:
+        """Return `warning` where both the time (if known) and the FLOPs are worth one; FLOPs per step."""
+        share = self.context.share(toll)
+        of_all = too_many * len(self.context.surveyed) / max(1, self.matmul_flops)
+        heavy = of_all >= LEAST_FLOPS and (share is None or share >= LEAST_SHARE)
+        return "warning" if heavy else "info"
+
+
+# -- on several ranks ----------------------------------------------------------------------------------
+
+
+def _on_several(context: Context, frame: pd.DataFrame, weigh: _Weigh) -> list[Finding]:
+    placed, valued = by_placement(context, frame), by_value(context, frame)
+    sure = placed.factor >= valued.factor
+    frame = frame.assign(
+        factor=np.maximum(placed.factor, valued.factor),
+        basis=np.where(sure, "placements", "fingerprints"),
+        place=np.where(sure, placed.place, valued.place),
+    )
+    why = frame["work"].where(frame["phase"] != "optimizer", "optimizer").replace("matmul", "")
+    why = why.mask(
+        (why != "optimizer") & ~sure & _of_equal_data(context, valued, frame["place"].to_numpy()), "data"
+    )
+    frame = keep(frame.assign(why=why), frame["factor"] > 1)
     if frame.empty:
         return []
-    factor = frame["factor"].to_numpy(dtype=np.int64)
-    extra = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0) * (factor - 1) // factor
-    unknown = frame["duration_ns"].isna().to_numpy(dtype=bool)
-    frame = frame.assign(extra_ns=pd.arrays.IntegerArray(extra, unknown))
-    result = tally(frame, KEYS, ("extra_ns",), context.surveyed, over_ranks="mean")
+    avoidable = frame["why"] == ""
+    frame = frame.assign(
+        in_phase=frame["phase"].where(avoidable),
+        at=frame["source"].where(avoidable),
+        modules=frame["modules"].where(avoidable),
+        extra_ns=_spread(frame["duration_ns"], frame["factor"].to_numpy(dtype=np.int64)),
+    )
+    result = tally(frame, FAMILY, ("extra_ns",), context.surveyed, over_ranks="mean")
     rows_of = frame.groupby(result.code).indices
-    return [_finding(context, line, frame.iloc[rows_of[line.code]], all_flops) for line in result.lines]
+    names = {
+        column: Names(frame[column], result.code) for column in ("module", "parameter", "source", "phase")
+    }
+    return [
+        _finding(
+            context,
+            line,
+            frame.iloc[rows_of[line.code]],
+            placed if line.first["basis"] == "placements" else valued,
+            names,
+            weigh,
+        )
+        for line in result.lines
+    ]
 
 
-def _finding(context: Context, line: Line, rows: pd.DataFrame, all_flops: int) -> Finding:
-    toll, ways, dims = line.figures["extra_ns"], int(line.first["factor"]), line.text("replicated_over")
-    op, shown_by_placements = str(line.first["op"]), line.first["basis"] == "placements"
-    done, needed, span = _work(rows, ways)
-    share = context.share(toll)
-    flops_in_all = int(rows["flops"].sum())
-    weight = share if share is not None else flops_in_all * (1 - 1 / ways) / all_flops
+def _of_equal_data(context: Context, valued: Repeats, place_of: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return for each row whether the ranks that did it had equal gradients to reduce: all else follows."""
+    equal = [set(ranks) for ranks in same_gradients(context)]
+
+    def explained(ranks: Ranks) -> bool:
+        members = set(ranks)
+        return any(members <= other for other in equal) or any(other <= members for other in equal)
+
+    told = np.array([all(map(explained, sets)) for sets in valued.sets] + [False], dtype=bool)
+    # Rows that placements explain have places of their own; whoever asks leaves those out.
+    return told[np.where((place_of >= 0) & (place_of < len(valued.sets)), place_of, -1)]
+
+
+def _spread(duration_ns: pd.Series[Any], factor: Codes) -> pd.arrays.IntegerArray:
+    """Return what each rank would be spared if they shared the work."""
+    known = duration_ns.to_numpy(dtype=np.int64, na_value=0)
+    unknown = duration_ns.isna().to_numpy(dtype=bool)
+    return pd.arrays.IntegerArray(known * (factor - 1) // factor, unknown)
+
+
+def _per_step(context: Context, rows: pd.DataFrame, ways: int) -> _Work:
+    per_step = rows.groupby("step")["flops"].sum()
+    even = per_step.nunique() == 1 and len(per_step) == len(context.surveyed)
+    total = int(per_step.sum())
+    done = int(per_step.iloc[0]) if even else round(total / len(context.surveyed))
+    return _Work(done, -(-done // ways), even)
+
+
+def _finding(
+    context: Context,
+    line: Line,
+    rows: pd.DataFrame,
+    repeats: Repeats,
+    names: dict[str, Names],
+    weigh: _Weigh,
+) -> Finding:
+    toll, ways, why = line.figures["extra_ns"], int(line.first["factor"]), str(line.first["why"])
+    by_op = rows.groupby("op")["flops"].sum().sort_values(ascending=False, kind="stable")
+    op, sure = str(by_op.index[0]), line.first["basis"] == "placements"
+    code = int(line.first["place"])
+    sets, dims = repeats.sets[code], repeats.over[code]
+    module = None if why else names["module"].place(line, "modules")
+    parameter = None if why else names["parameter"].place(line, "parameters")
+    source, phases = names["source"].of(line), names["phase"].of(line)
+    work = _per_step(context, rows, ways)
+    told = remedies.Told(
+        why=why,
+        op=op,
+        ways=ways,
+        dims=dims,
+        ranks=listed(sets) or listed([line.ranks]),
+        module=module,
+        parameter=parameter,
+        phases=tuple(phases),
+        toll=toll,
+        state_bytes=remedies.state_bytes(line.text("shapes")) if why == "optimizer" else None,
+        modules=tuple(names["module"].of(line)),
+        inputs_seen=why == "data" and _inputs_are_equal(context, sets),
+    )
     shown_by = (
         f"every input is Replicate over {dims}"
-        if shown_by_placements
+        if sure
         else "same operator in the same order with equal inputs and outputs (fingerprints) on each rank"
     )
+    at = source[0] if len(source) == 1 else None
+    # Equal data are a mistake whatever their share of a step that is all overhead.
+    severity: Severity = "warning" if why == "data" else weigh.severity(toll, work.done - work.needed)
     return Finding(
         kind="duplicated-compute",
-        severity="warning" if weight >= LEAST_SHARE else "info",
-        title=f"{op}{place(line.text('module'), line.text('source'))} does the same work {ways} times in "
-        f"{line.first['phase']}, on {rank_words(line.ranks)}: {flops(done)} where {flops(needed)} are needed",
+        severity="info" if remedies.is_choice(told) else severity,
+        title=remedies.title(told, place(module, at), flops(work.done), flops(work.needed)),
         toll_ns=toll,
         floor_ns=None,
         saving_ns=toll,
         bytes=None,
         count=line.count,
         ranks=line.ranks,
-        where=replace(
-            line.where("phase", "module", "source", op=op, parameter=line.text("parameter")),
-            mesh_dim=dims if shown_by_placements else None,
+        where=Where(
+            phase=phases[0] if len(phases) == 1 else None,
+            module=module,
+            parameter=parameter,
+            op=op,
+            source=at,
+            group=None if dims else group_name(context, sets),
+            mesh_dim=dims,
         ),
         evidence=(
-            Evidence("factor", ways, "x"),
-            Evidence("FLOPs done", done, "FLOP"),
-            Evidence("FLOPs needed", needed, "FLOP"),
-            Evidence("FLOPs are summed over", span),
-            Evidence("FLOPs of one", int(line.first["flops"]), "FLOP"),
-            Evidence("shapes", line.text("shapes")),
+            *_figures(work, ways),
+            Evidence("ranks that did the same", told.ranks),
             Evidence("shown by", shown_by),
-            Evidence("operators in all steps and ranks", line.total),
+            *_operators(by_op, len(context.surveyed)),
+            *names["module"].evidence(line, "modules"),
+            *names["source"].evidence(line, "lines"),
+            Evidence("shapes", _first_few(rows["shapes"])),
+            Evidence("state of the optimizer on each rank", told.state_bytes, "bytes")
+            if told.state_bytes is not None
+            else Evidence("operators in all steps and ranks", line.total),
         ),
-        remedy=_remedy(dims if shown_by_placements else None, ways, toll),
-        confidence="certain" if shown_by_placements else "likely",
+        remedy=remedies.remedy(told),
+        confidence="certain" if sure else "likely",
     )
 
 
-def _work(rows: pd.DataFrame, ways: int) -> tuple[int, int, str]:
-    """Return FLOPs done and needed, and over what they are summed: one step where all steps agree."""
-    per_step = rows.groupby("step")["flops"].sum()
-    if per_step.nunique() == 1:
-        done, span = int(per_step.iloc[0]), "one step, all ranks seen"
-    else:
-        done, span = int(per_step.sum()), f"{times(len(per_step), 'step')}, all ranks seen"
-    return done, -(-done // ways), span
-
-
-def _remedy(dims: str | None, ways: int, toll: int | None) -> Remedy:
-    over = f" over {dims}" if dims else ""
-    return Remedy(
-        text=f"Give each rank its share{over}: shard one operand, or slice the input before the operator and "
-        "reduce or gather the smaller result. Where every rank is meant to hold the result, replicas spare "
-        "a collective: that is a choice, and this is its price.",
-        code="x = x.redistribute(placements=[Shard(0)])  # or x.chunk(world_size)[rank], before the operator",
-        counterfactual=None
-        if toll is None
-        else f"each of {ways} ranks doing 1/{ways} of the work "
-        f"({duration(toll)} less), whatever it takes to bring the parts together not counted",
+def _figures(work: _Work, ways: int) -> tuple[Evidence, ...]:
+    return (
+        Evidence("FLOPs done a step", work.done, "FLOP"),
+        Evidence("FLOPs needed a step", work.needed, "FLOP"),
+        Evidence("FLOPs too many a step", work.done - work.needed, "FLOP"),
+        Evidence("factor", ways, "x"),
+        Evidence("FLOPs are summed over", "one step, all ranks seen" if work.even else MEAN),
     )
+
+
+def _operators(by_op: pd.Series[Any], steps: int) -> tuple[Evidence, ...]:
+    if len(by_op) < 2:
+        return ()
+    return tuple(
+        Evidence(f"of them {op}", round(int(count) / max(1, steps)), "FLOP") for op, count in by_op.items()
+    )
+
+
+def _first_few(shapes: pd.Series[Any], most: int = 3) -> str:
+    different = [str(text) for text in shapes.unique()]
+    more = f" and {len(different) - most} more" if len(different) > most else ""
+    return "; ".join(different[:most]) + more
+
+
+def _inputs_are_equal(context: Context, sets: tuple[Ranks, ...]) -> bool:
+    """Whether the model's inputs were looked at and found equal on these ranks."""
+    inputs = keep(context.values, context.values["kind"] == "input")
+    inputs = keep(inputs, inputs["hash"].notna() & inputs["rank"].isin(sets[0] if sets else ()))
+    if inputs.empty:
+        return False
+    one = inputs.groupby(["step", "name", "nth"], dropna=False)["hash"].nunique()
+    return bool((one == 1).all())
+
+
+# -- twice on one rank ---------------------------------------------------------------------------------
+
+
+def _on_one(context: Context, again: pd.DataFrame, weigh: _Weigh) -> list[Finding]:
+    if again.empty:
+        return []
+    again = again.assign(extra_ns=again["duration_ns"])
+    result = tally(again, AGAIN, ("extra_ns",), context.surveyed)
+    rows_of = again.groupby(result.code).indices
+    modules, parameters = Names(again["module"], result.code), Names(again["parameter"], result.code)
+    findings = []
+    for line in result.lines:
+        rows = again.iloc[rows_of[line.code]]
+        everywhere = rows["step"].nunique() == len(context.surveyed)
+        if not everywhere:
+            # Equal in some steps only: weights that start as copies, or data that happen to repeat.
+            continue
+        too_many, toll = _per_step(context, rows, 1).done, line.figures["extra_ns"]
+        first, source = line.text("first_source"), line.text("source")
+        module, op = modules.place(line, "modules"), str(line.first["op"])
+        confidence: Confidence = "likely" if len(context.surveyed) > 1 else "possible"
+        findings.append(
+            Finding(
+                kind="duplicated-compute",
+                severity=weigh.severity(toll, too_many),
+                title=f"the same work twice on one rank: {op}{place(module, source)} multiplies again what "
+                f"was multiplied {'there' if first == source else f'at {first}'}, {times(line.each, 'time')} "
+                f"a step: {flops(too_many)} too many",
+                toll_ns=toll,
+                floor_ns=None,
+                saving_ns=toll,
+                bytes=None,
+                count=line.count,
+                ranks=line.ranks,
+                where=Where(
+                    phase=line.text("phase"),
+                    module=module,
+                    parameter=parameters.place(line, "parameters"),
+                    op=op,
+                    source=source,
+                ),
+                evidence=(
+                    Evidence("FLOPs done a step", 2 * too_many, "FLOP"),
+                    Evidence("FLOPs needed a step", too_many, "FLOP"),
+                    Evidence("FLOPs too many a step", too_many, "FLOP"),
+                    Evidence("first done at", first),
+                    Evidence("done again at", source),
+                    Evidence("shown by", "equal inputs and outputs (fingerprints) within one pass"),
+                    *modules.evidence(line, "modules"),
+                    Evidence("shapes", _first_few(rows["shapes"])),
+                ),
+                remedy=remedies.keep_result(toll),
+                confidence=confidence,
+            )
+        )
+    return findings

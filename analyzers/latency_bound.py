@@ -14,6 +14,7 @@ from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
+from shardtoll.ledger.work import kind_of_work
 
 IN_PLACE: Final = ("all_reduce", "broadcast", "recv")
 """Ops whose result comes in the tensor that was sent."""
@@ -44,7 +45,9 @@ def _stretches(context: Context, frame: pd.DataFrame) -> Codes:
     -1 where that cannot be told although the phase has matmuls: no operator was recorded, or the
     collective has no time.
     """
-    computes = context.computes_in_steps.sort_values("start_ns")
+    computes = context.computes_in_steps
+    matmuls = [op for op in computes["op"].unique() if kind_of_work(str(op)) == "matmul"]
+    computes = keep(computes, computes["op"].isin(matmuls)).sort_values("start_ns")
     starts = {
         key: computes["start_ns"].iloc[places].to_numpy(dtype=np.int64)
         for key, places in computes.groupby(["rank", "step"]).indices.items()

@@ -52,7 +52,7 @@ def command(
     \b
     Example:
       shardtoll demo --out out/demo
-      shardtoll demo --incidents --only accum_sync_ddp,clean_ddp -o scoreboard.json
+      shardtoll demo --incidents --only fp32_reduce,clean_ddp -o scoreboard.json
     """
     from shardtoll.ledger import UsageError
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards import human, summary
@@ -13,6 +14,7 @@ from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_records
+from shardtoll.ledger.work import kind_of_work
 
 FINDINGS_SHOWN: Final = 4
 _MOST_TITLE: Final = 240
@@ -70,12 +72,18 @@ def _evidence(finding: Finding, label: str) -> int:
 def _flops(report: Report) -> str:
     computes = report.tables["computes"]
     computes = in_steps(computes, surveyed_steps(report.tables["steps"]))
+    ops = computes.column("op").to_pylist()
+    computes = computes.filter(pa.array([kind_of_work(op) == "matmul" for op in ops], type=pa.bool_()))
     steps = summary.surveyed_count(report)
     if not steps or not computes.num_rows:
         return human.UNKNOWN
     done = pc.sum(computes.column("flops")).as_py() / steps
-    twice = [finding for finding in report.findings if finding.kind == "duplicated-compute"]
-    spare = sum(_evidence(f, "FLOPs done") - _evidence(f, "FLOPs needed") for f in twice)
+    twice = [
+        finding
+        for finding in report.findings
+        if finding.kind == "duplicated-compute" and kind_of_work(finding.where.op or "") == "matmul"
+    ]
+    spare = sum(_evidence(finding, "FLOPs too many a step") for finding in twice)
     needed = done - spare
     if not spare or needed <= 0:
         return f"{human.work(done)}, all needed"

@@ -271,7 +271,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One matmul-like operator on one rank, with what tells whether others did the same."""
+    """One operator with FLOPs on one rank, with what tells whether others did the same: matmul-like ones,
+    norms, losses and, as one record a step, all that optimizers do (see `work.kind_of_work`)."""
 
     step: int | None
     rank: int
@@ -280,13 +281,14 @@ class Compute:
     op: str
     """As `aten.mm.default`."""
     flops: int
-    """Multiply and add counted as two."""
+    """Multiply and add counted as two. Of an optimizer the elements it updates, one each."""
     start_ns: int
     duration_ns: int | None
     """None on devices whose operators run behind the host."""
     phase: str
     shapes: str
-    """Input shapes as `f32[64,32] f32[32,16]`."""
+    """Input shapes as `f32[64,32] f32[32,16]`; of an optimizer its elements by type and
+    its states' bytes."""
     module: str | None = None
     parameter: str | None = None
     source: str | None = None
@@ -296,7 +298,7 @@ class Compute:
     """Fingerprint of all tensor inputs; None where not taken."""
     output_hash: int | None = None
     constant: bool = False
-    """An input or the output holds one value throughout: equality then proves nothing."""
+    """An operand (no bias) or the output holds one value throughout: equality then proves nothing."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

@@ -28,6 +28,7 @@ _PATCHED: Final = (
     "torch.distributed",
     "torch.futures",
     "torch.nn.modules.module",
+    "torch.nn.utils",
     "torch.optim",
     "torch.profiler",
     "torch.utils.checkpoint",

@@ -85,7 +85,7 @@ class Checking:
             undo = watch_inputs(self._model, self._forward_begins)
             if undo is None:
                 trouble = (
-                    "the inputs of the model are unknown: it is compiled, and a hook would be compiled with it; "
+                    "the inputs of the model are unknown: it is compiled, and a hook would be too; "
                     "give audit() what torch.compile(model) returns"
                 )
             else:

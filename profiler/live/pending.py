@@ -82,7 +82,7 @@ class UnseenAfter:
 
 @dataclass(slots=True)
 class PendingCompute:
-    """One matmul-like operator; times are monotonic ns."""
+    """One operator whose FLOPs are counted, or all that optimizers do; times are monotonic ns."""
 
     op: str
     flops: int
@@ -93,6 +93,8 @@ class PendingCompute:
     replicated_over: str | None
     input_tickets: list[int] | None
     output_tickets: list[int] | None
+    telling: tuple[int, ...] = ()
+    """Tickets of its data: where one of them holds one value throughout, equality proves nothing."""
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ class Region:
     elsewhere: list[PendingCollective] = field(default_factory=list)
     """Collectives that other threads issued."""
     computes: list[PendingCompute] = field(default_factory=list)
+    updates: PendingCompute | None = None
+    """The one of them that stands for all that optimizers do; None before any has stepped."""
     ran: array[int] = field(default_factory=lambda: array("q"))
     """Four times for each operator but collectives and waits: capture began, the operator began and ended,
     capture ended. Flat, because nearly all that a step keeps is this."""

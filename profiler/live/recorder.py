@@ -18,6 +18,7 @@ from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.cuts import Cuts
 from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
 from shardtoll.profiler.live.fingerprint import Fingerprint, Fingerprints
+from shardtoll.profiler.live.flops import operands
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.held import HeldRegion, HeldRegions
 from shardtoll.profiler.live.names import Names, address_of
@@ -473,10 +474,12 @@ class Recorder:
         frame: FrameType | None,
         ran: Interval,
     ) -> None:
-        """Note a matmul-like operator that has run (or, on an accelerator, was launched)."""
+        """Note an operator with FLOPs that has run (or, on an accelerator, was launched)."""
         assert self.region is not None
         self._bound_trace(self.region)
-        place, cause = self.attribution.place(frame)
+        data = operands(func)
+        place, cause = self.attribution.place(frame, tensors[data])
+        inputs, results = self._tickets(tensors), self._tickets(outputs)
         self.region.computes.append(
             PendingCompute(
                 op=_op_text(func),
@@ -486,8 +489,9 @@ class Recorder:
                 start_ns=ran[0],
                 end_ns=ran[1],
                 replicated_over=replicated_dims(self.attribution.specs.of(func, cause)),
-                input_tickets=self._tickets(tensors),
-                output_tickets=self._tickets(outputs),
+                input_tickets=inputs,
+                output_tickets=results,
+                telling=(*(inputs or ())[data], *(results or ())),
             )
         )
 

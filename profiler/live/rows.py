@@ -120,8 +120,7 @@ def make_rows(
             replicated_over=pending.replicated_over,
             input_hash=_hash(pending.input_tickets, prints),
             output_hash=_hash(pending.output_tickets, prints),
-            constant=_any_constant(pending.input_tickets, prints)
-            or _any_constant(pending.output_tickets, prints),
+            constant=_any_constant(pending.telling, prints),
         )
         for index, pending in enumerate(region.computes)
     ]
@@ -363,7 +362,7 @@ def _hash_of(ticket: int | None, prints: Sequence[Fingerprint]) -> int | None:
     return None if ticket is None else _hash([ticket], prints, skip_constant=True)
 
 
-def _any_constant(tickets: list[int] | None, prints: Sequence[Fingerprint]) -> bool:
+def _any_constant(tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) -> bool:
     for ticket in tickets or ():  # noqa: SIM110 - any() costs a surveyed step more than all the rest here
         if prints[ticket].constant:
             return True

@@ -54,6 +54,7 @@ from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
+from shardtoll.profiler.live.optimizing import OptimizerSteps
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
@@ -270,6 +271,8 @@ class Session:
         future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
         self._undo.callback(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
+        optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
+        self._undo.callback(optimizers.install())
         watch = self._watch
         self._undo.callback(watch.training.unmark)
         watch.training.mark()

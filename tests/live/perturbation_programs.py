@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
@@ -149,6 +150,30 @@ def _pipeline() -> tuple[nn.Module, Step]:
     return model, step
 
 
+def _two_d() -> tuple[nn.Module, Step]:
+    """FSDP2 over tensor parallel, gradients clipped."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = nn.Sequential(MLP(bias=True), MLP(bias=True))
+    for block in model:
+        parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.dropout(torch.randn(BATCH, D), 0.5, train=True)).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return loss
+
+    return model, step
+
+
 KINDS: Final = ("ddp", "fsdp2", "tp", "implicit", "compiled", "compiled in the first step", "pipeline")
 
 
@@ -157,7 +182,8 @@ def _program(kind: str, compiler: CountingCompiler) -> tuple[nn.Module, Step]:
         return _implicit()
     if kind.startswith("compiled"):
         return _compiled(compiler)
-    return _pipeline() if kind == "pipeline" else _made(kind)
+    made = {"pipeline": _pipeline, "two_d": _two_d}.get(kind)
+    return _made(kind) if made is None else made()
 
 
 def digest(*tensors: Any) -> str:
@@ -194,8 +220,11 @@ def _random_states() -> list[str]:
     ]
 
 
-def trial(kind: str, level: str | None) -> dict[str, Any]:
-    """Do the steps, at `level` inside a session; return all there is to compare, and how it was compiled."""
+def trial(kind: str, level: str | None, **options: Any) -> dict[str, Any]:
+    """Do the steps, at `level` inside a session; return all there is to compare, and how it was compiled.
+
+    `options` are more of `audit`'s.
+    """
     from torch._dynamo.utils import counters
 
     torch.compiler.reset()
@@ -211,7 +240,7 @@ def trial(kind: str, level: str | None) -> dict[str, Any]:
     around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     opened: AbstractContextManager[Any] = contextlib.nullcontext()
     if level is not None:
-        opened = session = audited(model, level)
+        opened = session = audited(model, level, **options)
         around = session.step
     losses, growth, randoms, runs = [], [], [], []
     before = sequence_numbers()
@@ -242,6 +271,7 @@ def trial(kind: str, level: str | None) -> dict[str, Any]:
         found["counts"] = [
             (row["issued"], row["recorded"]) for row in session.ledger.tables["counts"].to_pylist()
         ]
+        found["values"] = Counter(row["kind"] for row in session.ledger.tables["values"].to_pylist())
     return found
 
 
@@ -292,12 +322,13 @@ def _is_captures(frame: FrameType | None) -> bool:
     return "/profiler/live/" in path and not passing
 
 
-def _operators(kind: str, level: str | None) -> dict[str, list[str]]:
+def operators(kind: str, level: str | None, **options: Any) -> dict[str, list[str]]:
+    """Return the operators of a run in order: the program's own, and what an audit added."""
     torch.compiler.reset()
     _seed()
     model, step = _program(kind, CountingCompiler())
     step()
-    opened: Any = contextlib.nullcontext() if level is None else audited(model, level)
+    opened: Any = contextlib.nullcontext() if level is None else audited(model, level, **options)
     around = contextlib.nullcontext if level is None else opened.step
     seen = Operators()
     with seen, opened:
@@ -335,7 +366,7 @@ def everything() -> dict[str, Any]:
     return {
         "trials": {kind: {str(level): trial(kind, level) for level in levels} for kind in KINDS},
         "operators": {
-            kind: {str(level): _operators(kind, level) for level in levels}
+            kind: {str(level): operators(kind, level) for level in levels}
             for kind in KINDS
             if kind != "compiled in the first step"
         },

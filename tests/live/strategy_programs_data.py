@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardtoll.ledger.work import kind_of_work
 from shardtoll.samples.strategies import common
 
 
@@ -50,7 +51,8 @@ def rows_of(names: list[str], compiled: bool = False) -> dict[str, Any]:
         report = session.report()
         if report is not None:
             tables = {key: report.tables[key].to_pylist() for key in ("steps", "collectives", "counts")}
-            phases = report.tables["computes"].select(["step", "rank", "phase", "flops"]).to_pylist()
+            rows = report.tables["computes"].select(["step", "rank", "phase", "flops", "op"]).to_pylist()
+            phases = [row for row in rows if kind_of_work(row["op"]) == "matmul"]
             found[name] |= tables
             found[name]["computes"] = phases
             found[name]["groups"] = [[group.name, list(group.ranks)] for group in report.groups]

@@ -74,7 +74,7 @@ def test_duplicated_flops_give_a_factor() -> None:
         None,
         1,
         (0, 1),
-        evidence=(Evidence("FLOPs done", 2 * spare, "FLOP"), Evidence("FLOPs needed", spare, "FLOP")),
+        evidence=(Evidence("FLOPs too many a step", spare, "FLOP"),),
     )
     found = replace(report, findings=(twice,))
     assert "needed (2x)" in cell(found, "matmul FLOPs, all ranks")

@@ -1,0 +1,166 @@
+"""Parameters and buffers that replicas hold and that are not equal any more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers import replica_gradients
+from shardtoll.analyzers.agreement import EPS, Split, looks, split, suspects
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED, RANKS_SHOWN
+from shardtoll.analyzers.replica_remedies import drift_remedy
+from shardtoll.analyzers.replicas import Replicas, replicas
+from shardtoll.analyzers.tally import keep
+from shardtoll.analyzers.words import ranks as rank_words
+from shardtoll.analyzers.words import times
+from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Where
+
+BEFORE: Final = -1
+"""Stands for the look before the first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Replicas that hold different values."""
+
+    replicas: Replicas
+    split: Split
+    """At the last look."""
+    first: int
+    """Step after which they were first seen to differ; BEFORE where they began so."""
+    equal_before: int | None
+    """The last step after which they were seen equal."""
+    looks: int
+    first_relative: float | None
+
+
+def _drifts(context: Context) -> list[Drift]:
+    values = context.values
+    values = keep(values, (values["kind"] == "parameter") & (values["numel"] > 0))
+    if values.empty:
+        return []
+    rows = values.assign(step=values["step"].fillna(BEFORE).astype(np.int64))
+    sets = replicas(context)
+    found = []
+    differing = suspects(rows, sets)
+    looked = rows[rows["name"].isin(differing["name"].unique()).to_numpy(dtype=bool)]
+    histories = {str(name): of_name for name, of_name in looked.groupby("name", observed=True)}
+    by_set: Any = differing.groupby("set", sort=False)
+    for number, of_set in by_set:
+        one = sets[int(number)]
+        seen: list[tuple[int, Split]] = []
+        history = histories[one.name]
+        for step, at_step in looks(of_set):
+            eps = EPS.get(str(at_step["dtype"].iloc[0]), EPS["float32"])
+            limit = _limit(history, one, step, eps)
+            how = split(at_step, one.ranks, eps=limit**2, noise=0.0, absent_counts=False)
+            if how is not None:
+                seen.append((step, how))
+        if not seen:
+            continue
+        first, how = seen[0]
+        steps = sorted(int(step) for step in history["step"].unique())
+        before = [step for step in steps if step < first]
+        found.append(Drift(one, seen[-1][1], first, before[-1] if before else None, len(steps), how.relative))
+    return found
+
+
+def _limit(history: pd.DataFrame, one: Replicas, step: int, eps: float) -> float:
+    """Return how far apart, relative to their size, rounding may have put replicas by this step.
+
+    sqrt(eps) of the way that the first of them has gone since the first look, for their gradients may be that
+    far apart; and one spacing of the values themselves. A gradient that is not reduced puts them apart by
+    about that whole way.
+    """
+    of_rank = history[(history["rank"] == one.ranks[0]).to_numpy(dtype=bool)].sort_values("step")
+    sketches = of_rank[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
+    steps = of_rank["step"].to_numpy(dtype=np.int64)
+    at = int(np.searchsorted(steps, step))
+    if at >= len(steps) or np.isnan(sketches[[0, at]]).any():
+        return eps
+    size = math.sqrt(float(np.mean(sketches[at] ** 2)))
+    way = math.sqrt(float(np.mean((sketches[at] - sketches[0]) ** 2)))
+    return math.sqrt(eps) * way / size + eps if size > 0 else eps
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a parameter whose replicas hold different values, or one for many alike."""
+    if context.values.empty:
+        return []
+    wrong = {one.replicas.name for one in replica_gradients.apart(context)}
+    alike: dict[tuple[object, ...], dict[str, list[Drift]]] = {}
+    for drift in _drifts(context):
+        name = drift.replicas.name
+        key = (drift.replicas.mesh_dim, drift.first, drift.replicas.basis, name in wrong)
+        alike.setdefault(key, {}).setdefault(name, []).append(drift)
+    findings = []
+    for by_name in alike.values():
+        if len(by_name) > GROUP_ABOVE:
+            findings.append(_finding([d for of in by_name.values() for d in of], list(by_name), wrong))
+        else:
+            findings += [_finding(of, [name], wrong) for name, of in by_name.items()]
+    return findings
+
+
+def _finding(members: Sequence[Drift], names: Sequence[str], wrong: set[str]) -> Finding:
+    worst = max(members, key=lambda drift: drift.split.relative or 0.0)
+    sets, how = worst.replicas, worst.split
+    everywhere = tuple(sorted({rank for drift in members for rank in drift.replicas.ranks}))
+    subject = (
+        f"replicas of {names[0]}"
+        if len(names) == 1
+        else f"replicas of {len(names)} parameters ({', '.join(names[:NAMED])}, ...)"
+    )
+    over = f" over mesh dim {sets.mesh_dim}" if sets.mesh_dim else ""
+    when = "from the start" if worst.first == BEFORE else f"after step {worst.first}"
+    because = ", as their gradients do" if names[0] in wrong else ""
+    apart = "" if how.relative is None else f" by {100 * how.relative:.2g} % at the last look"
+    return Finding(
+        kind="replica-drift",
+        severity="error",
+        title=f"{subject}{over} differ {when} on {rank_words(everywhere)}{apart}{because}: "
+        "each rank trains a model of its own",
+        toll_ns=None,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=None,
+        count=len(names),
+        ranks=everywhere,
+        where=Where(
+            module=names[0].rpartition(".")[0],
+            parameter=names[0],
+            mesh_dim=sets.mesh_dim,
+            group=sets.group,
+        ),
+        evidence=_evidence(worst, names),
+        remedy=drift_remedy(sets, gradient_differs=names[0] in wrong, buffer=False),
+        confidence="certain" if sets.sure else "likely",
+    )
+
+
+def _evidence(worst: Drift, names: Sequence[str]) -> tuple[Evidence, ...]:
+    how, sets = worst.split, worst.replicas
+    told: dict[Any, str] = {BEFORE: "before the first step", None: "never"}
+    facts = [
+        Evidence("proof", "invariant: replicas must hold equal values"),
+        Evidence("replicas", rank_words(sets.ranks)),
+        Evidence("replicas by", sets.basis),
+        Evidence("equal", told.get(worst.equal_before, f"after step {worst.equal_before}")),
+        Evidence("first seen different", told.get(worst.first, f"after step {worst.first}")),
+        Evidence("distance / size, first seen", worst.first_relative),
+        Evidence("distance / size, last look", how.relative),
+        Evidence("rounding explains up to", how.tolerance),
+        Evidence("looks", times(worst.looks, "look")),
+    ]
+    if len(names) > 1:
+        facts.append(Evidence("parameters", ", ".join(names)))
+        facts.append(Evidence("worst parameter", sets.name))
+    for rank, size in how.sizes[:RANKS_SHOWN]:
+        facts.append(Evidence(f"norm, rank {rank}", size))
+    return tuple(facts)

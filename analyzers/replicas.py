@@ -1,0 +1,239 @@
+"""Which ranks hold the same tensor and ought to: by placements, by reductions, by how it began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.local_parameters import exchanged, pipelined
+from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.placements import kinds
+from shardtoll.analyzers.reductions import covered, members, mesh_groups
+from shardtoll.analyzers.tally import keep, text
+from shardtoll.ledger import SKETCH_COLUMNS
+
+Basis = Literal["placements", "wrapper", "reduced", "start"]
+
+NEAR: Final = 0.1
+"""Squared distance over squared size below which two ranks' tensors began as one. Matrices drawn apart are
+at 2; that eight numbers of a sketch tell 0.1 instead has a chance of 1 in 20,000 a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Ranks that hold one tensor, which therefore must hold equal values."""
+
+    name: str
+    ranks: tuple[int, ...]
+    basis: Basis
+    """What tells: DTensor placements that say Replicate; the wrapper or the program, which reduces the
+    gradient over these ranks; or that the ranks began with equal values."""
+    mesh_dim: str | None = None
+    group: str | None = None
+    wrapper: str | None = None
+    sure: bool = True
+    """Whether the basis leaves no other reading."""
+
+
+@once
+def held(context: Context) -> pd.DataFrame:
+    """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
+
+    From the parameters' table; of those that are not in it, from their values.
+    """
+    table = context.parameters
+    table = keep(table, table["numel"] > 0)[
+        ["name", "rank", "local_shape", "placements", "mesh_dims", "wrapper", "group", "reduced_by_wrapper"]
+    ].rename(columns={"local_shape": "shape"})
+    values = context.values
+    values = keep(values, values["kind"].isin(("parameter", "gradient")) & (values["numel"] > 0))
+    values = values.drop_duplicates(["name", "rank"])[["name", "rank", "shape", "placements", "mesh_dims"]]
+    both = pd.concat([table.astype(object), values.astype(object)], ignore_index=True)
+    first: pd.DataFrame = both.drop_duplicates(["name", "rank"]).reset_index(drop=True)
+    return first
+
+
+@once
+def replicas(context: Context) -> list[Replicas]:
+    """Return the sets of ranks that must agree, for each parameter; one a mesh dimension and group of it."""
+    found: list[Replicas] = []
+    rows = held(context)
+    if rows.empty or rows["rank"].nunique() < 2:
+        return found
+    plain = rows["placements"].isna().to_numpy(dtype=bool)
+    for name, of_name in keep(rows, ~plain).groupby("name", sort=False):
+        found += _by_placements(context, str(name), of_name)
+    plain_rows = keep(rows, plain & (rows["wrapper"].astype(object) != "FSDP1").to_numpy(dtype=bool))
+    started = _Start.of(context, sorted({str(name) for name in plain_rows["name"]}))
+    for name, of_name in plain_rows.groupby("name", sort=False):
+        found += _of_plain(context, str(name), of_name, started)
+    return found
+
+
+def _by_placements(context: Context, name: str, rows: pd.DataFrame) -> list[Replicas]:
+    """Return the groups along each mesh dimension on which the placements say Replicate."""
+    first = rows.iloc[0]
+    placed, dims = kinds(text(first["placements"])), _dims(text(first["mesh_dims"]))
+    ranks = {int(rank) for rank in rows["rank"]}
+    if len(dims) != len(placed):
+        # A mesh without names: its dimensions cannot be told apart, but one that is all there is.
+        whole = all(kind == "replicate" for kind in placed) and bool(placed) and not pipelined(context)
+        same = tuple(sorted(ranks))
+        return [Replicas(name, same, "placements", sure=False)] if whole and len(same) > 1 else []
+    found = []
+    for dim, kind in zip(dims, placed, strict=True):
+        if kind != "replicate":
+            continue
+        for group in mesh_groups(context).get(dim, []):
+            inside = tuple(sorted(ranks.intersection(group)))
+            if len(inside) > 1:
+                found.append(Replicas(name, inside, "placements", mesh_dim=dim))
+    return found
+
+
+def _dims(text_of_dims: str | None) -> list[str]:
+    return [dim.strip() for dim in (text_of_dims or "").split(",") if dim.strip()]
+
+
+def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) -> list[Replicas]:
+    """Return the ranks of a plain tensor that belong together: groups that overlap are one."""
+    known: list[tuple[tuple[int, ...], Basis, str | None, str | None]] = []
+    groups = members(context)
+    ranks = {int(rank) for rank in rows["rank"]}
+    row: Any
+    for row in rows.itertuples(index=False):
+        wrapper, group = text(row.wrapper), text(row.group)
+        if wrapper is not None and group is not None and not _is_false(row.reduced_by_wrapper):
+            over = groups.get((group, int(row.rank)))
+            if over is not None:
+                known.append((over, "wrapper", group, wrapper))
+    known += [(over, "reduced", None, None) for over in sorted(covered(context).get(name, ()))]
+    if not pipelined(context) and name not in exchanged(context):
+        known += [(over, "start", None, None) for over in started.together(name)]
+    found = []
+    for component in _components(over for over, *_ in known):
+        inside = tuple(sorted(ranks & component))
+        if len(inside) < 2:
+            continue
+        fits = [entry for entry in known if component >= set(entry[0])]
+        whole = [entry for entry in fits if set(entry[0]) == component] or [(inside, "start", None, None)]
+        _, basis, group, wrapper = whole[0]
+        found.append(
+            Replicas(
+                name,
+                inside,
+                basis,
+                mesh_dim=_dim_of(context, inside),
+                group=group,
+                wrapper=wrapper,
+                sure=basis != "start",
+            )
+        )
+    return found
+
+
+def _is_false(known: Any) -> bool:
+    return not pd.isna(known) and not bool(known)
+
+
+def _components(sets: Iterable[tuple[int, ...]]) -> list[set[int]]:
+    found: list[set[int]] = []
+    for members_of in sets:
+        joined = set(members_of)
+        apart = []
+        for other in found:
+            if joined & other:
+                joined |= other
+            else:
+                apart.append(other)
+        found = [*apart, joined]
+    return found
+
+
+def _dim_of(context: Context, ranks: tuple[int, ...]) -> str | None:
+    """Return the mesh dimension that spans exactly these ranks."""
+    for dim, groups in mesh_groups(context).items():
+        if any(tuple(sorted(group)) == ranks for group in groups):
+            return dim
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """How plain parameters began: which ranks held equal values at the first look."""
+
+    equal: dict[str, list[tuple[int, ...]]]
+    weak: frozenset[str]
+    """Vectors, and what held one value throughout: biases and norms begin alike, whatever they are."""
+    usual: tuple[tuple[int, ...], ...]
+    """How most of the others divide the ranks."""
+
+    def together(self, name: str) -> list[tuple[int, ...]]:
+        """Return the sets of ranks that began equal and are no accident.
+
+        What proves little is a replica where the matrices of its module are, and where there are none, as in
+        a norm, where most of the model's matrices are and it is equal too.
+        """
+        if name not in self.weak:
+            return self.equal.get(name, [])
+        module = name.rpartition(".")[0]
+        for other, alike in self.equal.items():
+            if other not in self.weak and other.rpartition(".")[0] == module:
+                return alike
+        mine = self.equal.get(name, [])
+        if not self.usual:
+            return mine
+        return [over for over in self.usual if any(set(over) <= set(one) for one in mine)]
+
+    @classmethod
+    def of(cls, context: Context, names: list[str]) -> _Start:
+        values = context.values
+        values = keep(values, (values["kind"] == "parameter") & values["name"].isin(names))
+        values = keep(values, values["placements"].isna() & (values["numel"] > 0))
+        # What was there before the first step has no step.
+        values = values.assign(order=values["step"].fillna(-1)).sort_values("order", kind="stable")
+        first = values.drop_duplicates(["name", "rank"])
+        equal: dict[str, list[tuple[int, ...]]] = {}
+        weak = set()
+        for name, rows in first.groupby("name", sort=False, observed=True):
+            equal[str(name)] = _alike(rows)
+            if bool(rows["constant"].astype(bool).any()) or "," not in str(rows["shape"].iloc[0]):
+                weak.add(str(name))
+        divisions = Counter(tuple(alike) for name, alike in equal.items() if name not in weak and alike)
+        return cls(equal, frozenset(weak), divisions.most_common(1)[0][0] if divisions else ())
+
+
+def _alike(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Return the ranks that hold one tensor of equal shape, by equal values or nearly equal ones."""
+    sketches = rows[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
+    sizes = np.mean(sketches**2, axis=1)
+    shapes, prints = rows["shape"].astype(str).tolist(), rows["hash"].tolist()
+    classes: list[list[int]] = []
+    for at in range(len(rows)):
+        for members_of in classes:
+            leader = members_of[0]
+            if shapes[leader] == shapes[at] and (
+                _same(prints[leader], prints[at])
+                or _near(sketches[leader], sketches[at], sizes[leader] + sizes[at])
+            ):
+                members_of.append(at)
+                break
+        else:
+            classes.append([at])
+    ranks = rows["rank"].to_numpy(dtype=np.int64)
+    return [tuple(sorted(int(ranks[at]) for at in one)) for one in classes if len(one) > 1]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return not pd.isna(one) and not pd.isna(other) and int(one) == int(other)
+
+
+def _near(one: Any, other: Any, sizes: float) -> bool:
+    apart = float(np.mean((one - other) ** 2))
+    return bool(apart < NEAR * sizes / 2)

@@ -1,0 +1,181 @@
+"""What optimizers do in a surveyed step, as one Compute record: nearly all of it is element by element.
+
+Its FLOPs are the elements updated, one each: the least that an update takes (SGD does two, AdamW some
+fifteen), so a lower bound, and exact to compare. Its time is that of the operators that ran inside `step()`.
+Whether other ranks update the same is told by the largest parameters, as they are after the step, and their
+gradients; with ZeRO's optimizers each rank has others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from shardtoll.ledger.work import OPTIMIZER_STEP
+from shardtoll.profiler.live.attribute import replicated_dims
+from shardtoll.profiler.live.names import local_of
+from shardtoll.profiler.live.pending import PendingCompute, Place, Region
+from shardtoll.profiler.live.recorder import Recorder, shapes_text
+
+LOOKED_AT: Final = 4
+"""Parameters of an optimizer whose values are looked at, the largest ones."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A `step()` that has begun."""
+
+    optimizer: Any
+    region: Region
+    begun_ns: int
+    ran: int
+    """Entries of `region.ran` then."""
+    computes: int
+    nests: bool = False
+    """Another optimizer stepped inside it, as ZeRO's own does: that one has done the work."""
+
+
+class OptimizerSteps:
+    """Notes what optimizers do. Its methods are called on the training thread only."""
+
+    def __init__(
+        self, recorder: Recorder, is_recording: Callable[[], bool], on_failure: Callable[[Exception], None]
+    ) -> None:
+        self._recorder = recorder
+        self._is_recording = is_recording
+        self._on_failure = on_failure
+        self._begun: list[_Begun] = []
+
+    def install(self) -> Callable[[], None]:
+        """Have torch tell of every optimizer's step; returns the undoing."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(register_optimizer_step_pre_hook(self._before).remove)
+            undo.callback(register_optimizer_step_post_hook(self._after).remove)
+            return undo.pop_all().close
+        raise AssertionError("not reached")
+
+    def _before(self, optimizer: Any, *_: Any) -> None:
+        region = self._recorder.region
+        if not self._is_recording() or region is None or region.light:
+            return
+        # What a step that raised has left behind belongs to no other.
+        self._begun = [begun for begun in self._begun if begun.region is region]
+        for outer in self._begun:
+            outer.nests = True
+        now_ns = self._recorder.now_ns()
+        self._begun.append(_Begun(optimizer, region, now_ns, len(region.ran), len(region.computes)))
+
+    def _after(self, optimizer: Any, *_: Any) -> None:
+        region = self._recorder.region
+        while self._begun and self._begun[-1].optimizer is not optimizer:
+            self._begun.pop()
+        if not self._begun:
+            return
+        begun = self._begun.pop()
+        if begun.region is not region or begun.nests or not self._is_recording():
+            return
+        try:
+            entered_ns = self._recorder.now_ns()
+            with torch.no_grad(), _disable_current_modes():
+                self._note(begun, sys._getframe(1))
+            region.capture.append((entered_ns, self._recorder.now_ns()))
+        except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
+            self._on_failure(error)
+
+    def _note(self, begun: _Begun, frame: FrameType) -> None:
+        region = begun.region
+        updated = [
+            parameter
+            for group in begun.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        if not updated:
+            return
+        elements = sum(local_of(parameter).numel() for parameter in updated)
+        pending = region.updates
+        if pending is None:
+            pending = region.updates = PendingCompute(
+                op=OPTIMIZER_STEP,
+                flops=0,
+                shapes="",
+                place=Place("optimizer", source=self._recorder.attribution.stack.cause(frame).source),
+                start_ns=begun.begun_ns,
+                end_ns=begun.begun_ns,
+                replicated_over=_replicated(updated),
+                input_tickets=[],
+                output_tickets=[],
+            )
+            region.computes.append(pending)
+        else:
+            here = set(filter(None, (_replicated(updated) or "").split(",")))
+            both = [dim for dim in (pending.replicated_over or "").split(",") if dim in here]
+            pending.replicated_over = ",".join(both) or None
+        pending.flops += elements
+        pending.end_ns += _time_of(region.ran[begun.ran :])
+        pending.shapes = " ".join(filter(None, (pending.shapes, _shapes(begun.optimizer, updated))))
+        self._take(pending, updated)
+
+    def _take(self, pending: PendingCompute, updated: Sequence[nn.Parameter]) -> None:
+        """Take fingerprints of the largest parameters and their gradients."""
+        takes = self._recorder.fingerprints.take
+        for parameter in heapq.nlargest(LOOKED_AT, updated, key=lambda p: local_of(p).numel()):
+            for tensor, tickets in (
+                (parameter.grad, pending.input_tickets),
+                (parameter, pending.output_tickets),
+            ):
+                local = local_of(tensor) if tensor is not None else None
+                # Of a subclass the values may have still to come, as those of an asynchronous collective.
+                plain = type(local) in (torch.Tensor, nn.Parameter)
+                ticket = takes(local) if plain and local is not None else None
+                if ticket is not None and tickets is not None:
+                    tickets.append(ticket)
+                    if tensor is parameter and not pending.telling:
+                        pending.telling = (ticket,)
+
+
+def _replicated(parameters: Sequence[nn.Parameter]) -> str | None:
+    """Return the mesh dims on which every parameter is a DTensor and Replicate; None where there is none."""
+    common: list[str] | None = None
+    seen: dict[int, Any] = {}
+    for parameter in parameters:
+        spec = getattr(parameter, "_spec", None)
+        if spec is None:
+            return None
+        seen[id(spec)] = spec
+    for spec in seen.values():
+        dims = (replicated_dims([spec]) or "").split(",")
+        common = [dim for dim in (dims if common is None else common) if dim in dims and dim]
+        if not common:
+            return None
+    return ",".join(common or ()) or None
+
+
+def _shapes(optimizer: Any, updated: Sequence[nn.Parameter]) -> str:
+    """Return the elements updated by type and the bytes of their states, as `f32[4096] state u8[32768]`."""
+    elements: dict[torch.dtype, int] = {}
+    state_bytes = 0
+    for parameter in updated:
+        local = local_of(parameter)
+        elements[local.dtype] = elements.get(local.dtype, 0) + local.numel()
+        for state in optimizer.state.get(parameter, {}).values():
+            # Counters of steps are states too, of one element.
+            if isinstance(state, torch.Tensor) and state.dim() > 0:
+                state_bytes += local_of(state).numel() * state.element_size()
+    texts = [shapes_text([torch.empty(count, dtype=kind, device="meta")]) for kind, count in elements.items()]
+    return " ".join((*texts, f"state u8[{state_bytes}]"))
+
+
+def _time_of(ran: Sequence[int]) -> int:
+    """Return the ns in which operators ran; see `Region.ran`."""
+    return sum(ran[2::4]) - sum(ran[1::4])
