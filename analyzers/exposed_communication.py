@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers import (
+    ddp_buckets,
     equal_inputs,
     exposed_remedies,
     inverse_pairs,
@@ -72,8 +73,9 @@ def find(context: Context) -> list[Finding]:
 
     Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
     tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
-    counterfactual is full overlap: the transfer hidden behind the step's compute. The saving therefore
-    leaves out waiting for late ranks, which no overlap removes, and never exceeds the compute there is.
+    counterfactual is full overlap: the transfer hidden behind the step's compute; of DDP's with one bucket
+    for all gradients, all but the last of smaller buckets behind backward's. The saving therefore leaves out
+    waiting for late ranks, which no overlap removes, and never exceeds the compute there is.
     Collectives of unknown exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
@@ -118,6 +120,7 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
     floor = line.figures["floor_ns"]
     in_all = " in all" if line.count > 1 else ""
     against = "" if floor is None else f"; floor {duration(floor)}"
+    alone = ddp_buckets.one_bucket(context, line)
     return _made(
         context,
         line,
@@ -131,7 +134,10 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
         ),
         exposed_remedies.remedy(
             line.text("caused_by_op") or "", op, phase, number(line.first["message_bytes"])
-        ),
+        )
+        if alone is None
+        else alone.remedy,
+        alone,
     )
 
 
@@ -143,7 +149,14 @@ def _rest(context: Context, line: Line, places: int) -> Finding:
     return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))
 
 
-def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy) -> Finding:
+def _made(
+    context: Context,
+    line: Line,
+    what: str,
+    where: Where,
+    remedy: Remedy,
+    alone: ddp_buckets.OneBucket | None = None,
+) -> Finding:
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
         raise AssertionError("rows of unknown exposed time were left out")
@@ -152,6 +165,9 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
     saving = None
     if not surveyed.empty:
         saving = min(toll, moving, int(surveyed.groupby("step")["compute_ns"].max().mean()))
+    if alone is not None:
+        saving = min(toll, alone.saving_ns(moving))
+        what += ddp_buckets.clause(alone, moving)
     share = _share(context, line)
     waiting = toll - moving
     # Who is late is the straggler's bill; here it only says that a faster network would not help.
@@ -174,6 +190,7 @@ def _made(context: Context, line: Line, what: str, where: Where, remedy: Remedy)
             Evidence(
                 "waiting besides, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
             ),
+            *(() if alone is None else alone.evidence),
             Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
         ),
         remedy=replace(remedy, counterfactual=None) if saving is None else remedy,

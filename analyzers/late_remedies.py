@@ -12,6 +12,7 @@ WORDS: Final = {
     "data_ns": "idle while its batch is fetched",
     "sync_ns": "idle after its host waited for the device",
     "host_ns": "idle because its host had launched nothing",
+    "between_ns": "between its steps",
 }
 """Part of a lead-up -> what the rank was doing, as it stands in a sentence."""
 
@@ -88,6 +89,12 @@ def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> t
             f"Rank {rank} is held up by another group's collective: look at who is late to that one.",
             'late = report.collectives[["group", "seq", "op", "rank", "wait_ns"]].sort_values("wait_ns")\n'
             f'print(late[late["rank"] == {rank}].tail(20))  # then those of the same group and seq',
+        )
+    if part == "between_ns":
+        return (
+            f"Rank {rank} does something between its steps that others do not: loading without a DataLoader, "
+            "logging, saving. Do it less often, on all ranks in turn, or in a thread.",
+            "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
     if on_cpu:
         return (

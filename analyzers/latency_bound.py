@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -155,6 +156,8 @@ def find(context: Context) -> list[Finding]:
             continue
         op, phase, source = str(line.first["op"]), str(line.first["phase"]), line.text("source")
         one_floor = line.figures["one_floor_ns"]
+        settles = phase == "other" and _after_backward(context, keep(frame, frame["code"] == line.code))
+        phase = "optimizer" if settles else phase
         findings.append(
             Finding(
                 kind="latency-bound",
@@ -168,7 +171,7 @@ def find(context: Context) -> list[Finding]:
                 bytes=moved,
                 count=line.count,
                 ranks=line.ranks,
-                where=line.where("phase", "source", "group", "mesh_dim", op=op),
+                where=replace(line.where("source", "group", "mesh_dim", op=op), phase=phase),
                 evidence=(
                     Evidence("most in a row, no matmul between", int(by_code["burst_size"].max()[line.code])),
                     Evidence("median message", int(by_code["message_bytes"].median()[line.code]), "bytes"),
@@ -184,13 +187,34 @@ def find(context: Context) -> list[Finding]:
     return findings
 
 
+def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
+    """Whether all of it comes after the step's last matmul, of backward: what clips or logs gradients.
+
+    Capture knows the optimizer's own code and torch's clipping by their stacks; a loop of the user's own
+    that settles gradients before `step()` belongs to the same phase.
+    """
+    computes = context.computes_in_steps
+    last = computes.loc[computes.groupby(["rank", "step"])["start_ns"].idxmax()]
+    joined = rows[["rank", "step", "issue_ns"]].merge(
+        last[["rank", "step", "start_ns", "phase"]], on=["rank", "step"], how="left"
+    )
+    after = (joined["phase"] == "backward") & (joined["issue_ns"] > joined["start_ns"])
+    return bool(after.fillna(False).all())
+
+
 def _remedy(op: str, phase: str, count: int, mesh_dim: str | None, source: str | None) -> Remedy:
     if phase == "optimizer":
         text = (
-            "Take norms of all gradients first and reduce them together, and use the fused or foreach "
-            f"optimizer, instead of one {op} a parameter."
+            "Take the norms of all gradients first, stack them and reduce them together, as "
+            "`clip_grad_norm_` of all parameters at once does, and use the fused or foreach optimizer, "
+            f"instead of one {op} a parameter."
         )
-        written = "norm = torch.stack(torch._foreach_norm(grads)).norm()  # one reduction instead of many"
+        written = (
+            "clip_grad_norm_(model.parameters(), max_norm, foreach=True)  # one reduction instead of "
+            f"{count}\n"
+            "optimizer = torch.optim.AdamW(model.parameters(), foreach=True)\n"
+            "# or by hand: norm = torch.stack([g.norm() for g in gradients]).norm()"
+        )
     else:
         text = f"Copy the tensors into one flat buffer, call one {op} on it, and copy back."
         here = remedy_code.at(source, "instead of the calls at")

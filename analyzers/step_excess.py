@@ -15,7 +15,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.tally import keep
 
-PARTS: Final = ("compute_ns", "copy_ns", "data_ns", "sync_ns", "host_ns")
+PARTS: Final = ("compute_ns", "copy_ns", "data_ns", "sync_ns", "host_ns", "between_ns")
 
 EXPLAINS: Final = 0.5
 """Part of the waiting that the longest part must account for, or else whole steps do not tell the cause."""
@@ -55,7 +55,10 @@ def told_steps(context: Context) -> tuple[int, ...]:
 
 
 def _totals(context: Context) -> pd.DataFrame:
-    """Return compute, copies and the kinds of idle time of each rank and step."""
+    """Return compute, copies, the kinds of idle time of each rank and step, and the time before it.
+
+    What a rank fetched before its step makes it late as well as what it fetches inside.
+    """
     steps = context.surveyed_rows
     table: pd.DataFrame = steps[["rank", "step", "compute_ns", "idle_ns"]].assign(
         copy_ns=steps["exposed_copy_ns"]
@@ -66,4 +69,9 @@ def _totals(context: Context) -> pd.DataFrame:
         table = table.merge(lost.reset_index(), on=["rank", "step"], how="left")
         table[name] = table[name].fillna(0).astype(np.int64)
     table["host_ns"] = table["idle_ns"] - table["data_ns"] - table["sync_ns"]
+    for name, kind in (("fetched_ns", "data"), ("between_ns", "host")):
+        before = keep(stalls, stalls["kind"] == kind).groupby(["rank", "step"])["before_ns"].sum()
+        table = table.merge(before.rename(name).reset_index(), on=["rank", "step"], how="left")
+        table[name] = table[name].fillna(0).astype(np.int64)
+    table["data_ns"] += table["fetched_ns"]
     return table

@@ -10,6 +10,7 @@ import pandas as pd
 
 from shardtoll.analyzers import late_remedies
 from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.late_place import late_place
 from shardtoll.analyzers.lateness import (
     CAUSES,
     LEAST_LATE_NS,
@@ -222,6 +223,11 @@ def _cause(context: Context, late: pd.DataFrame) -> Cause:
     clause = f"it spends {duration(sums[first])} longer {words[first]} than the others"
     if first == "began_ns":
         clause = f"it begins its step {duration(sums[first])} after the median of the others"
+    if table.empty and first in ("compute_ns", "host_ns"):
+        at = late_place(context, late, first)
+        if at is not None:
+            parts += (Evidence("longest of it in one place, a step", at.longer_ns, "ns"),)
+            return Cause(first, parts, at.where, f"{clause}, most {at.clause}")
     if first != "compute_ns" or table.empty:
         return Cause(first, parts, clause=clause)
     longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))

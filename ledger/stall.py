@@ -13,16 +13,23 @@ IDLE_KINDS: Final = ("bubble", "data", "host-sync", "host")
 """Kinds whose `lost_ns` are parts of the step's idle time. Where several explain an instant the
 first of them has it, so their sum is never more than the idle time."""
 
+BETWEEN_STEPS: Final = "between steps"
+"""Name of a `host` stall that is all before its step: what is neither fetching nor blocked on collectives."""
+
+BLOCKED: Final = ", blocked on a collective"
+"""How the name of a `host-sync` stall ends that is the part of reads which is exposed communication."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """One reason for which a rank lost time in a step, all its occurrences added up.
 
-    `data`: the device was idle while the host fetched a batch. `host-sync`: idle after or while the
-    host waited for the device; of a CPU, the reads of values themselves, which are compute and lose no idle
-    time. `bubble`: idle inside a pipeline schedule. `host`: idle for no reason on record; between steps too,
-    where no step contains it (`before_ns`). `copy`: memory copies no compute hid. `recompute`: compute done again for activation
-    checkpointing. `unclassified`: device work that looks like communication and is none we know.
+    `data`: the device was idle while the host fetched a batch; live, also the fetching before the step.
+    `host-sync`: idle after or while the host waited for the device; live, how often and how long the host
+    read values, which loses a CPU no idle time. `bubble`: idle inside a pipeline schedule. `host`: idle for
+    no reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`:
+    compute done again for activation checkpointing. `unclassified`: device work that looks like communication
+    and is none we know.
     """
 
     step: int | None
@@ -45,8 +52,8 @@ class Stall:
     bytes: int | None = None
     """Bytes copied; None where that does not apply or is not known."""
     before_ns: int | None = None
-    """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is in
-    no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""
+    """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is
+    in no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""
 
     def __post_init__(self) -> None:
         if self.kind not in STALL_KINDS:

@@ -32,6 +32,7 @@ _OURS: Final = tuple(
     os.path.join(_HERE, folder) + os.sep
     for folder in ("profiler", "analyzers", "ledger", "cli", "dashboards")
 )
+_READS_FOR_ITSELF: Final = os.path.join(_TORCH, "optim") + os.sep
 _MACHINE_MADE: Final = ("<frozen", "<eval_with_key", "<__", "<attrs")
 """File names of code that nobody wrote; `<string>`, `<stdin>` and notebook cells are the user's."""
 _NOBODYS: Final = (*_MACHINE_MADE, *_OURS)
@@ -352,6 +353,11 @@ class Stack:
             found = f"{known.place}:{frame.f_lineno} ({known.code.co_name})"
             self._lines[key] = found
         return found
+
+    def reads_for_itself(self, frame: FrameType) -> bool:
+        """Whether torch reads a value for its own purposes: an optimizer its count of steps, on the host."""
+        known = self.known.get(id(frame.f_code)) or self.classify(frame.f_code)
+        return known.place is None and frame.f_code.co_filename.startswith(_READS_FOR_ITSELF)
 
     def user_line(self, frame: FrameType | None) -> str | None:
         """Return the nearest line of the user's own code; None where there is none."""

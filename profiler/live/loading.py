@@ -9,20 +9,19 @@ exception, as the last of an epoch does, took its time but brought no batch.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
 from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import dataloader as torchs
 
-from shardtoll.profiler.live.replacing import replace
+from shardtoll.profiler.live.patches import Patches, patched
 
-_LOADER: Final = "torch.utils.data.dataloader:DataLoader"
-_ITERATOR: Final = "torch.utils.data.dataloader:_BaseDataLoaderIter"
+STARTS: Final = "DataLoader.__iter__"
+FETCHES: Final = "DataLoader.__next__"
 
 NoteFetch: TypeAlias = Callable[[int, int, str, bool, FrameType], None]
 """Called with when the fetch began and ended (monotonic ns), its name, whether a batch came of it, and who
@@ -41,16 +40,15 @@ class Loading:
 
     def patch(self) -> Callable[[], None]:
         """Have fetches noted; returns what undoes that."""
-        with contextlib.ExitStack() as undo:
-            for owner, name, text in (
-                (_LOADER, "__iter__", "DataLoader.__iter__"),
-                (_ITERATOR, "__next__", "DataLoader.__next__"),
-            ):
-                around = functools.partial(self._around, name=text, batch=name == "__next__")
-                undo.callback(replace((owner,), name, around))
-            return undo.pop_all().close
 
-    def _around(self, original: Callable[[Any], Any], *, name: str, batch: bool) -> Callable[[Any], Any]:
+        def patch(patches: Patches) -> None:
+            patches.around(DataLoader, "__iter__", lambda original: self._around(original, STARTS))
+            iterator = getattr(torchs, "_BaseDataLoaderIter", None)
+            patches.around(iterator, "__next__", lambda original: self._around(original, FETCHES))
+
+        return patched(patch)
+
+    def _around(self, original: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
         def fetch(loader: Any) -> Any:
             # A worker forked from the training thread believes itself to be that thread.
             if self._inside or get_ident() != self._thread or get_worker_info() is not None:
@@ -61,7 +59,7 @@ class Loading:
             begun_ns = self._now_ns()
             try:
                 result = original(loader)
-                came = batch
+                came = name == FETCHES
                 return result
             finally:
                 self._inside = False

@@ -1,20 +1,20 @@
-"""From what was noted of a step to its rows of lost time: waiting for data, reads of values, time between steps.
+"""From what was noted of a step to its rows of lost time: waiting for data, reads of values, gaps.
 
-A loop waits for its batch *before* the step that uses it. That time belongs to the step that follows: the row
-has that step's number, and says in `before_ns` that the step's duration does not contain it, so that the parts
-of a step still add up to it. What is fetched after the last step belongs to none and is not told.
+A loop waits for its batch *before* the step that uses it. That time belongs to the step that follows: the
+row has that step's number, and says in `before_ns` that the step's duration does not contain it, so that the
+parts of a step still add up to it. What is fetched after the last step belongs to none and is not told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from shardtoll.ledger.stall import Stall
+from shardtoll.ledger.stall import BETWEEN_STEPS, BLOCKED, Stall
 from shardtoll.profiler.accounting import Interval, intersect, subtract, total_ns, union
 from shardtoll.profiler.live.pending import Before, Fetch, Reads, Region
 
-BETWEEN: Final = "between steps"
 LEAST_BETWEEN_NS: Final = 1_000_000
 """A loop takes some time from step to step; less is not told."""
 
@@ -55,7 +55,7 @@ def blocked(region: Region) -> list[Interval]:
     return union([(wait.start_ns, wait.end_ns) for wait in region.waits] + region.excluded + region.capture)
 
 
-def lost_rows(region: Region, end_ns: int, rank: int, idle: Sequence[Interval] | None) -> tuple[Stall, ...]:
+def lost_rows(region: Region, rank: int, idle: Sequence[Interval] | None) -> tuple[Stall, ...]:
     """Return the rows of lost time of a step; of what is no step there are none.
 
     `idle` holds the instants in which a fetch lost the step time: of a surveyed step its idle time. None: of
@@ -66,7 +66,8 @@ def lost_rows(region: Region, end_ns: int, rank: int, idle: Sequence[Interval] |
     rows = _data(region, rank, idle)
     other_ns = region.before.other_ns
     if other_ns >= LEAST_BETWEEN_NS:
-        rows.append(Stall(region.step, rank, "host", BETWEEN, "other", 1, other_ns, 0, before_ns=other_ns))
+        between = Stall(region.step, rank, "host", BETWEEN_STEPS, "other", 1, other_ns, 0)
+        rows.append(replace(between, before_ns=other_ns))
     rows += [row for reads in region.reads.values() for row in _reads(region.step, rank, reads)]
     return tuple(rows)
 
@@ -101,12 +102,18 @@ def _reads(step: int | None, rank: int, reads: Reads) -> list[Stall]:
 
     The latter is exposed communication, and a row of its own so that nothing bills it twice.
     """
-    where = {"module": reads.module, "source": reads.source}
-    rows = [Stall(step, rank, "host-sync", reads.name, reads.phase, reads.count, reads.read_ns, 0, **where)]
-    if reads.blocked_ns:
-        name = f"{reads.name}{WAITED}"
-        rows.append(Stall(step, rank, "host-sync", name, reads.phase, 0, reads.blocked_ns, 0, **where))
-    return rows
-
-
-WAITED: Final = ", blocked on a collective"
+    read = Stall(
+        step=step,
+        rank=rank,
+        kind="host-sync",
+        name=reads.name,
+        phase=reads.phase,
+        count=reads.count,
+        total_ns=reads.read_ns,
+        lost_ns=0,
+        module=reads.module,
+        source=reads.source,
+    )
+    if not reads.blocked_ns:
+        return [read]
+    return [read, replace(read, name=f"{reads.name}{BLOCKED}", count=0, total_ns=reads.blocked_ns)]

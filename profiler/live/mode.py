@@ -52,6 +52,7 @@ _WAIT: Final = 2
 _FLOPS: Final = 3
 _COPY: Final = 4
 _HIGHER: Final = 5
+_READ: Final = 6
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
@@ -60,6 +61,8 @@ _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_f
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
 _CLONE: Final = torch.ops.aten.clone.default
+_READS: Final = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
+"""Operators whose result the host has to know before it can go on; but for the first only on accelerators."""
 
 
 def _tensors_in(values: Any) -> Tensors:
@@ -105,6 +108,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if handling is _SUBCLASS:
                 if kind == _FLOPS:
                     recorder.attribution.specs.note(func, args)
+                elif kind == _READ and not recorder.reading_since_ns:
+                    recorder.reading_since_ns = self._now_ns()
                 return NotImplemented
             if handling is _FAKE:
                 if _propagates_shapes():
@@ -145,6 +150,10 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 recorder.waited_for(waited_for(args, kwargs or {}), begun_ns, ended_ns)
             elif kind == _COPY and _devices(args, result) > 1:
                 region.copies.append((begun_ns, ended_ns))
+                if result.device.type == "cpu" and not _blocks_nobody(kwargs):
+                    recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
+            elif kind == _READ and (args[0].device.type != "cpu" or func._schema.name == _READS[0]):
+                recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
             if touched:
                 results.ran(func, touched, result)
             if func is _CLONE and not region.fake:
@@ -180,9 +189,11 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = _FLOPS
         elif func._schema.name in _COPIES:
             kind = _COPY
+        elif func._schema.name in _READS:
+            kind = _READ
         else:
             kind = _PLAIN
-        if kind in (_FLOPS, _COPY, _PLAIN) and type(func) is OpOverload:
+        if kind in (_FLOPS, _COPY, _READ, _PLAIN) and type(func) is OpOverload:
             # All that calling the operator itself does, but for a Python frame.
             run = func._op
         self._kinds[id(func)] = found = (kind, decoder, run, func)
@@ -275,6 +286,11 @@ def _propagates_shapes() -> bool:
             return True
         frame = frame.f_back
     return not any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+
+
+def _blocks_nobody(kwargs: Any) -> bool:
+    """Whether a copy to the host was asked for that the host does not wait for."""
+    return bool(kwargs and kwargs.get("non_blocking"))
 
 
 def _devices(args: Any, result: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -21,14 +22,17 @@ from shardtoll.profiler.live.fingerprint import Fingerprint, Fingerprints
 from shardtoll.profiler.live.flops import operands
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.held import HeldRegion, HeldRegions
+from shardtoll.profiler.live.lost_time import Between
 from shardtoll.profiler.live.names import Names, address_of
 from shardtoll.profiler.live.pending import (
     NOWHERE,
     WAITS_IN_CPP,
+    Fetch,
     Outcome,
     PendingCollective,
     PendingCompute,
     Place,
+    Reads,
     Region,
     UnseenAfter,
     Wait,
@@ -138,6 +142,10 @@ class Recorder:
         """id of a Work -> the collective that it stands for."""
         self.learnt: tuple[Template, bool] | None = None
         """What the last surveyed step has taught, and whether it was new."""
+        self.between = Between()
+        """What happened since the last step."""
+        self.reading_since_ns = 0
+        """When the value of a tensor subclass was asked for, until it is read; else 0."""
         self._results: dict[int, int] = {}
         self._drained_task = -1
         self._issued_by_cpp = False
@@ -175,6 +183,9 @@ class Recorder:
         if self.templates is not None:
             self.templates.begin()
         self.region = Region(step, 0, numbers, light=light, watched=watched, node_base=base)
+        self.reading_since_ns = 0
+        if step is not None:
+            self.region.before = self.between.take()
         if self.device is not None:
             self.device.begin()
         self.region.start_ns = self.now_ns()
@@ -184,7 +195,10 @@ class Recorder:
         end_ns = self.now_ns()
         events = None if self.device is None else self.device.end()
         region, self.region = self.region, None
-        return None if region is None else EndedRegion(region, end_ns, self.groups.sequence_numbers(), events)
+        if region is None:
+            return None
+        self.between.ended(region, end_ns)
+        return EndedRegion(region, end_ns, self.groups.sequence_numbers(), events)
 
     def end(self) -> StepRows | None:
         """End the region and return its rows; None when none was begun, or the device has still to pass it.
@@ -196,6 +210,7 @@ class Recorder:
         region, self.region = self.region, None
         if region is None:
             return None
+        self.between.ended(region, end_ns)
         raw = self._stop_spans(region)
         self.results.finish(unseen_reads=compiles())
         taken = self.fingerprints.collect()
@@ -220,7 +235,7 @@ class Recorder:
                 host_times=self.host_times,
                 device=device,
             )
-            return StepRows(rows.step, rows.collectives, rows.computes, rows.counts, notices)
+            return replace(rows, notices=notices)
 
         if self.device is None:
             return finish(taken.read(), None)
@@ -494,6 +509,35 @@ class Recorder:
                 telling=(*(inputs or ())[data], *(results or ())),
             )
         )
+
+    def fetched(self, start_ns: int, end_ns: int, name: str, batch: bool, frame: FrameType) -> None:
+        """Note that the training thread fetched from a DataLoader."""
+        if self.region is not None:
+            source = self.attribution.stack.user_line(frame)
+            self.region.fetches.append(Fetch(start_ns, end_ns, name, source, batch))
+
+    def read(self, func: Any, frame: FrameType | None, ran: Interval) -> None:
+        """Note that the host has read a value of a tensor, which Python asked for in `frame`."""
+        region = self.region
+        since_ns, self.reading_since_ns = self.reading_since_ns or ran[0], 0
+        if region is None or frame is None:
+            return
+        key = id(frame.f_code), frame.f_lasti
+        reads = region.reads.get(key)
+        if reads is None:
+            if self.attribution.stack.reads_for_itself(frame):
+                return
+            place, _ = self.attribution.place(frame)
+            reads = Reads(_op_text(func).removesuffix(".default"), place.phase, place.module, place.source)
+            region.reads[key] = reads
+        blocked_ns = 0
+        for wait in reversed(region.waits):
+            if wait.start_ns < since_ns:
+                break
+            blocked_ns += wait.end_ns - wait.start_ns
+        reads.count += 1
+        reads.read_ns += ran[1] - ran[0]
+        reads.blocked_ns += blocked_ns
 
     def _tickets(self, tensors: Tensors) -> list[int] | None:
         tickets = [self.fingerprints.take(tensor) for tensor in tensors]

@@ -20,6 +20,7 @@ from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_times import DeviceReading
 from shardtoll.profiler.live.fingerprint import Fingerprint, combine
 from shardtoll.profiler.live.layers import Cut, around, cut, flat
+from shardtoll.profiler.live.lost_time import blocked, lost_rows
 from shardtoll.profiler.live.pending import WAITS_IN_CPP, Region, UnseenAfter, Wait
 from shardtoll.profiler.live.spans import Issued, RawSpan, compiled_regions, join
 
@@ -127,10 +128,11 @@ def make_rows(
     if region.step is None:
         return StepRows(None, tuple(collectives), tuple(computes))
     counts = _counts(region, rank, sequence_at_end)
+    lost = lost_rows(region, rank, _idle(region, end_ns, parts) if host_times else None)
     if device is not None and not host_times:
         start_ns = from_epoch(region.start_ns)
         timed = _device_step(region, rank, start_ns, device.duration_ns, sum(exposed_ns.values()))
-        return StepRows(timed, tuple(collectives), tuple(computes), counts)
+        return StepRows(timed, tuple(collectives), tuple(computes), counts, stalls=lost)
     length_ns = end_ns - region.start_ns - parts.excluded_ns
     exposed_total_ns = total_ns(parts.exposed) if host_times else 0
     # On an accelerator the host's times say nothing about the device's: all of it is unknown.
@@ -151,7 +153,16 @@ def make_rows(
         capture_ns=parts.capture_ns,
         level="watch" if region.watched else "survey",
     )
-    return StepRows(step, tuple(collectives), tuple(computes), counts)
+    return StepRows(step, tuple(collectives), tuple(computes), counts, stalls=lost)
+
+
+def _idle(region: Region, end_ns: int, parts: _Parts) -> list[Interval]:
+    """Return the instants of a step that a fetch may have lost it: of a watched one all that is not told."""
+    if not region.fetches:
+        return []
+    if region.watched:
+        return subtract([(region.start_ns, end_ns)], blocked(region))
+    return parts.idle()
 
 
 def _device_step(region: Region, rank: int, start_ns: int, duration_ns: int, exposed_ns: int) -> Step:
@@ -241,10 +252,14 @@ _EXCLUDED, _CAPTURE, _COPIES, _OPERATORS, _EXPOSED, _ORPHANS, _COMPILED, _REST =
 class _Parts:
     """A step's time, split."""
 
-    __slots__ = ("capture_ns", "compute_ns", "copy_ns", "excluded_ns", "exposed", "idle_ns", "orphan_ns")
+    __slots__ = (
+        *("capture_ns", "compute_ns", "copy_ns", "excluded_ns", "exposed", "idle_ns", "orphan_ns"),
+        "_found",
+    )
 
     def __init__(self, found: Cut) -> None:
         excluded, capture, copies, operators, _, orphans, compiled, idle = found.totals_ns
+        self._found = found
         self.exposed = found.intervals(_EXPOSED)
         self.excluded_ns = excluded
         self.capture_ns = capture
@@ -252,6 +267,10 @@ class _Parts:
         self.compute_ns = operators + compiled
         self.idle_ns = idle
         self.orphan_ns = orphans
+
+    def idle(self) -> list[Interval]:
+        """Return the idle instants."""
+        return self._found.intervals(_REST)
 
 
 def _split(

@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 import torch
@@ -51,6 +51,7 @@ from shardtoll.profiler.live.entries import open_doors
 from shardtoll.profiler.live.gather import Meeting
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
+from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
@@ -273,6 +274,7 @@ class Session:
         self._undo.callback(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
         optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
         self._undo.callback(optimizers.install())
+        self._undo.callback(Loading(recorder.now_ns, self._fetched, self._is_recording).patch())
         watch = self._watch
         self._undo.callback(watch.training.unmark)
         watch.training.mark()
@@ -654,6 +656,9 @@ class Session:
 
     def _is_recording(self) -> bool:
         return not self._mode.muted
+
+    def _fetched(self, begun_ns: int, ended_ns: int, name: str, batch: bool, frame: FrameType) -> None:
+        self._guarded(lambda: self._recorder.fetched(begun_ns, ended_ns, name, batch, frame))
 
     def _pause(self) -> None:
         excluded = self._recorder.excluded()

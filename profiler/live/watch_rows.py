@@ -15,9 +15,13 @@ import pyarrow as pa
 
 from shardtoll.ledger.columns import column
 from shardtoll.ledger.record import Collective, StepRows
-from shardtoll.ledger.tables import SCHEMAS
+from shardtoll.ledger.stall import Stall
+from shardtoll.ledger.tables import SCHEMAS, to_batch
+from shardtoll.profiler.accounting import subtract, union
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_times import DeviceReading
+from shardtoll.profiler.live.lost_time import blocked, lost_rows
+from shardtoll.profiler.live.lost_time import spans as fetched
 from shardtoll.profiler.live.pending import PendingCollective, Region, Wait
 from shardtoll.profiler.live.rows import make_rows, with_end
 from shardtoll.profiler.live.sequence import MOST, Template
@@ -158,6 +162,7 @@ class WatchRows:
         measured: dict[str, list[Any]] = {name: [] for name in _MEASURED}
         copied: dict[str, list[pa.Array]] = {}
         steps: list[tuple[Any, ...]] = []
+        stalls: list[Stall] = []
         counts: list[tuple[Any, ...]] = []
         for each, spans in run:
             region = each.region
@@ -193,6 +198,8 @@ class WatchRows:
                 )
             )
             counts += _counts(each, setting.rank)
+            idle = subtract(union(fetched(region.fetches)), blocked(region)) if known else None
+            stalls += lost_rows(region, setting.rank, idle)
         schema = SCHEMAS["collectives"]
         collectives = [
             column(measured[field.name], field.type)
@@ -203,6 +210,7 @@ class WatchRows:
         return {
             "collectives": pa.RecordBatch.from_arrays(collectives, schema=schema),
             "counts": _batch("counts", counts),
+            "stalls": to_batch("stalls", stalls),
             "steps": _batch("steps", steps),
         }
 

@@ -87,7 +87,7 @@ INCIDENT = Incident(
             place="clip_many.py:45",
             bytes=PARAMETERS * NUMBER_BYTES,
             toll_ns=(PARAMETERS * LEAST_REDUCTION_NS, PARAMETERS * MOST_REDUCTION_NS),
-            says=(f"{PARAMETERS} small all_reduces", "optimizer", "foreach", "clip_grad_norm_"),
+            says=(f"{PARAMETERS} small all_reduces", "in optimizer", "foreach=True", "clip_grad_norm_"),
         ),
     ),
 )

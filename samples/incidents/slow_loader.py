@@ -35,8 +35,8 @@ class Samples(Dataset[torch.Tensor]):
     """Samples that have to be decoded, each time or once."""
 
     def __init__(self, *, decoded: bool) -> None:
-        self._coded = torch.randn(SAMPLES, WIDTH)
-        self._decoded = list(self._coded) if decoded else None
+        self._coded: list[torch.Tensor] = list(torch.randn(SAMPLES, WIDTH))
+        self._decoded = self._coded if decoded else None
 
     def __len__(self) -> int:
         return SAMPLES
@@ -68,7 +68,9 @@ def build(fixed: bool) -> Program:
             with session.step():
                 step(batch)
 
-    step(torch.randn(BATCH, WIDTH))
+    # DDP lays its buckets out anew in its second step.
+    for _ in range(2):
+        step(torch.randn(BATCH, WIDTH))
     return Program(model, train)
 
 
