@@ -97,7 +97,7 @@ def find(context: Context) -> list[Finding]:
         modules=pattern(frame["module"]),
     )
     result = tally(frame, KEYS, VALUES, context.alike)
-    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE]
+    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE or _logged(line)]
     modules = Names(frame["module"], result.code)
     findings = [_finding(context, line, modules.place(line, "modules")) for line in large]
     rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
@@ -105,6 +105,12 @@ def find(context: Context) -> list[Finding]:
         if _share(context, line) >= LEAST_SHARE:
             findings.append(_rest(context, line, len(result.lines) - len(large)))
     return findings
+
+
+def _logged(line: Line) -> bool:
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small."""
+    cause = line.text("caused_by_op") or ""
+    return cause.startswith("DTensor.full_tensor") and line.first["phase"] == "other"
 
 
 def _share(context: Context, line: Line) -> float:

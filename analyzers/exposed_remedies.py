@@ -97,9 +97,10 @@ _ADVICE: Final = (
         "DTensor.full_tensor",
         None,
         None,
-        "A whole tensor was gathered here. For logging, do it every so many steps, or log the local part's "
-        "own sum and count.",
-        "if step % 100 == 0: log(x.full_tensor())",
+        "A whole tensor was gathered here by full_tensor(). For logging, do it every so many steps, or add "
+        "up the local part and reduce one number.",
+        "if step % 100 == 0:\n    total = x.to_local().sum()\n    dist.all_reduce(total)\n"
+        "    log(total.item() / x.numel())",
     ),
     *(
         _Advice(

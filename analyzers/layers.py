@@ -10,7 +10,7 @@ import pandas as pd
 from shardtoll.analyzers.tally import Line
 from shardtoll.ledger import Evidence
 
-_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+_NUMBER: Final = re.compile(r"(?<![^.\s])\d+(?![^.,])")
 
 SHOWN: Final = 20
 """Names listed as evidence; all are counted."""

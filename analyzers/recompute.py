@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from typing import Final
 
+import pandas as pd
+
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.stalled import costs, finding, lost
+from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import ranks
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 MODULES_SHOWN: Final = 5
+
+
+def _recorded(context: Context) -> pd.DataFrame | None:
+    """Return the operators that live records show inside recomputation, with the stalls' columns.
+
+    None where operators have no times, steps without records of them are among those compared, or a trace
+    tells more.
+    """
+    traced = (context.stalls["kind"] == "recompute").any()
+    if traced or not set(context.alike) <= set(context.surveyed):
+        return None
+    rows = context.computes_in_steps
+    rows = keep(rows, (rows["phase"] == "recompute") & rows["duration_ns"].notna())
+    if rows.empty:
+        return None
+    spent = rows["duration_ns"].astype("int64")
+    shown = {name: rows[name] for name in ("step", "rank", "phase", "module", "source")}
+    shown["name"] = rows["op"]
+    told = pd.DataFrame(
+        {**shown, "kind": "recompute", "lost_ns": spent, "total_ns": spent, "count": 1, "bytes": pd.NA}
+    )
+    as_stalls: pd.DataFrame = told[list(context.stalls.columns)].astype(context.stalls.dtypes.to_dict())
+    return as_stalls
 
 
 def find(context: Context) -> list[Finding]:
@@ -18,7 +44,7 @@ def find(context: Context) -> list[Finding]:
     It buys memory, so no saving is claimed: whether the memory is there the record does not tell.
     """
     findings = []
-    for one in lost(context, "recompute"):
+    for one in lost(context, "recompute", besides=_recorded(context)):
         known = one.rows[one.rows["module"].notna()]
         by_module = known.groupby("module")["lost_ns"].sum().sort_values(ascending=False, kind="stable")
         findings.append(

@@ -166,10 +166,15 @@ def _remedy(op: str, cause: str | None, phase: str, *, claimed: bool) -> Remedy:
     code = None
     if cause is not None and cause.startswith(WRAPPERS) and phase == "backward":
         text = (
-            "Backward gathers these parameters once for recompute and once for itself, because the "
-            "checkpoint lies inside the wrapped block. Checkpoint the block first and shard it afterwards."
+            "Backward gathers these parameters once for recompute and once for itself: the checkpoint calls "
+            "the block that is sharded, so it is gathered, freed, and gathered again. Checkpoint the block "
+            "first and shard it afterwards, or checkpoint it with use_reentrant=False."
         )
-        code = "block = checkpoint_wrapper(block)\nfully_shard(block)"
+        code = (
+            "block = FullyShardedDataParallel(checkpoint_wrapper(block))"
+            if cause.startswith("FSDP1")
+            else "block = checkpoint_wrapper(block)\nfully_shard(block)"
+        )
     elif phase == "optimizer":
         text = (
             "The optimizer reads the same pending gradient several times and each read communicates. "

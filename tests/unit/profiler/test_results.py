@@ -1,0 +1,186 @@
+"""What is read of a result, in closed form: views, copies, unions, overwriting, memory used again."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shardtoll.profiler.live.fingerprint import Fingerprints
+from shardtoll.profiler.live.pending import Outcome, PendingCollective, Place
+from shardtoll.profiler.live.results import Results
+
+ROWS, COLUMNS = 8, 6
+WHOLE = ROWS * COLUMNS * 4
+
+
+class Watching(TorchDispatchMode):
+    """Tells `results` of every operator, as the survey does."""
+
+    def __init__(self, results: Results) -> None:
+        super().__init__()
+        self.results = results
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        hits = self.results.touched(func, args, kwargs) if self.results.pieces else None
+        result = func(*args, **kwargs or {})
+        if hits:
+            self.results.ran(func, hits, result)
+        return result
+
+
+def pending(op: str = "all_reduce", cause: str | None = None) -> PendingCollective:
+    place = Place("forward", caused_by_op=cause)
+    return PendingCollective(op, "g", 2, "float32", WHOLE, WHOLE, "SUM", None, place, 0)
+
+
+class Followed:
+    """A result of ROWS x COLUMNS floats that is followed while the context lasts."""
+
+    def __init__(self, op: str = "all_reduce", cause: str | None = None, parts: int = 1) -> None:
+        self.prints = Fingerprints()
+        self.results = Results(self.prints)
+        self.pending = pending(op, cause)
+        self.tensors = list(torch.arange(ROWS * COLUMNS).float().view(ROWS, COLUMNS).chunk(parts))
+        self.tensors = [tensor.clone() for tensor in self.tensors]
+        self.results.follow(self.pending, self.tensors)
+        self._mode = Watching(self.results)
+
+    def __enter__(self) -> torch.Tensor:
+        self._mode.__enter__()
+        return self.tensors[0]
+
+    def __exit__(self, *_: object) -> None:
+        self._mode.__exit__(None, None, None)
+
+    def outcome(self, *, unseen_reads: bool = False) -> Outcome:
+        self.results.finish(unseen_reads=unseen_reads)
+        assert self.pending.outcome is not None
+        return self.pending.outcome
+
+
+READS = {
+    "whole": (lambda x: x + 1, WHOLE, "aten.add.Tensor"),
+    "in place": (lambda x: x.add_(1), WHOLE, "aten.add_.Tensor"),
+    "rows": (lambda x: x[:2] * 2, WHOLE // 4, "aten.slice.Tensor"),
+    "a column": (lambda x: x[:, 1].exp(), WHOLE // COLUMNS, "aten.select.int"),
+    "a chunk": (lambda x: x.chunk(4)[3].clone(), WHOLE // 4, "aten.split.Tensor"),
+    "narrowed": (lambda x: x.narrow(0, 2, 3).sum(), 3 * COLUMNS * 4, "aten.slice.Tensor"),
+    "as strided": (lambda x: x.as_strided((5,), (1,)).sum(), 5 * 4, "aten.as_strided.default"),
+    "a view of a view": (lambda x: x.view(4, 12)[1][:3].neg(), 3 * 4, "aten.select.int"),
+    "overlapping": (lambda x: x[:3].sum() + x[2:4].sum(), WHOLE // 2, "aten.slice.Tensor"),
+    "both halves": (lambda x: x[:4].sum() + x[4:].sum(), WHOLE, "aten.slice.Tensor"),
+    "the same twice": (lambda x: x[0].sum() + x[0].sum(), COLUMNS * 4, "aten.select.int"),
+    "transposed": (lambda x: x.t() @ x, WHOLE, "aten.mm.default"),
+    "a list of parts": (lambda x: torch.cat([x[:1], x[3:4]]), 2 * COLUMNS * 4, "aten.slice.Tensor"),
+    "a matmul of a part": (lambda x: x[:2] @ torch.ones(COLUMNS, 2), WHOLE // 4, "aten.slice.Tensor"),
+    "a copy, then all": (lambda x: x.clone() * 2, WHOLE, "aten.mul.Tensor"),
+    "a copy, then a part": (lambda x: x.clone()[:2] * 2, WHOLE // 4, "aten.slice.Tensor"),
+    "laid out anew, then a part": (
+        lambda x: torch.cat(x.chunk(2), dim=1)[:, :3] * 2,
+        (ROWS // 2) * 3 * 4,
+        "aten.slice.Tensor",
+    ),
+    "copied into a buffer": (lambda x: torch.empty(ROWS, COLUMNS).copy_(x)[0].sum(), COLUMNS * 4, None),
+    "converted": (lambda x: x.double()[:2], WHOLE, "aten._to_copy.default"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_bytes_read(name: str) -> None:
+    read, used, first = READS[name]
+    followed = Followed()
+    with followed as x:
+        read(x)
+    outcome = followed.outcome()
+    assert outcome.used_bytes == used
+    if first is not None:
+        assert outcome.used_by == first
+
+
+def test_what_is_kept_unread_is_unknown_and_what_is_freed_unread_is_not_used() -> None:
+    assert Followed().outcome().used_bytes is None
+    followed = Followed()
+    followed.tensors.clear()
+    gc.collect()
+    assert followed.outcome().used_bytes == 0
+
+
+def test_where_compiled_code_may_have_read_a_part_proves_nothing() -> None:
+    for read, used in ((lambda x: x[:1] + 1, None), (lambda x: x + 1, WHOLE)):
+        followed = Followed()
+        with followed as x:
+            read(x)
+        assert followed.outcome(unseen_reads=True).used_bytes == used
+
+
+def test_all_outputs_of_a_list_count() -> None:
+    followed = Followed("all_gather", parts=2)
+    with followed:
+        followed.tensors[1][:1].sum()
+    assert followed.outcome().used_bytes == COLUMNS * 4
+    followed = Followed("all_gather", parts=2)
+    with followed:
+        torch.cat(followed.tensors)[:3].sum()
+    assert followed.outcome().used_bytes == 3 * COLUMNS * 4
+
+
+def test_what_is_overwritten_is_read_no_more() -> None:
+    followed = Followed()
+    with followed as x:
+        x[0].sum()
+        x.zero_()
+        x.sum()
+    assert followed.outcome().used_bytes == COLUMNS * 4
+
+
+def test_memory_used_again_is_not_taken_for_the_result() -> None:
+    followed = Followed()
+    address = followed.tensors[0].data_ptr()
+    with followed as x:
+        x[0].sum()
+        followed.tensors.clear()
+        del x
+        held = []
+        for _ in range(64):
+            held.append(torch.ones(ROWS, COLUMNS))
+            held[-1].sum()
+        again = any(tensor.data_ptr() == address for tensor in held)
+    outcome = followed.outcome()
+    assert outcome.used_bytes == COLUMNS * 4
+    assert again, "the allocator gave the memory out again, or this shows nothing"
+
+
+def test_nothing_is_kept_alive() -> None:
+    followed = Followed()
+    with followed as x:
+        x[0].sum()
+        # A second piece, that a copy is followed as.
+    storage = torch.multiprocessing.reductions.StorageWeakRef(followed.tensors[0].untyped_storage())
+    followed.tensors.clear()
+    del x
+    assert storage.expired()
+
+
+@pytest.mark.parametrize("cause", ["DistributedDataParallel.reducer", "FSDP.unshard"])
+def test_buffers_of_wrappers_are_not_followed(cause: str) -> None:
+    followed = Followed(cause=cause)
+    with followed as x:
+        x[0].sum()
+    followed.results.finish(unseen_reads=False)
+    assert followed.pending.outcome is None
+
+
+def test_the_fingerprint_is_of_the_whole_as_first_read() -> None:
+    followed = Followed()
+    with followed as x:
+        x[1:3].sum()
+        x.add_(1)
+    ticket = followed.outcome().ticket
+    assert ticket is not None
+    wanted = Fingerprints()
+    wanted.take(torch.arange(ROWS * COLUMNS).float())
+    assert followed.prints.read()[ticket] == wanted.read()[0]
