@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +47,7 @@ def find(context: Context) -> list[Finding]:
     by_code = frame.groupby(result.code)
     sizes = by_code["message_bytes"].agg(["min", "max"])
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
+    operands = Names(frame["operand"], result.code)
     findings = []
     for line in result.lines:
         toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
@@ -77,6 +79,7 @@ def find(context: Context) -> list[Finding]:
                 evidence=(
                     Evidence("collective", op),
                     Evidence("placements", path),
+                    Evidence("operand", "; ".join(operands.of(line)) or None),
                     Evidence("smallest message", number(sizes["min"][line.code]), "bytes"),
                     Evidence("largest message", number(sizes["max"][line.code]), "bytes"),
                     Evidence("dtype", line.text("dtype")),
@@ -87,7 +90,7 @@ def find(context: Context) -> list[Finding]:
                     Evidence("of them without a known time or size", line.unknown),
                 ),
                 remedy=_located(
-                    _remedy(cause or "the operator", before, after, phase, saving),
+                    _remedy(cause or "the operator", before, after, phase, saving, operands.of(line)),
                     named[0] if len(named) == 1 else None,
                     module,
                     line.text("source"),
@@ -98,9 +101,18 @@ def find(context: Context) -> list[Finding]:
     return findings
 
 
-def _remedy(cause: str, before: str | None, after: str | None, phase: str, saving: int | None) -> Remedy:
+def _remedy(
+    cause: str,
+    before: str | None,
+    after: str | None,
+    phase: str,
+    saving: int | None,
+    operands: Sequence[str],
+) -> Remedy:
     """Return what placement would have spared the collective, as far as the placements tell."""
     moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
+    which = "; ".join(operands) or "of unknown place"
+    is_matmul = cause.removeprefix("aten.").split(".")[0] in MATMULS
     if ("partial", "replicate") in moves and phase == "optimizer":
         text = (
             "The gradient is still a pending sum when the optimizer reads it, and each read reduces it. "
@@ -125,11 +137,25 @@ def _remedy(cause: str, before: str | None, after: str | None, phase: str, savin
             if phase == "optimizer"
             else f"x = x.redistribute(placements={as_list(after)})  # before the operator"
         )
-    elif ("shard", "replicate") in moves and cause.removeprefix("aten.").split(".")[0] in MATMULS:
+    elif is_matmul and "_StridedShard" in (before or ""):
         text = (
-            f"One operand of {cause} is sharded and the other does not fit, so it is gathered. Shard the "
-            "other operand to match (parallelize_module with ColwiseParallel or RowwiseParallel does), "
-            "which needs no gather; or redistribute the operand once before all its uses."
+            f"Dimensions that are sharded on several mesh dimensions were folded into one before {cause}, as "
+            f"matmul does with tensors of many dimensions. {cause} does not take what is folded ({which}) as "
+            "it lies, so it is gathered, although each rank has what its own part needs. Multiply the local "
+            "tensors and say how the result lies; or keep a dimension apart as the batch of bmm, so that "
+            "none is sharded twice."
+        )
+        written = (
+            "own = weight.redistribute(placements=[Replicate(), Shard(0)])  # what belongs to this rank's x\n"
+            "y = torch.matmul(x.to_local(), own.to_local(grad_placements=[Partial(), Shard(0)]))\n"
+            "y = DTensor.from_local(y, x.device_mesh, x.placements)\n"
+            "y = torch.bmm(x, weight.expand(len(x), -1, -1))  # of three dimensions and one matrix"
+        )
+    elif ("shard", "replicate") in moves and is_matmul:
+        text = (
+            f"One operand of {cause} ({which}) is sharded and the other does not fit, so it is gathered. "
+            "Shard the other operand to match (parallelize_module with ColwiseParallel or RowwiseParallel "
+            "does), which needs no gather; or redistribute the operand once before all its uses."
         )
         written = (
             'parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})'

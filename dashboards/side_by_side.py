@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards import human, summary
@@ -14,7 +13,7 @@ from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_records
-from shardtoll.ledger.work import kind_of_work
+from shardtoll.ledger.work import kind_of_work, matmuls
 
 FINDINGS_SHOWN: Final = 4
 _MOST_TITLE: Final = 240
@@ -71,9 +70,7 @@ def _evidence(finding: Finding, label: str) -> int:
 
 def _flops(report: Report) -> str:
     computes = report.tables["computes"]
-    computes = in_steps(computes, surveyed_steps(report.tables["steps"]))
-    ops = computes.column("op").to_pylist()
-    computes = computes.filter(pa.array([kind_of_work(op) == "matmul" for op in ops], type=pa.bool_()))
+    computes = matmuls(in_steps(computes, surveyed_steps(report.tables["steps"])))
     steps = summary.surveyed_count(report)
     if not steps or not computes.num_rows:
         return human.UNKNOWN

@@ -71,7 +71,7 @@ def checked(report: Report) -> str:
     tables = report.tables
     things = [
         human.plural(tables["collectives"].num_rows, "collective"),
-        human.plural(tables["computes"].num_rows, "matmul-like operator"),
+        human.plural(matmuls(tables["computes"]).num_rows, "matmul-like operator"),
         human.plural(tables["counts"].num_rows, "sequence count"),
     ]
     steps = human.plural(step_count(report), "step")

@@ -240,6 +240,8 @@ class Collective:
     """Fingerprint of what this rank cut its input from, in equal parts; None where none is known."""
     optimizer_steps: int | None = None
     """How many optimizer steps this rank had finished in the audit when it was issued; None unknown."""
+    operand: str | None = None
+    """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 OPTIMIZER_STEP: Final = "optimizer.step"
 """The operator of the one record that stands for all that optimizers do to parameters in a step."""
 
@@ -27,3 +30,9 @@ _KINDS: Final = {
 def kind_of_work(op: str) -> str:
     """Return `norm`, `loss`, `embedding`, `optimizer`, or `matmul` for matmuls, attention and their like."""
     return _KINDS.get(op, "matmul")
+
+
+def matmuls(computes: pa.Table) -> pa.Table:
+    """Return the rows of matmul-like operators."""
+    ops = [op for op in computes.column("op").unique().to_pylist() if kind_of_work(op) == "matmul"]
+    return computes.filter(pc.is_in(computes.column("op"), pa.array(ops, type=pa.string())))

@@ -212,6 +212,7 @@ class Attribution:
             implicit=cause.implicit,
             placements_from=placements_text(cause.from_spec),
             placements_to=placements_text(cause.to_spec),
+            operand=cause.operand,
             by_tensor=by_tensor and parameter is not None,
         )
         return place, cause

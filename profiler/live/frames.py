@@ -81,6 +81,8 @@ class Cause:
     """The DTensor operator on whose behalf this runs."""
     dtensor_info: Any = None
     """DTensor's own description of the operator it runs."""
+    operand: str | None = None
+    """The argument of `dtensor_op` that is redistributed, as `argument 1 (mat2), [32, 16]`."""
     parameter_name: str | None = None
     """Name of the one parameter it is for, where a wrapper API itself says so."""
     fsdp_group: Any = None
@@ -170,8 +172,25 @@ def _redistribute(frame: FrameType, cause: Cause) -> None:
         cause.redistributed = found.get("local_tensor")
 
 
-def _redistribute_args(_: FrameType, cause: Cause) -> None:
+def _redistribute_args(frame: FrameType, cause: Cause) -> None:
     cause.implicit = cause.implicit or not cause.settled
+    if not cause.settled and cause.operand is None:
+        found = frame.f_locals
+        cause.operand = _operand(found.get("suggested_input_schema"), found.get("i"), found.get("arg_spec"))
+
+
+def _operand(schema: Any, place: Any, spec: Any) -> str | None:
+    """Return which argument of an operator a spec is of: its place, its name there, its whole shape."""
+    if not isinstance(place, int):
+        return None
+    given = getattr(schema, "args_schema", ())
+    declared = getattr(getattr(schema, "op", None), "_schema", None)
+    names = [argument.name for argument in getattr(declared, "arguments", ())]
+    # Arguments that are lists were flattened: their places are others.
+    listed = place >= len(names) or any(isinstance(argument, (list, tuple)) for argument in given)
+    name = "" if listed else f" ({names[place]})"
+    shape = getattr(getattr(spec, "tensor_meta", None), "shape", None)
+    return f"argument {place}{name}" + ("" if shape is None else f", {list(shape)}")
 
 
 def _dispatch(frame: FrameType, cause: Cause) -> None:

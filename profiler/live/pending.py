@@ -21,6 +21,8 @@ class Place:
     implicit: bool = False
     placements_from: str | None = None
     placements_to: str | None = None
+    operand: str | None = None
+    """Which argument of the operator DTensor moved."""
     by_tensor: bool = False
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
 

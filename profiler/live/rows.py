@@ -90,6 +90,7 @@ def make_rows(
                 implicit=place.implicit,
                 placements_from=place.placements_from,
                 placements_to=place.placements_to,
+                operand=place.operand,
                 caused_by_op=place.caused_by_op,
                 module=place.module,
                 parameter=place.parameter,

@@ -91,7 +91,12 @@ def test_buckets(size: int | None):
 
 
 def test_implicit_redistributes():
-    shards = ["(Shard(dim=0),)", "(Shard(dim=1),)", "(Shard(1), Replicate())"]
+    shards = [
+        "(Shard(dim=0),)",
+        "(Shard(dim=1),)",
+        "(Shard(1), Replicate())",
+        "(_StridedShard(dim=0, sf=2),)",
+    ]
     placed = [None, "(Replicate(),)", "(Partial(sum),)", *shards]
     wheres = [
         (None, None, None, None),
@@ -102,17 +107,19 @@ def test_implicit_redistributes():
     for before, after, phase, cause in product(
         placed, placed, PHASES, ("aten.mm.default", "aten.add.Tensor")
     ):
-        plain = implicit_redistribute._remedy(cause, before, after, phase, 5)
+        plain = implicit_redistribute._remedy(cause, before, after, phase, 5, [])
         for where in wheres:
             made(implicit_redistribute._located(plain, *where))
 
 
 def test_an_implicit_redistribute_names_its_place():
-    plain = implicit_redistribute._remedy("aten.mm.default", "(Shard(0),)", "(Replicate(),)", "forward", 5)
+    plain = implicit_redistribute._remedy(
+        "aten.mm.default", "(Shard(0),)", "(Replicate(),)", "forward", 5, ["argument 1 (mat2), [32, 16]"]
+    )
     code = made(implicit_redistribute._located(plain, None, "blocks.0", "train.py:7 (step)", "model"))
     assert 'model.get_submodule("blocks.0"), mesh["model"]' in code
     assert code.endswith("# for train.py:7 (step)")
-    plain = implicit_redistribute._remedy("x", "(Partial(sum),)", "(Replicate(),)", "optimizer", 5)
+    plain = implicit_redistribute._remedy("x", "(Partial(sum),)", "(Replicate(),)", "optimizer", 5, [])
     assert 'model.get_parameter("norm.weight")' in made(
         implicit_redistribute._located(plain, "norm.weight", None, None, None)
     )
