@@ -67,8 +67,8 @@ def computed_eps(context: Context) -> float:
 @once
 def gradient_rms(context: Context) -> float:
     """Return the root mean square of all gradients' elements on record; 0 where there are none."""
-    values = context.values
-    gradients = values[(values["kind"] == "gradient").to_numpy(dtype=bool) & values["square"].notna()]
+    gradients = rows_of(context, "gradient")
+    gradients = gradients[gradients["square"].notna().to_numpy(dtype=bool)]
     count = int(gradients["numel"].sum()) if len(gradients) else 0
     return math.sqrt(float(gradients["square"].sum()) / count) if count else 0.0
 
@@ -208,9 +208,16 @@ def looks(rows: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 
 
 def rows_of(context: Context, kind: str) -> pd.DataFrame:
-    """Return the values of a kind that were taken in a step."""
+    """Return the values of a kind that were taken in a step.
+
+    Gradients are those that an optimizer used: others, as of a micro-batch that is still to be added to, need
+    not be whole. Where no optimizer stepped in the whole run, those at the ends of steps.
+    """
     values: Any = context.values
     found: pd.DataFrame = values[
         (values["kind"] == kind).to_numpy(dtype=bool) & values["step"].notna().to_numpy(dtype=bool)
     ]
+    if kind == "gradient":
+        used = (found["nth"] == 0).to_numpy(dtype=bool)
+        found = found[used] if used.any() else found
     return found

@@ -23,26 +23,14 @@ point, an object and a barrier, to show what CommDebugMode does not see.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
-import socket
-import sys
-import tempfile
-import time
-import warnings
-from pathlib import Path
 from typing import Any, Final
 
-import torch
-import torch.distributed as dist
 from harness import Result, Spread, main
 from overhead_cases import build
 from overhead_counts import count, disagreeing, missed
+from overhead_ranks import RANKS, Samples, run_case
 from overhead_tools import NAMES, schedule, session, turns
 
-RANKS: Final = {"gloo": 2, "fake": 8}
-LIMIT_S: Final = 1200
 WARM_UP: Final = 3
 """Steps before anything is counted: DDP broadcasts its new buckets in its second step."""
 KINDS: Final = ("tp", "sp", "fsdp2", "implicit")
@@ -53,9 +41,6 @@ AIMS: Final = {
 }
 SURVEY_AIM: Final = 0.5
 """At most half of what CommDebugMode adds."""
-
-Samples = dict[str, list[float]]
-"""Name of what was timed -> seconds a step, one a repeat."""
 
 
 def _measure(kind: str, ranks: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -77,65 +62,6 @@ def _measure(kind: str, ranks: int, options: argparse.Namespace) -> dict[str, An
             for name, value in schedule(program, options.schedule_steps, repeat % 2 == 1).items():
                 samples.setdefault(name, []).append(value)
     return {"samples": samples, "theirs": theirs, "ours": ours}
-
-
-def _work(rank: int, case: str, options: argparse.Namespace, port: int, out: str) -> None:
-    """One rank of one case; writes what it found and leaves without interpreter shutdown."""
-    backend, _, kind = case.partition("-")
-    torch.set_num_threads(1)
-    # Both come of CommDebugMode's hooks on modules; no other tool's steps give them.
-    warnings.filterwarnings("ignore", message="Full backward hook is firing")
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    torch.manual_seed(0)
-    ranks = RANKS[backend]
-    if backend == "fake":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    else:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-    found = _measure(kind, ranks, options)
-    Path(out, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Gloo's threads can abort an interpreter that shuts down in the usual way.
-    os._exit(0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _run_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a case in processes of its own; each sample is the slower rank's, counts are rank 0's."""
-    ranks = RANKS["gloo"] if case.startswith("gloo") else 1
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as out:
-        port = _free_port()
-        workers = [
-            context.Process(target=_work, args=(rank, case, options, port, out)) for rank in range(ranks)
-        ]
-        for worker in workers:
-            worker.start()
-        deadline_s = time.monotonic() + LIMIT_S
-        for worker in workers:
-            worker.join(max(0.0, deadline_s - time.monotonic()))
-        for worker in workers:
-            worker.kill()
-            worker.join()
-        found = sorted(Path(out).glob("*.json"))
-        if len(found) != ranks:
-            raise SystemExit(f"{case}: {ranks - len(found)} of {ranks} ranks died or were late")
-        by_rank = [json.loads(path.read_text(encoding="utf-8")) for path in found]
-    samples = {
-        name: [max(times) for times in zip(*(one["samples"][name] for one in by_rank), strict=True)]
-        for name in by_rank[0]["samples"]
-    }
-    return {**by_rank[0], "samples": samples}
 
 
 def _spread(name: str, values: list[float] | None) -> dict[str, float | None]:
@@ -180,7 +106,7 @@ def measure(arguments: argparse.Namespace) -> Result:
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
     for case in arguments.case or CASES:
-        found = _run_case(case, arguments)
+        found = run_case(case, _measure, arguments)
         if found["samples"]:
             mine = _figures(case, found["samples"])
             _show(case, mine)

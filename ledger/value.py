@@ -41,7 +41,7 @@ class Value:
     """Parameter or buffer by FQN; an input as `args[0]` or `kwargs.mask`, with keys and numbers into it."""
     nth: int
     """Which of its name in the step: the micro-batch of an input, the call of a norm and of what it was
-    taken; else 0."""
+    taken; 1 of a gradient that no optimizer was about to use, as the step ended; else 0."""
     dtype: str
     shape: str
     """Of what this rank holds, as `[64, 32]`."""

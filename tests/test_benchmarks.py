@@ -102,6 +102,23 @@ def test_the_overhead_benchmark_measures_every_figure_it_names(tmp_path):
     assert "'send': 1" in printed
 
 
+@pytest.mark.live
+@pytest.mark.slow
+def test_the_cost_of_each_check_is_measured_against_a_step_without(tmp_path):
+    out = tmp_path / "x.json"
+    sizes = ("--repeats", "2", "--block", "2", "--case", "fake-implicit", "--case", "gloo-fsdp2")
+    _run(FOLDER / "check_cost.py", "-o", out, *sizes)
+    figures = json.loads(out.read_text())["figures"]
+    for case in ("fake-implicit", "gloo-fsdp2"):
+        for check in ("gradients", "replicas", "data", "all"):
+            for against in ("bare", "watch"):
+                low, middle, high = (
+                    figures[f"{case}.{check}_over_{against}{part}"] for part in ("_q1", "", "_q3")
+                )
+                assert 0 < low <= middle <= high
+        assert figures[f"{case}.survey_checks_over_survey"] > 0
+
+
 COUNTS = """
 import json, sys
 sys.path.insert(0, {folder!r})

@@ -123,7 +123,8 @@ class Checking:
         if step is None:
             return
         if "gradients" in self._checks.names:
-            self._take_gradients(step, [item for item in self._parameters if id(item[1]) not in self._taken])
+            untaken = [item for item in self._parameters if id(item[1]) not in self._taken]
+            self._take_gradients(step, untaken, nth=1)
         if "replicas" in self._checks.names:
             self._learn_names()
             self._take_replicas(step)
@@ -181,12 +182,14 @@ class Checking:
         self._take_gradients(step, mine)
         self._taken |= {id(parameter) for _, parameter in mine if parameter.grad is not None}
 
-    def _take_gradients(self, step: int, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+    def _take_gradients(
+        self, step: int, parameters: Sequence[tuple[str, nn.Parameter]], nth: int = 0
+    ) -> None:
         found = [(name, p, p.grad, settled(p.grad)) for name, p in parameters if p.grad is not None]
         with self._own():
             for name, parameter, gradient, local in found:
                 starts = self._flat_start(parameter)
-                self._values.take(step, "gradient", name, 0, gradient, local, starts)
+                self._values.take(step, "gradient", name, nth, gradient, local, starts)
 
     def _flat_start(self, parameter: torch.Tensor) -> tuple[int] | None:
         start = self._starts.get(id(parameter))

@@ -116,7 +116,7 @@ def audit(
     (each parameter's gradient as the optimizer is about to use it: missing, doubled or partial reductions,
     norms that count replicas twice), `replicas` (parameters and buffers after the step: those that should be
     equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
-    the same order). They need `model`. None adds a collective.
+    the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
