@@ -129,6 +129,25 @@ def _finding(
             Evidence("median message", int(rows["message_bytes"].median()), "bytes"),
             Evidence("fabric", f"{fabric.name}: {fabric.provenance}"),
         ),
-        remedy=Remedy(text=advice, counterfactual="the same collectives at their floors"),
+        remedy=Remedy(
+            text=advice,
+            code=_code(context.ledger.run.backend, measured=fabric.measured),
+            counterfactual="the same collectives at their floors",
+        ),
         confidence="likely" if fabric.measured else "possible",
     )
+
+
+def _code(backend: str | None, *, measured: bool) -> str:
+    """Return how to choose the interface, and to see which one was chosen; to measure the fabric first."""
+    if "gloo" in (backend or ""):
+        lines = ['os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # the fast one; before init_process_group']
+    else:
+        lines = [
+            "# before init_process_group; NCCL then logs the interfaces and paths that it uses",
+            'os.environ["NCCL_DEBUG"] = "INFO"',
+            'os.environ["NCCL_SOCKET_IFNAME"] = "eth0"  # the fast one; NCCL_IB_HCA for InfiniBand',
+        ]
+    if not measured:
+        lines.insert(0, 'subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])  # first')
+    return "\n".join(lines)

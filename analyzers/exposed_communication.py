@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers import (
-    equal_inputs,
     ddp_buckets,
+    equal_inputs,
     exposed_remedies,
     inverse_pairs,
     latency_bound,

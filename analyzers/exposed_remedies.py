@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shardtoll.analyzers.remedy_code import CALLS, call
 from shardtoll.ledger import Remedy
 
 COUNTERFACTUAL: Final = "full overlap: the same transfers hidden behind the step's compute"
@@ -48,7 +49,9 @@ _ADVICE: Final = (
         None,
         None,
         "Let DeepSpeed gather the next modules' parameters while this one computes, and keep small ones.",
-        '"zero_optimization": {"stage3_prefetch_bucket_size": n, "stage3_param_persistence_threshold": n}',
+        'config["zero_optimization"] |= {\n'
+        '    "stage3_prefetch_bucket_size": 50_000_000, "stage3_param_persistence_threshold": 100_000\n'
+        "}",
     ),
     *(
         _Advice(
@@ -56,7 +59,7 @@ _ADVICE: Final = (
             None,
             None,
             "Let DeepSpeed reduce one bucket while backward computes the next; smaller buckets start sooner.",
-            '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": n}',
+            'config["zero_optimization"] |= {"overlap_comm": True, "reduce_bucket_size": 50_000_000}',
         )
         for stage in (1, 2, 3)
     ),
@@ -73,6 +76,10 @@ _ADVICE: Final = (
         None,
         "DDP agrees on its buckets once, in the first steps: survey later steps, and this message is gone. "
         "Waiting in it for a rank that is late is not: it moves to the next collective.",
+        'with audit(model, level="schedule") as session:  # surveys later steps too\n'
+        "    for batch in loader:\n"
+        "        with session.step():\n"
+        "            train_step(batch)",
     ),
     *(
         _Advice(
@@ -82,7 +89,7 @@ _ADVICE: Final = (
             "The next operator needs this result, so overlap is hard: keep the dimension inside a node, and "
             "use sequence parallelism, whose halves (reduce_scatter, all_gather) can be pipelined with the "
             "matmuls beside them.",
-            'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel(), ...})',
+            'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel()})',
         )
         for style in ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
     ),
@@ -102,7 +109,7 @@ _ADVICE: Final = (
             None,
             "Post the receive before the work that comes first, and send as soon as the tensor is ready. "
             "What is waiting for the other end rather than moving data goes only when that end is earlier.",
-            f"work = dist.{call}(tensor, {end}=other_rank)\n...\nwork.wait()",
+            f"work = dist.{call}(tensor, {end}=other_rank)\n...  # other work\nwork.wait()",
         )
         for op, call, end in (("send", "isend", "dst"), ("recv", "irecv", "src"))
     ),
@@ -112,27 +119,19 @@ _ADVICE: Final = (
             op,
             "backward",
             "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
-            f"work = dist.{call}, async_op=True)\n...\nwork.wait()",
+            f"work = {call(op, asynchronous=True)}\n...  # other work\nwork.wait()",
         )
-        for op, call in (
-            ("all_reduce", "all_reduce(tensor"),
-            ("all_gather", "all_gather_into_tensor(whole, part"),
-            ("reduce_scatter", "reduce_scatter_tensor(part, whole"),
-            ("all_to_all", "all_to_all_single(received, sent"),
-            ("broadcast", "broadcast(tensor, src=root"),
+        for op in CALLS
+    ),
+    *(
+        _Advice(
+            "",
+            op,
+            None,
+            "Start the collective earlier, asynchronously, and compute something else before waiting for it.",
+            f"work = {call(op, asynchronous=True)}\n...  # what does not need it\nwork.wait()",
         )
-    ),
-    _Advice(
-        "",
-        None,
-        "backward",
-        "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
-    ),
-    _Advice(
-        "",
-        None,
-        None,
-        "Start the collective earlier, asynchronously, and compute something else before waiting for it.",
+        for op in (*CALLS, None)
     ),
 )
 
@@ -148,6 +147,8 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
             text="The last bucket of a backward has nothing left to hide behind, and this one is small "
             "already: more work after it (a larger batch, the layers that finish last in a bucket of their "
             "own) or a reduction in bf16 would help, smaller buckets would not.",
+            code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks\n\n"
+            "ddp.register_comm_hook(dist.group.WORLD, hooks.bf16_compress_hook)  # a choice about numerics",
             counterfactual=COUNTERFACTUAL,
         )
     half_mib = message_bytes / 2 / (1 << 20)

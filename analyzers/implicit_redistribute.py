@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.placements import as_list, changes
@@ -88,7 +89,13 @@ def find(context: Context) -> list[Finding]:
                     Evidence("collectives in all steps and ranks", line.total),
                     Evidence("of them without a known time or size", line.unknown),
                 ),
-                remedy=_remedy(cause or "the operator", before, after, phase, saving, operands.of(line)),
+                remedy=_located(
+                    _remedy(cause or "the operator", before, after, phase, saving, operands.of(line)),
+                    named[0] if len(named) == 1 else None,
+                    module,
+                    line.text("source"),
+                    line.text("mesh_dim"),
+                ),
             )
         )
     return findings
@@ -104,7 +111,6 @@ def _remedy(
 ) -> Remedy:
     """Return what placement would have spared the collective, as far as the placements tell."""
     moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
-    code = None
     which = "; ".join(operands) or "of unknown place"
     is_matmul = cause.removeprefix("aten.").split(".")[0] in MATMULS
     if ("partial", "replicate") in moves and phase == "optimizer":
@@ -112,13 +118,13 @@ def _remedy(
             "The gradient is still a pending sum when the optimizer reads it, and each read reduces it. "
             "Reduce it once before step()."
         )
-        code = "p.grad = p.grad.redistribute(placements=p.placements)"
+        written = "p.grad = p.grad.redistribute(placements=p.placements)"
     elif ("partial", "replicate") in moves:
         text = (
             f"{cause} cannot run on a pending sum. Reduce it once, before all its uses; where the result "
             "may stay sharded, redistribute to Shard instead: a reduce-scatter sends half of the bytes."
         )
-        code = "x = x.redistribute(placements=[Shard(0)])  # before the operator, on this mesh dimension"
+        written = "x = x.redistribute(placements=[Shard(0)])  # before the operator, on this mesh dimension"
     elif ("partial", "shard") in moves:
         what = "The gradient" if phase == "optimizer" else f"An operand of {cause}"
         text = (
@@ -126,10 +132,10 @@ def _remedy(
             "explicitly and before all its uses. It is pending because an operator ran on operands sharded "
             "along another axis than its result: sharding them along one axis may spare the sum altogether."
         )
-        code = (
+        written = (
             "p.grad = p.grad.redistribute(placements=p.placements)"
             if phase == "optimizer"
-            else f"x = x.redistribute(placements=[{(after or '()')[1:-1]}])  # before the operator"
+            else f"x = x.redistribute(placements={as_list(after)})  # before the operator"
         )
     elif is_matmul and "_StridedShard" in (before or ""):
         text = (
@@ -139,7 +145,7 @@ def _remedy(
             "tensors and say how the result lies; or keep a dimension apart as the batch of bmm, so that "
             "none is sharded twice."
         )
-        code = (
+        written = (
             "own = weight.redistribute(placements=[Replicate(), Shard(0)])  # what belongs to this rank's x\n"
             "y = torch.matmul(x.to_local(), own.to_local(grad_placements=[Partial(), Shard(0)]))\n"
             "y = DTensor.from_local(y, x.device_mesh, x.placements)\n"
@@ -151,25 +157,50 @@ def _remedy(
             "Shard the other operand to match (parallelize_module with ColwiseParallel or RowwiseParallel "
             "does), which needs no gather; or redistribute the operand once before all its uses."
         )
-        code = 'parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})'
+        written = (
+            'parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})'
+        )
     elif ("shard", "replicate") in moves:
         text = (
             f"{cause} gathers an operand that was kept as {before}. Give its other operands the same "
             "placement, so that it runs on the shards, or redistribute once before all its uses."
         )
-        code = f"other = other.redistribute(placements={as_list(before)})"
+        written = f"other = other.redistribute(placements={as_list(before)})"
     elif ("shard", "shard") in moves:
         text = (
             f"The tensor is made as {before} and used as {after}. Produce it as {after}, or move its "
             "users to the placement it has."
         )
+        written = f"x = x.redistribute(placements={as_list(after)})  # once, where x is made"
     else:
         text = (
             f"Give the operands placements that {cause} takes as they are, or redistribute once, "
             "explicitly, before all uses."
         )
+        known = f"placements={as_list(after)}" if after else "mesh, placements"
+        written = f"x = x.redistribute({known})  # once, before all uses"
     if "Partial" in (before or ""):
         counterfactual = "the same reduction, explicit, at the fabric's floor"
     else:
         counterfactual = f"the same step without this redistribute ({duration(saving)} exposed)"
-    return Remedy(text=text, code=code, counterfactual=None if saving is None else counterfactual)
+    return Remedy(text=text, code=written, counterfactual=None if saving is None else counterfactual)
+
+
+def _located(
+    remedy: Remedy, parameter: str | None, module: str | None, source: str | None, mesh_dim: str | None
+) -> Remedy:
+    """Return the remedy with the names of the finding's place in its code."""
+    written = remedy.code or ""
+    if written.startswith("p.grad") and parameter is not None:
+        written = f"p = {remedy_code.parameter(parameter)}\n{written}  # before optimizer.step()"
+    elif written.startswith("p.grad"):
+        written = (
+            f"for p in model.parameters():  # before optimizer.step()\n"
+            f"    if isinstance(p.grad, DTensor):\n        {written}"
+        )
+    elif written.startswith("parallelize_module"):
+        written = written.replace(
+            'module, mesh["tp"]', f"{remedy_code.module(module)}, {remedy_code.mesh(mesh_dim)}"
+        )
+    comment = remedy_code.at(source, "for")
+    return replace(remedy, code=f"{written}\n{comment.strip()}" if comment else written)

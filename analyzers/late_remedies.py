@@ -19,6 +19,13 @@ WORDS: Final = {
 ON_CPU: Final = {"host_ns": "outside operators (Python, sleeping, files)"}
 """The same where there is no device that could stand idle."""
 
+_TRACE: Final = (
+    'with audit(model, out="runs/late", trace=True) as session:  # on all ranks\n'
+    "    for batch in loader:\n"
+    "        with session.step():\n"
+    "            train_step(batch)"
+)
+
 
 def words(part: str, *, on_cpu: bool) -> str:
     """Return what the rank was doing, as it stands in a sentence."""
@@ -31,14 +38,17 @@ def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> t
         return (
             f"What rank {rank} does meanwhile is not on record: trace it beside another rank and compare "
             "them between two collectives.",
-            None,
+            _TRACE,
         )
     if part == "began_ns":
         return (
             f"Rank {rank} begins its step late, and what held it before is not on record: survey the "
             "steps before as well. Where the recording itself began there, ranks may only have started to "
             "record at different moments.",
-            None,
+            'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
+            "    for batch in loader:\n"
+            "        with session.step():\n"
+            "            train_step(batch)",
         )
     if part == "compute_ns":
         return (
@@ -46,7 +56,12 @@ def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> t
             "tokens, more layers), balance it. If it has the same work, its device is slower: compare "
             "clocks, "
             "temperature and power limits with another rank's.",
-            "nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER",
+            f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
+            + (
+                "    print([tuple(x.shape) for x in batch], os.sched_getaffinity(0), os.getloadavg())"
+                if on_cpu
+                else '    subprocess.run(["nvidia-smi", "-q", "-d", "CLOCK,PERFORMANCE,TEMPERATURE,POWER"])'
+            ),
         )
     if part == "data_ns":
         return (
@@ -66,12 +81,14 @@ def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> t
             f"Rank {rank} reads back from the device where others do not (logging, checks, checkpoints): "
             f"do it "
             "less often, or after the collective.",
-            None,
+            f"if step % 100 == 0:  # not in every step of rank {rank}, and after the collective\n"
+            "    print(loss.item())",
         )
     if part == "comm_ns":
         return (
             f"Rank {rank} is held up by another group's collective: look at who is late to that one.",
-            None,
+            'late = report.collectives[["group", "seq", "op", "rank", "wait_ns"]].sort_values("wait_ns")\n'
+            f'print(late[late["rank"] == {rank}].tail(20))  # then those of the same group and seq',
         )
     if part == "between_ns":
         return (
@@ -83,7 +100,8 @@ def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> t
         return (
             f"The training thread of rank {rank} ran no operator meanwhile: look for sleeping, reading and "
             "writing files, loading data and other Python work that only this rank does.",
-            "py-spy dump --pid PID  # on that rank, while the others wait",
+            f"if dist.get_rank() == {rank}:\n"
+            "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     return (
         f"The host of rank {rank} launches late: look for other processes on its cores, garbage "

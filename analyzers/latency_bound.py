@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.roofline import collective_cost
@@ -15,6 +16,9 @@ from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.work import kind_of_work
+
+IN_PLACE: Final = ("all_reduce", "broadcast", "recv")
+"""Ops whose result comes in the tensor that was sent."""
 
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
@@ -176,7 +180,7 @@ def find(context: Context) -> list[Finding]:
                     Evidence("floor of the coalesced messages", one_floor, "ns"),
                     Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
                 ),
-                remedy=_remedy(op, phase, line.count),
+                remedy=_remedy(op, phase, line.count, line.text("mesh_dim"), source),
                 confidence="certain" if context.fabric.measured else "likely",
             )
         )
@@ -198,14 +202,14 @@ def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
     return bool(after.fillna(False).all())
 
 
-def _remedy(op: str, phase: str, count: int) -> Remedy:
+def _remedy(op: str, phase: str, count: int, mesh_dim: str | None, source: str | None) -> Remedy:
     if phase == "optimizer":
         text = (
             "Take the norms of all gradients first, stack them and reduce them together, as "
             "`clip_grad_norm_` of all parameters at once does, and use the fused or foreach optimizer, "
             f"instead of one {op} a parameter."
         )
-        code = (
+        written = (
             "clip_grad_norm_(model.parameters(), max_norm, foreach=True)  # one reduction instead of "
             f"{count}\n"
             "optimizer = torch.optim.AdamW(model.parameters(), foreach=True)\n"
@@ -213,11 +217,18 @@ def _remedy(op: str, phase: str, count: int) -> Remedy:
         )
     else:
         text = f"Copy the tensors into one flat buffer, call one {op} on it, and copy back."
-        code = None
-        if op == "all_reduce":
-            code = "flat = torch.cat([t.flatten() for t in tensors])\ndist.all_reduce(flat)"
+        here = remedy_code.at(source, "instead of the calls at")
+        written = (
+            f"flat = torch.cat([t.flatten() for t in tensors]){here}\n"
+            f"{remedy_code.call(op, mesh_dim, 'flat')}"
+        )
+        if op in IN_PLACE:
+            written += (
+                "\nfor t, part in zip(tensors, flat.split([t.numel() for t in tensors])):\n"
+                "    t.copy_(part.view_as(t))"
+            )
     return Remedy(
         text=text,
-        code=code,
+        code=written,
         counterfactual=f"one message with all bytes of each row, not {count}, at its floor",
     )

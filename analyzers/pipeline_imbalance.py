@@ -152,7 +152,7 @@ def find(context: Context) -> list[Finding]:
                 "Move layers from the slowest stage to the others, counting embedding and head as layers. If "
                 "its share of the model is no larger, its device is slower: compare clocks, temperature and "
                 "power limits with another rank's.",
-                code='pipeline(model, (micro_batch,), split_spec={"layers.3": SplitPoint.BEGINNING, ...})',
+                code='pipeline(model, (micro_batch,), split_spec={"layers.3": SplitPoint.BEGINNING})',
                 counterfactual=f"the same step with every stage {_ING[found.verb]} as long as the mean",
             ),
             confidence="certain" if found.stage is not None else "likely",

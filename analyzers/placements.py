@@ -11,6 +11,8 @@ _PART: Final = re.compile(
     r"|(?P<partial>Partial\([^()]*\)|_?Partial\b|\bP(?:\([^()]*\))?)"
 )
 
+_SUM: Final = re.compile(r"\bPartial\((\w+)\)")
+
 
 def kinds(placements: str | None) -> tuple[str, ...]:
     """Return each mesh dimension's placement as `shard:0`, `replicate` or `partial`; empty if not known."""
@@ -25,7 +27,8 @@ def kinds(placements: str | None) -> tuple[str, ...]:
 
 def as_list(placements: str | None) -> str:
     """Return placements as Python code for `placements=`: `[Shard(0), Replicate()]`."""
-    return "[" + ", ".join(part.group(0) for part in _PART.finditer(placements or "")) + "]"
+    parts = [part.group(0) for part in _PART.finditer(placements or "")]
+    return "[" + ", ".join(_SUM.sub(r'Partial("\1")', part) for part in parts) + "]"
 
 
 def changes(before: str | None, after: str | None) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
@@ -182,5 +183,9 @@ def _remedy(op: str, cause: str | None, phase: str, *, claimed: bool) -> Remedy:
         code = "p.grad = p.grad.redistribute(placements=p.placements)"
     else:
         text = f"Keep the result of the first {op} and use it again, or redistribute once before all uses."
+        code = (
+            f"{remedy_code.call(op, tensor='x')}  # once a step\n"
+            "first, second = use(x), use_again(x)  # both take what was kept"
+        )
     counterfactual = "the same step with the first result kept: none of the repeats" if claimed else None
     return Remedy(text=text, code=code, counterfactual=counterfactual)

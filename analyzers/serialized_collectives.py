@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.tally import Line, keep, tally
@@ -130,10 +131,20 @@ def _finding(line: Line, share: float) -> Finding:
             "for "
             "either. CUDA_DEVICE_MAX_CONNECTIONS=1 puts all launches in one queue: raise it where the "
             "framework allows.",
-            "first = dist.all_reduce(a, group=one, async_op=True)\n"
-            "second = dist.all_reduce(b, group=other, async_op=True)\n"
-            "first.wait(); second.wait()",
+            _code(op, line.text("after"), line.text("mesh_dim")),
             "both at once on links they do not share",
         ),
         confidence="possible",
+    )
+
+
+def _code(op: str, after: str | None, mesh_dim: str | None) -> str:
+    """Return both calls; `after`: the first one's op and group, as `all_reduce on mesh dim dp`."""
+    before, _, net = (after or "").partition(" on ")
+    dim = net.removeprefix("mesh dim ") if net.startswith("mesh dim ") else None
+    return (
+        f"first = {remedy_code.call(before, dim, 'a', asynchronous=True)}\n"
+        f"second = {remedy_code.call(op, mesh_dim, 'b', asynchronous=True)}\n"
+        "first.wait()\n"
+        "second.wait()"
     )

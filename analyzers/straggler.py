@@ -267,7 +267,9 @@ def _turns(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> F
         ),
         remedy=Remedy(
             "Ranks take turns in being late: look for what differs from batch to batch (sequence lengths, "
-            "experts' loads) and for noise on the hosts (other processes, garbage collection, checkpoints)."
+            "experts' loads) and for noise on the hosts (other processes, garbage collection, checkpoints).",
+            "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
+            "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
         ),
         confidence="possible" if bound else _confidence(context, rest, len(once)),
     )

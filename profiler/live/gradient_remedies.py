@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -10,11 +11,11 @@ from shardtoll.ledger import Remedy
 from shardtoll.profiler.live.gradient_diagnosis import Cause, Diagnosis, loss_scale
 from shardtoll.profiler.live.gradient_shards import Partition
 
-_PLAIN: Final[Mapping[Cause, tuple[str, str | None]]] = {
+_PLAIN: Final[Mapping[Cause, tuple[str, str]]] = {
     "missing": (
         "nothing on these ranks reaches the parameter in backward: look for detach(), .data, a local shard "
         "taken out of autograd, or a gradient held back by no_sync or set_requires_gradient_sync(False)",
-        None,
+        "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # does backward reach it?",
     ),
     "extra": (
         "the distributed model uses this parameter and the unsharded one does not, or the gradient is left "
@@ -24,23 +25,23 @@ _PLAIN: Final[Mapping[Cause, tuple[str, str | None]]] = {
     "zero": (
         "the parameter is used, but its gradient was cleared or cut off: look for detach(), a mask, or "
         "zero_grad between backward and this check",
-        None,
+        "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # zero already here?",
     ),
     "not-finite": (
         "look for an overflow on these ranks: float16 without loss scaling, a division by a local count "
         "that is zero, log or softmax of an empty shard",
-        None,
+        "with torch.autograd.detect_anomaly():  # names the operator\n    loss.backward()",
     ),
     "unknown": (
         "make sure that loss(reference) is the loss of the same global batch, with dropout off; then check "
         "a part of the model at a time until one module remains",
-        None,
+        "model.eval()  # no dropout\ncheck_gradients({module}, reference_part, loss_of_part)",
     ),
 }
 
 
 def _get(name: str) -> str:
-    return f'model.get_parameter("{name}")'
+    return f"model.get_parameter({json.dumps(name)})"
 
 
 def remedy_of(
@@ -68,7 +69,10 @@ def remedy_of(
         return _rescale(diagnosis, name)
     if diagnosis.cause == "replicas-differ":
         return _make_equal(name, weights_differ)
-    return Remedy(*_PLAIN[diagnosis.cause])
+    text, code = _PLAIN[diagnosis.cause]
+    part = name.rpartition(".")[0]
+    where = f"model.get_submodule({json.dumps(part)})" if part else "model"
+    return Remedy(text, code.replace("{get}", _get(name)).replace("{module}", where))
 
 
 def for_all(remedy: Remedy, name: str, count: int) -> Remedy:
@@ -76,13 +80,14 @@ def for_all(remedy: Remedy, name: str, count: int) -> Remedy:
     one = _get(name)
     if count == 1 or remedy.code is None or one not in remedy.code:
         return remedy
-    body = remedy.code.replace(one, "parameter")
+    body = remedy.code.replace(one, "parameter").replace("\n", "\n    ")
     code = f"for parameter in model.parameters():  # the {count} of this finding\n    {body}"
     return replace(remedy, code=code)
 
 
 def _declare_partial(diagnosis: Diagnosis, name: str, partition: Partition) -> Remedy:
     local = name.rpartition(".")[2]
+    local = local if local.isidentifier() else _get(name)
     kind = 'Partial("avg")' if diagnosis.factor_name == "mean" else "Partial()"
     return Remedy(
         f"the gradient is Partial over {partition.label} but treated as Replicate: say so where the DTensor "
@@ -98,7 +103,8 @@ def _reduce(
         return Remedy(
             f"{wrapper} did not reduce this gradient: leave no_sync() for the last micro-batch's forward, "
             "and wrap the model once all its parameters exist",
-            "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():",
+            "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n"
+            "    loss = loss_of(model(micro_batch))",
         )
     group = f', group=mesh.get_group("{partition.mesh_dim}")' if partition.mesh_dim else ""
     if len(holders) < len(partition.ranks) == partition.size:

@@ -27,8 +27,8 @@ from shardtoll.profiler.live.names import Names, address_of
 from shardtoll.profiler.live.pending import (
     NOWHERE,
     WAITS_IN_CPP,
-    Outcome,
     Fetch,
+    Outcome,
     PendingCollective,
     PendingCompute,
     Place,

@@ -1,4 +1,4 @@
-"""Real traces, where this machine has them."""
+"""Real traces, where this machine has them; and no finding without code to write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+
+from shardtoll import analyzers
+from tests.unit.remedies import checked
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -17,3 +20,9 @@ def real_traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real traces: no folder {folder} (set SHARDTOLL_SHARED)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def every_remedy_has_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an analysis finds in a test says what to write."""
+    monkeypatch.setattr(analyzers, "ANALYSES", tuple(checked(find) for find in analyzers.ANALYSES))
