@@ -7,7 +7,6 @@ back on exit. What a process group's methods return is noted: a wait is then kno
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from shardtoll.profiler.live.device_times import DeviceTimes
 from shardtoll.profiler.live.methods import METHODS
+from shardtoll.profiler.live.patches import Patches, patched
 
 _WORK_WAITS: Final = ("wait", "synchronize", "block_current_stream")
 """What makes a stream wait for a collective; those that a version of torch lacks are passed over."""
@@ -29,39 +29,20 @@ def patch_device_waits(
     stream: Any = torch.cuda.Stream,
 ) -> Callable[[], None]:
     """Have every wait for a collective timed while `is_recording()`; returns what undoes that."""
-    undo: list[tuple[Any, str, Any, Any]] = []
 
-    def patch(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-        # As it stands in the class: what getattr makes of it is not always the same.
-        raw = vars(owner).get(name)
-        wrapper = functools.wraps(original)(make(original))
-        setattr(owner, name, wrapper)
-        undo.append((owner, name, raw, wrapper))
+    def install(patches: Patches) -> None:
+        work = getattr(dist, "Work", None) if dist.is_available() else None
+        for name in _WORK_WAITS if work is not None else ():
+            patches.around(work, name, lambda original: _handle_wait(original, times, is_recording))
+        group = getattr(dist, "ProcessGroup", None) if dist.is_available() else None
+        for name in METHODS if group is not None else ():
+            patches.around(group, name, lambda original: _handing_over(original, times, is_recording))
+        patches.around(torch._C.Future, "wait", lambda original: _handle_wait(original, times, is_recording))
+        patches.around(event, "record", lambda original: _record(original, times, is_recording))
+        patches.around(event, "wait", lambda original: _event_wait(original, times, is_recording))
+        patches.around(stream, "wait_event", lambda original: _wait_event(original, times, is_recording))
 
-    work = getattr(dist, "Work", None) if dist.is_available() else None
-    for name in _WORK_WAITS if work is not None else ():
-        patch(work, name, lambda original: _handle_wait(original, times, is_recording))
-    group = getattr(dist, "ProcessGroup", None) if dist.is_available() else None
-    for name in METHODS if group is not None else ():
-        patch(group, name, lambda original: _handing_over(original, times, is_recording))
-    patch(torch._C.Future, "wait", lambda original: _handle_wait(original, times, is_recording))
-    patch(event, "record", lambda original: _record(original, times, is_recording))
-    patch(event, "wait", lambda original: _event_wait(original, times, is_recording))
-    patch(stream, "wait_event", lambda original: _wait_event(original, times, is_recording))
-
-    def restore() -> None:
-        for owner, name, raw, wrapper in reversed(undo):
-            if vars(owner).get(name) is not wrapper:
-                continue
-            if raw is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, raw)
-
-    return restore
+    return patched(install)
 
 
 def _handle_wait(original: Any, times: DeviceTimes, is_recording: Callable[[], bool]) -> Callable[..., Any]:

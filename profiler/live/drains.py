@@ -8,11 +8,12 @@ The hook returns nothing, changes no gradient, and is gone when the backward is.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from shardtoll.profiler.live.patches import patched
 
 
 def patch_backward(
@@ -22,30 +23,24 @@ def patch_backward(
 
     `ran` is called after each: what follows a backward is told from a forward by it.
     """
-    owner: Any = torch.autograd
-    original = owner.backward
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        handle: Any = None
-        try:
-            if wanted():
-                root, args, kwargs = _root(args, kwargs)
-                if root is not None:
-                    handle = root.register_hook(lambda _gradient: note())  # type: ignore[no-untyped-call]
-            return original(*args, **kwargs)
-        finally:
-            if handle is not None:
-                handle.remove()
-            ran()
+    def with_drains(original: Any) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            handle: Any = None
+            try:
+                if wanted():
+                    root, args, kwargs = _root(args, kwargs)
+                    if root is not None:
+                        handle = root.register_hook(lambda _gradient: note())  # type: ignore[no-untyped-call]
+                return original(*args, **kwargs)
+            finally:
+                if handle is not None:
+                    handle.remove()
+                ran()
 
-    owner.backward = backward
+        return backward
 
-    def restore() -> None:
-        if owner.backward is backward:
-            owner.backward = original
-
-    return restore
+    return patched(lambda patches: patches.around(torch.autograd, "backward", with_drains))
 
 
 def _root(

@@ -8,13 +8,14 @@ one lay.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+
+from shardtoll.profiler.live.patches import Patches, patched
 
 Note = Callable[[int], None]
 
@@ -23,36 +24,21 @@ def patch_reducers(note: Note) -> Callable[[], None]:
     """Have `note` called with the number of each reducer made ready for a backward; returns the undoing."""
     numbers = count()
     known: dict[int, int] = {}
-    undo: list[tuple[Any, str, Any, Any]] = []
 
-    def restore() -> None:
-        for owner, name, wrapper, original in undo:
-            if getattr(owner, name, None) is wrapper:
-                setattr(owner, name, original)
+    def telling(tell: Callable[[Any], object]) -> Callable[[Any], Callable[..., Any]]:
+        def make(original: Any) -> Callable[..., Any]:
+            def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+                tell(self)
+                return original(self, *args, **kwargs)
 
-    def replace(owner: Any, name: str, told: Callable[[Any], None]) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
+            return wrapper
 
-        @functools.wraps(original)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            told(self)
-            return original(self, *args, **kwargs)
+        return make
 
-        undo.append((owner, name, wrapper, original))
-        setattr(owner, name, wrapper)
-
-    try:
+    def install(patches: Patches) -> None:
         if dist.is_available():
-            replace(
-                getattr(dist, "Reducer", None),
-                "prepare_for_backward",
-                lambda reducer: note(known.setdefault(id(reducer), next(numbers))),
-            )
-            replace(nn.parallel.DistributedDataParallel, "__init__", lambda _: known.clear())
-        return restore
-    except BaseException:
-        # An interrupt of the user's, half-way: nobody else would know what to undo.
-        restore()
-        raise
+            ready = telling(lambda reducer: note(known.setdefault(id(reducer), next(numbers))))
+            patches.around(getattr(dist, "Reducer", None), "prepare_for_backward", ready)
+            patches.around(nn.parallel.DistributedDataParallel, "__init__", telling(lambda _: known.clear()))
+
+    return patched(install)

@@ -12,7 +12,6 @@ they are missing, or the user's own profiler runs, start and duration are unknow
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
@@ -22,6 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
+
+from shardtoll.profiler.live.patches import Patches, patched
 
 _GLOO: Final = "gloo:"
 _NAMES: Final[dict[str, str]] = {
@@ -226,37 +227,24 @@ def patch_user_profiler(give_way: Callable[[], None]) -> Callable[[], None]:
 
     Those that only emit ranges for other tools, `emit_nvtx` and `emit_itt`, are profilers to torch too.
     """
-    undo: list[tuple[Any, str, Any]] = []
 
-    def restore() -> None:
-        for owner, name, original in undo:
-            setattr(owner, name, original)
-
-    def replace(owner: Any, name: str) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-
-        @functools.wraps(original)
+    def giving_way(original: Any) -> Callable[..., Any]:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(self, "enabled", True):
                 give_way()
             return original(self, *args, **kwargs)
 
-        undo.append((owner, name, original))
-        setattr(owner, name, wrapper)
+        return wrapper
 
-    try:
-        profilers = torch.autograd.profiler
-        replace(profilers.profile, "_prepare_trace")
-        replace(profilers.profile, "_start_trace")
-        replace(getattr(profilers, "emit_nvtx", None), "__enter__")
-        replace(getattr(profilers, "emit_itt", None), "__enter__")
-        return restore
-    except BaseException:
-        # An interrupt of the user's, half-way: nobody else would know what to undo.
-        restore()
-        raise
+    profilers: Any = torch.autograd.profiler
+
+    def install(patches: Patches) -> None:
+        patches.around(profilers.profile, "_prepare_trace", giving_way)
+        patches.around(profilers.profile, "_start_trace", giving_way)
+        patches.around(getattr(profilers, "emit_nvtx", None), "__enter__", giving_way)
+        patches.around(getattr(profilers, "emit_itt", None), "__enter__", giving_way)
+
+    return patched(install)
 
 
 def join(

@@ -7,12 +7,13 @@ left; they are put back on exit.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from shardtoll.profiler.live.patches import patched
 
 NoteWait = Callable[[Any, int, int], None]
 """Called with what was waited for and the monotonic ns at which the wait began and ended."""
@@ -29,26 +30,14 @@ def patch_future_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[],
 
 
 def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
-    if owner is None:
-        return lambda: None
-    original = owner.wait
+    def noted(original: Any) -> Callable[..., Any]:
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            begun_ns = now_ns()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                note(self, begun_ns, now_ns())
 
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun_ns = now_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            note(self, begun_ns, now_ns())
+        return wait
 
-    def restore() -> None:
-        if owner.wait is wait:
-            owner.wait = original
-
-    try:
-        owner.wait = wait
-        return restore
-    except BaseException:
-        # An interrupt of the user's, just now: nobody would know how to undo it.
-        restore()
-        raise
+    return patched(lambda patches: patches.around(owner, "wait", noted))

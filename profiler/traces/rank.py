@@ -66,7 +66,7 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
         epoch_ns,
     )
     # `to_table` even for what stays empty: `Schema.empty_table` would import pandas.
-    tables = {name: to_table(name, ()) for name in ("computes", "counts")}
+    tables = {name: to_table(name, ()) for name in ("computes", "counts", "values", "parameters")}
     tables["leadups"] = to_table("leadups", leads)
     tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work, rank))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))

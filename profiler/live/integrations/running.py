@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,6 +21,8 @@ class AuditOptions(TypedDict, total=False):
     trace: bool
     trace_steps: int
     gather_limit_s: float
+    checks: Sequence[str]
+    check_every: int
 
 
 class RunningAudit:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from shardtoll.ledger import Collective, Compute, Count, Group, Leadup, Ledger, Notice, Run, Stall, Step
+from shardtoll.ledger import (
+    Collective,
+    Compute,
+    Count,
+    Group,
+    Leadup,
+    Ledger,
+    Notice,
+    Parameter,
+    Run,
+    Stall,
+    Step,
+    Value,
+)
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.tables import to_table
 from shardtoll.ledger.volume import wire_bytes
@@ -103,6 +116,8 @@ def ledger(
     findings: Iterable[Finding] = (),
     leadups: Iterable[Leadup] = (),
     stalls: Iterable[Stall] = (),
+    values: Iterable[Value] = (),
+    parameters: Iterable[Parameter] = (),
 ) -> Ledger:
     """Return a ledger; by default a job of two ranks with one step each and one group of all."""
     run = run or run_of()
@@ -118,5 +133,7 @@ def ledger(
         "notices": to_table("notices", notices),
         "leadups": to_table("leadups", leadups),
         "stalls": to_table("stalls", stalls),
+        "values": to_table("values", values),
+        "parameters": to_table("parameters", parameters),
     }
     return Ledger(run, tuple(groups), tables, tuple(findings))

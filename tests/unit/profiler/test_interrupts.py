@@ -22,12 +22,18 @@ FUNCTIONS = {
     "_patch",
     "_prepare",
     "_uninstall",
+    "around",
+    "open_doors",
+    "patch_backward",
     "patch_process_group",
+    "patch_reducers",
+    "install",
     "patch_user_profiler",
+    "patched",
     "quiet_kineto",
-    "replace",
 }
-FILES = {str(LIVE / name) for name in ("session.py", "spans.py", "threads.py", "waits.py")}
+NAMES = ("session", "patches", "drains", "entries", "reducers", "spans", "threads", "waits")
+FILES = {str(LIVE / f"{name}.py") for name in NAMES}
 
 
 def audited() -> None:
