@@ -153,7 +153,7 @@ def _told(report: Any) -> dict[str, Any]:
     frame = report.collectives
     return {
         "findings": found,
-        "stopped": [notice for notice in report.tables["notices"].column("kind").to_pylist()],
+        "stopped": report.tables["notices"].column("kind").to_pylist(),
         "used": frame["used_bytes"].astype(object).where(frame["used_bytes"].notna(), None).tolist(),
     }
 
@@ -217,7 +217,7 @@ def _around(model: nn.Module, wrapper: str, syncs: bool) -> contextlib.AbstractC
 
 
 def accumulated(wrappers: list[str], steps_are: str = "optimizer") -> dict[str, Any] | None:
-    """Train with MICRO_BATCHES a step, syncing always (`bad`) or with the last (`good`); return what is found.
+    """Train with MICRO_BATCHES a step, syncing always (`bad`) or with the last (`good`).
 
     `steps_are`: whether an audit step is an optimizer's step or a micro-batch.
     """
