@@ -13,6 +13,7 @@ from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.micro_batches import passes_begun
 from shardtoll.analyzers.tally import Line, codes, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -32,6 +33,9 @@ PHASE_CLASS: Final = {"recompute": "backward"}
 
 SENT_BY_ROOT: Final = ("broadcast", "scatter")
 """Only the root has bytes to compare."""
+
+DDP_ITSELF: Final = "DistributedDataParallel"
+"""Causes that begin so broadcast, besides buffers, what each model agrees on once."""
 
 WRAPPERS: Final = ("FSDP", "DeepSpeed.ZeRO-3")
 """Causes that begin so gather parameters once a pass by design, to keep less memory."""
@@ -58,8 +62,13 @@ def repeats(context: Context) -> pd.DataFrame:
     where, _ = codes(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
     by_design = frame["caused_by_op"].fillna("").str.startswith(WRAPPERS).to_numpy(dtype=bool)
-    frame["pass"] = np.where(by_design, passes, -1)
-    frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier"))
+    # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
+    # apart by their operators.
+    forwards = passes_begun(context, frame, backward=False)
+    frame["pass"] = np.where(by_design, passes * (forwards.max(initial=0) + 1) + forwards, -1)
+    agreed = (frame["op"] == "broadcast") & frame["caused_by_op"].fillna("").str.startswith(DDP_ITSELF)
+    buffers = frame["caused_by_op"] == f"{DDP_ITSELF}.buffers"
+    frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier") & ~(agreed & ~buffers))
     if frame.empty:
         return frame
     same, _ = codes(frame, SAME)

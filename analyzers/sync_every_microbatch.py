@@ -11,6 +11,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.micro_batches import passes_begun
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -49,7 +50,7 @@ def needless(context: Context) -> pd.DataFrame:
     if frame.empty:
         return frame
     frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
-    frame = frame.assign(micro=_passes(context, frame))
+    frame = frame.assign(micro=passes_begun(context, frame, backward=True))
     frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0)).sort_values(["rank", "at"], kind="stable")
     stepped = frame["optimizer_steps"].max()
     known = not pd.isna(stepped) and int(stepped) > 0
@@ -59,23 +60,6 @@ def needless(context: Context) -> pd.DataFrame:
     of_window = frame.groupby(list(WINDOW))
     passes, last = of_window["micro"].transform("nunique"), of_window["micro"].transform("max")
     return keep(frame.assign(passes=passes), (passes > 1) & (frame["micro"] < last))
-
-
-def _passes(context: Context, frame: pd.DataFrame) -> Codes:
-    """Return for each row how many backward passes its rank had begun when it was issued."""
-    computes = context.computes_in_steps.sort_values(["rank", "start_ns"], kind="stable")
-    rank = computes["rank"].to_numpy(dtype=np.int64)
-    backward = computes["phase"].isin(("backward", "recompute")).to_numpy(dtype=bool)
-    forward = (computes["phase"] == "forward").to_numpy(dtype=bool)
-    told = backward | forward
-    rank, backward, start = rank[told], backward[told], computes["start_ns"].to_numpy(dtype=np.int64)[told]
-    begins = backward & np.concatenate([[True], ~backward[:-1] | (rank[1:] != rank[:-1])])[: len(backward)]
-    found = np.zeros(len(frame), dtype=np.int64)
-    at = frame["at"].to_numpy(dtype=np.int64, na_value=0)
-    for number_, places in frame.groupby("rank").indices.items():
-        own = start[begins & (rank == number_)]
-        found[places] = np.searchsorted(own, at[places], "right")
-    return found
 
 
 def _subjects(frame: pd.DataFrame) -> Codes:

@@ -155,6 +155,10 @@ def twice(**change):
     ]
 
 
+def repeated(rows, **given):
+    return [f for f in found("redundant-collective", rows, **given) if "already sent" in f.title]
+
+
 class TestRedundantCollective:
     def test_the_pair_is_the_evidence(self):
         rows = [
@@ -196,7 +200,7 @@ class TestRedundantCollective:
             )
         ]
         steps = [step(number, rank) for number in (0, 1) for rank in (0, 1)]
-        assert found("redundant-collective", rows, steps=steps) == []
+        assert repeated(rows, steps=steps) == []
 
     def test_another_group_of_the_same_name_is_another_transfer(self):
         groups = (Group("g", (0, 1)), Group("g", (0, 1, 2)))
@@ -204,7 +208,7 @@ class TestRedundantCollective:
             *on_ranks((0, 1), group="g", input_hash=1),
             *on_ranks((0, 1, 2), group="g", input_hash=1),
         ]
-        assert found("redundant-collective", rows, groups=groups, run=run_of(3)) == []
+        assert repeated(rows, groups=groups, run=run_of(3)) == []
 
     def test_barriers_are_no_repeats(self):
         assert found("redundant-collective", twice(op="barrier")) == []

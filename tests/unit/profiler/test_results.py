@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -51,7 +52,7 @@ class Followed:
 
     def __enter__(self) -> torch.Tensor:
         self._mode.__enter__()
-        return self.tensors[0]
+        return self.tensors[0] if self.tensors else torch.empty(0)
 
     def __exit__(self, *_: object) -> None:
         self._mode.__exit__(None, None, None)
@@ -138,27 +139,27 @@ def test_what_is_overwritten_is_read_no_more() -> None:
 
 
 def test_memory_used_again_is_not_taken_for_the_result() -> None:
+    memory = np.zeros((ROWS, COLUMNS), np.float32)
     followed = Followed()
-    address = followed.tensors[0].data_ptr()
-    with followed as x:
-        x[0].sum()
-        followed.tensors.clear()
-        del x
-        held = []
-        for _ in range(64):
-            held.append(torch.ones(ROWS, COLUMNS))
-            held[-1].sum()
-        again = any(tensor.data_ptr() == address for tensor in held)
-    outcome = followed.outcome()
-    assert outcome.used_bytes == COLUMNS * 4
-    assert again, "the allocator gave the memory out again, or this shows nothing"
+    followed.tensors.clear()
+    first = torch.from_numpy(memory)
+    followed.results.clear()
+    followed.results.follow(followed.pending, [first])
+    with followed:
+        first[0].sum()
+        address = first.data_ptr()
+        del first
+        # The same memory, in a storage of its own: the result's has gone.
+        second = torch.from_numpy(memory)
+        assert second.data_ptr() == address
+        second.sum()
+    assert followed.outcome().used_bytes == COLUMNS * 4
 
 
 def test_nothing_is_kept_alive() -> None:
     followed = Followed()
     with followed as x:
         x[0].sum()
-        # A second piece, that a copy is followed as.
     storage = torch.multiprocessing.reductions.StorageWeakRef(followed.tensors[0].untyped_storage())
     followed.tensors.clear()
     del x

@@ -1,0 +1,305 @@
+"""Needless collectives on ledgers that have the fault, and on sound twins that differ in one column."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+
+KIB = 1 << 10
+
+
+def found(rows, kind="redundant-collective", **given):
+    return [f for f in run(ledger(rows, **given)).findings if f.kind == kind]
+
+
+def evidence(finding):
+    return {item.label: item.value for item in finding.evidence}
+
+
+def on_both(**given):
+    """One collective of 4 KiB on ranks 0 and 1; a pair is what each rank has of a column."""
+    for rank in (0, 1):
+        own = {name: value[rank] if isinstance(value, tuple) else value for name, value in given.items()}
+        yield collective(rank=rank, **({"message_bytes": 4 * KIB, "phase": "forward"} | own))
+
+
+GATHER = {
+    "op": "all_gather",
+    "used_bytes": 2 * KIB,
+    "used_by": "aten.slice.Tensor",
+    "source": "t.py:3 (f)",
+}
+
+
+CUT = {
+    "op": "all_gather",
+    "input_hash": (1, 2),
+    "output_hash": 7,
+    "cut_from_hash": 7,
+    "used_bytes": 4 * KIB,
+}
+
+
+EQUAL = {
+    "op": "all_reduce",
+    "input_hash": 5,
+    "reduce_op": "SUM",
+}
+
+
+class TestPartlyUsed:
+    def test_gather_then_cut(self):
+        (finding,) = found(on_both(**GATHER))
+        assert (finding.bytes, finding.toll_ns, finding.saving_ns) == (4 * KIB, 2 * MS, 2 * MS)
+        assert evidence(finding)["read of one result"] == 2 * KIB
+        assert evidence(finding)["first taken apart or read by"] == "aten.slice.Tensor"
+        assert "gathered, then cut again" in finding.title
+        assert finding.confidence == "likely"
+        assert finding.where.source == "t.py:3 (f)"
+
+    def test_an_all_reduce_of_which_a_share_is_used_saves_half(self):
+        (finding,) = found(on_both(**(GATHER | {"op": "all_reduce"})))
+        assert (finding.toll_ns, finding.saving_ns) == (2 * MS, MS)
+        assert "reduce_scatter_tensor" in finding.remedy.code
+
+    def test_from_local_is_told_of_its_gradient(self):
+        cause = {"op": "all_reduce", "phase": "backward", "caused_by_op": "DTensor.from_local"}
+        (finding,) = found(on_both(**(GATHER | cause)))
+        assert "grad_placements=[Partial()]" in finding.remedy.code
+        assert finding.where.op == "DTensor.from_local"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"used_bytes": 4 * KIB},
+            {"used_bytes": 2 * KIB + 4},
+            {"used_bytes": (2 * KIB, 4 * KIB)},
+            {"used_bytes": None},
+            {"used_bytes": 0},
+            {"used_bytes": (2 * KIB, 0)},
+            {"message_bytes": 128, "used_bytes": 64},
+            {"caused_by_op": "FSDP.unshard"},
+            {"op": "broadcast"},
+        ],
+        ids=str,
+    )
+    def test_sound_twins(self, change):
+        assert found(on_both(**(GATHER | change))) == []
+
+
+class TestInversePairs:
+    def test_cut_and_gathered_again(self):
+        (finding,) = found(on_both(**CUT))
+        assert "what its input was cut from" in finding.title
+        assert finding.saving_ns == finding.toll_ns == 2 * MS
+        assert "this one" in evidence(finding)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"cut_from_hash": 8},
+            {"cut_from_hash": (7, 8)},
+            {"output_hash": None},
+            {"cut_from_hash": None},
+            {"message_bytes": 128, "used_bytes": None},
+        ],
+        ids=str,
+    )
+    def test_sound_twins(self, change):
+        assert found(on_both(**(CUT | change))) == []
+
+    def test_an_earlier_result_gathered_from_parts(self):
+        first = {"op": "all_reduce", "seq": 1, "issue_ns": 1, "input_hash": (3, 4), "output_hash": 7}
+        again = {"op": "all_gather", "seq": 2, "issue_ns": 2, "input_hash": (5, 6), "output_hash": 7}
+        (finding,) = found([*on_both(**first), *on_both(**again)])
+        assert "the all_reduce before had given" in finding.title
+        assert evidence(finding)["pairs with"].startswith("all_reduce, forward, seq 1")
+        assert finding.count == 1
+
+    def test_there_and_back(self):
+        there = {"op": "all_to_all", "seq": 1, "issue_ns": 1, "input_hash": (1, 2), "output_hash": (3, 4)}
+        back = {"op": "all_to_all", "seq": 2, "issue_ns": 2, "input_hash": (3, 4), "output_hash": (1, 2)}
+        (finding,) = found([*on_both(**there), *on_both(**back)])
+        assert "gave back" in finding.title
+        assert evidence(finding)["pairs with"].startswith("all_to_all, forward, seq 1")
+        worked_on = back | {"input_hash": (8, 9)}
+        assert found([*on_both(**there), *on_both(**worked_on)]) == []
+
+    def test_scattered_and_gathered_is_a_choice(self):
+        reader = "_c10d_functional.all_gather_into_tensor.default"
+        scatter = {
+            "op": "reduce_scatter",
+            "seq": 1,
+            "issue_ns": 1,
+            "input_hash": (1, 2),
+            "output_hash": (3, 4),
+        }
+        gather = {"op": "all_gather", "seq": 2, "issue_ns": 2, "input_hash": (3, 4)}
+        (finding,) = found([*on_both(**scatter, used_by=reader), *on_both(**gather)])
+        assert (finding.severity, finding.toll_ns, finding.saving_ns) == ("info", None, None)
+        for change in ({"used_by": "aten.mul.Tensor"}, {"used_by": reader, "output_hash": (5, 6)}):
+            assert found([*on_both(**(scatter | change)), *on_both(**gather)]) == []
+
+
+class TestEqualInputs:
+    def test_equal_values_reduced(self):
+        (finding,) = found(on_both(**EQUAL))
+        assert "equal on all 2 ranks already, and a sum multiplies them by 2" in finding.title
+        assert finding.saving_ns == finding.toll_ns
+        assert finding.confidence == "likely"
+        (finding,) = found(on_both(**(EQUAL | {"reduce_op": "AVG"})))
+        assert "multiplies" not in finding.title
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"input_hash": (5, 6)},
+            {"input_hash": None},
+            {"input_hash": (5, None)},
+            {"message_bytes": 4},
+            {"parameter": "up.weight"},
+            {"caused_by_op": "DistributedDataParallel.reducer"},
+            {"op": "all_gather"},
+        ],
+        ids=str,
+    )
+    def test_sound_twins(self, change):
+        assert found(on_both(**(EQUAL | change))) == []
+
+    def test_a_gradient_reduced_twice(self):
+        gradient = {"op": "all_reduce", "parameter": "up.weight", "reduce_op": "SUM", "phase": "other"}
+        first = gradient | {"seq": 1, "issue_ns": 1, "input_hash": (1, 2), "output_hash": 5}
+        again = gradient | {"seq": 2, "issue_ns": 2, "input_hash": 5}
+        (finding,) = found([*on_both(**first), *on_both(**again)])
+        assert finding.confidence == "certain"
+        assert finding.count == 1
+        assert evidence(finding)["pairs with"].startswith("all_reduce, other, seq 1")
+        assert evidence(finding)["this one"].startswith("all_reduce, other, seq 2")
+
+    def test_what_a_reduce_scatter_reduces_again_need_not_have_been_reduced(self):
+        cause = {"caused_by_op": "DTensor.from_local", "source": "t.py:9 (forward)", "phase": "backward"}
+        first = {
+            "seq": 1,
+            "issue_ns": 1,
+            "input_hash": (1, 2),
+            "output_hash": 5,
+            "exposed_ns": 3 * MS,
+        } | cause
+        again = {"op": "reduce_scatter", "seq": 2, "issue_ns": 2, "input_hash": 5, "phase": "backward"}
+        (finding,) = found([*on_both(**first), *on_both(**again)])
+        assert (finding.where.op, finding.where.source) == ("DTensor.from_local", "t.py:9 (forward)")
+        assert (finding.toll_ns, finding.saving_ns, finding.bytes) == (3 * MS, 3 * MS, 4 * KIB)
+        assert "grad_placements=[Partial()]" in finding.remedy.code
+        assert evidence(finding)["pairs with"].startswith("reduce_scatter, backward, seq 2")
+
+
+def micro_batches(count=4, steps=2, *, last_only=False, across=False, **change):
+    """DDP reduces one bucket a micro-batch; `across`: each micro-batch is a step of the audit."""
+    rows, computes, at, seq, audited = [], [], 0, 0, 0
+    for stepped in range(steps):
+        for micro in range(count):
+            number = audited if across else stepped
+            audited += 1
+            for rank in (0, 1):
+                for phase, begin in (("forward", at), ("backward", at + 10)):
+                    computes.append(
+                        compute(step=number, rank=rank, start_ns=begin, phase=phase, index=len(computes))
+                    )
+            if not last_only or micro == count - 1:
+                seq += 1
+                rows += on_both(
+                    **{
+                        "step": number,
+                        "phase": "backward",
+                        "seq": seq,
+                        "issue_ns": at + 11,
+                        "start_ns": at + 11,
+                        "caused_by_op": "DistributedDataParallel.reducer",
+                        "parameter": "up.weight",
+                        "source": "t.py:5 (train)",
+                        "optimizer_steps": stepped,
+                    }
+                    | change
+                )
+            at += 100
+    numbers = range(audited if across else steps)
+    marks = [step(number, rank) for number in numbers for rank in (0, 1)]
+    return found(rows, "sync-every-microbatch", computes=computes, steps=marks, run=run_of(2))
+
+
+class TestSyncEveryMicrobatch:
+    def test_all_but_the_last_are_needless(self):
+        (finding,) = micro_batches()
+        assert (finding.count, finding.bytes) == (3, 3 * 4 * KIB)
+        assert finding.toll_ns == finding.saving_ns == 3 * 2 * MS
+        assert "3 of 4 are not needed" in finding.title
+        assert "model.no_sync()" in finding.remedy.code
+        assert evidence(finding)["needless in all steps and ranks"] == 2 * 3 * 2
+        assert finding.confidence == "certain"
+
+    def test_micro_batches_that_are_steps_of_the_audit(self):
+        (finding,) = micro_batches(across=True)
+        assert finding.bytes == 3 * 4 * KIB // 4, "a mean over the audit's steps, one in four of them whole"
+        assert "3 of 4" in finding.title
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"last_only": True},
+            {"count": 1},
+            {"parameter": None},
+            {"op": "broadcast"},
+            {"phase": "optimizer"},
+            {"caused_by_op": "DeepSpeed.ZeRO-3.reduce"},
+        ],
+        ids=str,
+    )
+    def test_sound_twins(self, change):
+        assert micro_batches(**change) == []
+
+    def test_the_optimizer_tells_steps_apart(self):
+        # Every micro-batch is followed by an optimizer step: nothing is accumulated.
+        assert micro_batches(count=1, steps=4) == []
+        assert micro_batches(count=1, steps=4, across=True) == []
+
+    def test_no_optimizer_seen_is_judged_within_a_step(self):
+        (finding,) = micro_batches(optimizer_steps=0)
+        assert finding.confidence == "likely"
+        assert micro_batches(count=4, across=True, optimizer_steps=0) == []
+
+    def test_several_reductions_in_one_backward_are_one(self):
+        # As PowerSGD's two factors, or two models' buckets in one step.
+        rows = [
+            row
+            for seq in (1, 2)
+            for row in on_both(
+                seq=seq,
+                phase="backward",
+                issue_ns=20 + seq,
+                parameter="up.weight",
+                caused_by_op="DistributedDataParallel.comm_hook",
+                optimizer_steps=0,
+            )
+        ]
+        computes = [
+            compute(rank=rank, start_ns=begin, phase=phase, index=index)
+            for rank in (0, 1)
+            for index, (phase, begin) in enumerate((("forward", 0), ("backward", 10)))
+        ]
+        assert found(rows, "sync-every-microbatch", computes=computes) == []
+
+    @pytest.mark.parametrize(
+        ("cause", "code"),
+        [
+            ("FSDP.post_backward", "set_requires_gradient_sync(is_last)"),
+            ("FSDP1.post_backward", "model.no_sync()"),
+            ("DeepSpeed.ZeRO-1.reduce", "gradient_accumulation_steps"),
+            ("all_reduce", "dist.all_reduce(p.grad)"),
+        ],
+    )
+    def test_each_wrapper_has_its_own_call(self, cause, code):
+        (finding,) = micro_batches(caused_by_op=cause)
+        assert code in finding.remedy.code
+        assert finding.bytes == 3 * 4 * KIB
