@@ -69,8 +69,8 @@ def change(before: Report, after: Report) -> Change:
 
     The interval is a bootstrap's: steps of each run are drawn again with replacement, the middle 95 % of
     the differences of their means is taken. It is widened for few steps, which vary less about their own
-    mean than about the true one, and whose spread is itself uncertain (Student). What differs from run to run (another host, another job
-    on it) is not in it.
+    mean than about the true one, and whose spread is itself uncertain (Student). What differs from run to
+    run (another host, another job on it) is not in it.
     """
     times = (step_times(before), step_times(after))
     means = [float(values.mean()) if len(values) else None for values in times]

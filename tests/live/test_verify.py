@@ -61,7 +61,7 @@ CHANGED: Final = ("dit_chunk", "router_drift", "late_param", "ddp_no_sampler", "
 
 
 def both(name: str, folder: Path) -> tuple[Report, Report, list[str]]:
-    """Run an incident and its twin; the reports, and the numbers of the expected findings on the first bill."""
+    """Run an incident and its twin; their reports, and the expected findings' numbers on the first bill."""
     incident = import_module(f"shardtoll.samples.incidents.{name}").INCIDENT
     run_ranks(programs.twins, incident.ranks, name, str(folder), backend=incident.backend)
     before, after = load(folder / "bad"), load(folder / "fixed")
