@@ -68,6 +68,17 @@ def _evidence(finding: Finding, label: str) -> int:
     return sum(item.value for item in finding.evidence if item.label == label and isinstance(item.value, int))
 
 
+def _repeated(report: Report) -> list[Finding]:
+    """Return what is computed more than once, norms and updates that replicas repeat by choice left out."""
+    return [
+        finding
+        for finding in report.findings
+        if finding.kind == "duplicated-compute"
+        and finding.where.phase != "optimizer"
+        and kind_of_work(finding.where.op or "") == "matmul"
+    ]
+
+
 def _flops(report: Report) -> str:
     computes = report.tables["computes"]
     computes = matmuls(in_steps(computes, surveyed_steps(report.tables["steps"])))
@@ -75,19 +86,14 @@ def _flops(report: Report) -> str:
     if not steps or not computes.num_rows:
         return human.UNKNOWN
     done = pc.sum(computes.column("flops")).as_py() / steps
-    twice = [
-        finding
-        for finding in report.findings
-        if finding.kind == "duplicated-compute" and kind_of_work(finding.where.op or "") == "matmul"
-    ]
-    spare = sum(_evidence(finding, "FLOPs too many a step") for finding in twice)
+    spare = sum(_evidence(finding, "FLOPs too many a step") for finding in _repeated(report))
     needed = done - spare
     if not spare or needed <= 0:
         return f"{human.work(done)}, all needed"
     return f"{human.work(done)}, {human.work(needed)} needed ({done / needed:.3g}x)"
 
 
-def _worst(report: Report, time_of: Callable[[Step], int]) -> str:
+def _worst(report: Report, time_of: Callable[[Step], int]) -> float | None:
     """Return a time's mean over steps, the watched ones if there are any, on the rank where it is largest."""
     table = report.tables["steps"]
     told = set(watched_steps(table) or alike_steps(table))
@@ -96,15 +102,30 @@ def _worst(report: Report, time_of: Callable[[Step], int]) -> str:
     for step in (row for row in rows if row.step in told):
         of_rank.setdefault(step.rank, []).append(time_of(step))
     means = [sum(times) / len(times) for times in of_rank.values()]
-    return human.duration(max(means)) if means else human.UNKNOWN
+    return max(means) if means else None
 
 
-def _exposed(report: Report) -> str:
+def _time(time_ns: float | None) -> str:
+    return human.UNKNOWN if time_ns is None else human.duration(time_ns)
+
+
+def _exposed(report: Report) -> float | None:
     return _worst(report, lambda step: step.exposed_comm_ns)
 
 
-def _step(report: Report) -> str:
+def _step(report: Report) -> float | None:
     return _worst(report, lambda step: step.duration_ns - step.capture_ns)
+
+
+def _toll(report: Report) -> float | None:
+    exposed, twice = _exposed(report), _duplicated(report)
+    return None if exposed is None or twice is None else exposed + twice
+
+
+def _floor(report: Report) -> float | None:
+    table = report.tables["collectives"]
+    floors = table.filter(pc.is_valid(table.column("step"))).column("floor_ns")
+    return None if floors.null_count else _per_step_and_rank(report, "floor_ns")
 
 
 def _collectives(report: Report) -> str:
@@ -115,12 +136,11 @@ def _collectives(report: Report) -> str:
     return f"{count:.3g}" + (f", {hidden:.3g} of them implicit" if hidden else "")
 
 
-def _duplicated(report: Report) -> str:
-    tolls = [finding.toll_ns for finding in report.findings if finding.kind == "duplicated-compute"]
-    if not tolls:
-        return "none"
+def _duplicated(report: Report) -> int | None:
+    """Return what it costs to compute more than once; None where operators have no durations."""
+    tolls = [finding.toll_ns for finding in _repeated(report)]
     known = [toll for toll in tolls if toll is not None]
-    return human.duration(sum(known)) if len(known) == len(tolls) else human.UNKNOWN
+    return sum(known) if len(known) == len(tolls) else None
 
 
 def rows(attempts: Sequence[Attempt]) -> list[Row]:
@@ -128,11 +148,13 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
     questions = (
         ("gradient", gradient_verdict),
         ("matmul FLOPs, all ranks", _flops),
-        ("duplicated compute", _duplicated),
+        ("duplicated compute", lambda report: _time(_duplicated(report)) if _repeated(report) else "none"),
         ("collectives", _collectives),
         ("message bytes", lambda report: human.size(_per_step_and_rank(report, "message_bytes"))),
-        ("exposed communication", _exposed),
-        ("step, capture left out", _step),
+        ("exposed communication", lambda report: _time(_exposed(report))),
+        ("toll: exposed and duplicated", lambda report: _time(_toll(report))),
+        ("floor of the collectives", lambda report: _time(_floor(report))),
+        ("step, capture left out", lambda report: _time(_step(report))),
     )
     return [Row(label, tuple(ask(attempt.report) for attempt in attempts)) for label, ask in questions]
 

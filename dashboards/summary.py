@@ -11,6 +11,7 @@ from shardtoll.dashboards.step_times import PARTS, rank_times, slowest
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps
+from shardtoll.ledger.work import matmuls
 
 UNBILLED_SHARE: Final = 0.2
 """Share of a step that must not be passed over in silence because no finding has a price for it."""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardtoll.dashboards import side_by_side_page, side_by_side_terminal
+from shardtoll.dashboards import human, side_by_side_page, side_by_side_terminal
 from shardtoll.dashboards.side_by_side import Attempt, bill_lines, rows
 from shardtoll.ledger import Evidence, Finding, Notice, Report, Step, Where
-from shardtoll.ledger.tables import to_table
+from shardtoll.ledger.tables import to_records, to_table
 from tests import sample_reports
 
 
@@ -76,10 +76,47 @@ def test_duplicated_flops_give_a_factor() -> None:
         (0, 1),
         evidence=(Evidence("FLOPs too many a step", spare, "FLOP"),),
     )
-    found = replace(report, findings=(twice,))
+    found = replace(report, findings=(replace(twice, where=Where(op="aten.mm.default", phase="backward")),))
     assert "needed (2x)" in cell(found, "matmul FLOPs, all ranks")
     assert cell(found, "duplicated compute") == "7 ns"
     assert cell(replace(report, findings=()), "duplicated compute") == "none"
+
+
+def repeated(toll_ns: int | None, op: str, phase: str = "forward") -> Finding:
+    costs = {"toll_ns": toll_ns, "floor_ns": None, "saving_ns": toll_ns, "bytes": None}
+    return Finding(
+        "duplicated-compute", "info", "t", **costs, count=1, ranks=(0, 1), where=Where(op=op, phase=phase)
+    )
+
+
+def test_the_toll_is_what_is_exposed_and_what_is_done_twice_but_no_choice() -> None:
+    report = with_tables(sample_reports.empty(), steps=[Step(0, 0, 0, 100, 40, 50, 0, 0, 10, 10)])
+    assert cell(report, "toll: exposed and duplicated") == "50 ns"
+    found = replace(
+        report,
+        findings=(
+            repeated(7, "aten.mm.default"),
+            repeated(30, "aten.native_layer_norm.default"),
+            repeated(40, "optimizer.step", "optimizer"),
+            repeated(50, "aten.mm.default", "optimizer"),
+        ),
+    )
+    assert cell(found, "duplicated compute") == "7 ns"
+    assert cell(found, "toll: exposed and duplicated") == "57 ns"
+    unknown = replace(found, findings=(repeated(None, "aten.mm.default"),))
+    assert cell(unknown, "duplicated compute") == "unknown"
+    assert cell(unknown, "toll: exposed and duplicated") == "unknown"
+
+
+def test_the_floor_is_that_of_all_collectives_or_unknown() -> None:
+    report = sample_reports.report()
+    rows = [c for c in to_records("collectives", report.tables["collectives"]) if c.step is not None]
+    steps = len({step["step"] for step in report.tables["steps"].to_pylist()})
+    known = with_tables(report, collectives=[replace(row, floor_ns=1000) for row in rows])
+    most = max(sum(row.rank == rank for row in rows) for rank in {row.rank for row in rows})
+    assert cell(known, "floor of the collectives") == human.duration(1000 * most / steps)
+    lacking = [replace(row, floor_ns=None if at == 0 else 1000) for at, row in enumerate(rows)]
+    assert cell(with_tables(report, collectives=lacking), "floor of the collectives") == "unknown"
 
 
 def test_the_bill_is_cut_and_says_so() -> None:
