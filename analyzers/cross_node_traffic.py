@@ -33,6 +33,12 @@ WORTH: Final = 0.9
 """Another order has to bring the bytes that cross nodes, or the projected time, below this part; neither may
 grow where both are known and it is the bytes that shrink."""
 
+COLUMNS: Final = (
+    *("step", "rank", "group", "group_id", "mesh_dim"),
+    *("op", "message_bytes", "caused_by_op", "exposed_ns"),
+)
+"""What is read of a collective: copies of all columns of millions of rows would cost."""
+
 MOST_DIMS: Final = 6
 """Orders of more dimensions are not tried: 720 is enough, and no mesh has more."""
 
@@ -123,7 +129,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
     numbers = {dim: number for number, dim in enumerate(names)}
     own = [dim_of(ranks) for ranks in context.matches.members]
     of_group = np.array([-1 if dim is None else numbers.setdefault(dim, len(numbers)) for dim in own] or [-1])
-    frame = keep(frame, frame["group_id"].notna() & frame["message_bytes"].notna())
+    frame = keep(frame[list(COLUMNS)], frame["group_id"].notna() & frame["message_bytes"].notna())
     frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
     hideable = frame["caused_by_op"].fillna("").str.startswith(HIDEABLE)
     found = {}

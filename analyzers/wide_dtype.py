@@ -46,10 +46,11 @@ def wide(context: Context) -> pd.DataFrame:
     wrapped one, else of the model.
     """
     frame = context.in_surveyed
-    frame = keep(frame, frame["dtype"].isin(WIDE) & frame["message_bytes"].notna())
     known = formats(context)
-    if frame.empty or not known.table["format"].isin(("bf16", "f16")).any():
-        return keep(frame, np.zeros(len(frame), dtype=np.bool_))
+    narrow_at_all = bool(known.table["format"].notna().any())
+    frame = keep(frame, frame["dtype"].isin(WIDE) & frame["message_bytes"].notna() & narrow_at_all)
+    if frame.empty:
+        return frame
     # Each kind of collective once, not each of millions.
     code, subjects = codes(frame, SUBJECT)
     told = [_narrow(known, subject) for subject in subjects[list(SUBJECT)].to_dict("records")]

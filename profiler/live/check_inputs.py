@@ -66,12 +66,7 @@ def _compiled(model: nn.Module) -> bool:
     """Whether the model's call was or will be compiled with its hooks: from inside, or by what wraps it."""
     if getattr(model, "_compiled_call_impl", None) is not None:
         return True
-    return any(
-        "_orig_mod" in getattr(holder, "_modules", ()) and holder._modules["_orig_mod"] is model
-        for holder in _modules_alive()
-    )
-
-
-def _modules_alive() -> Iterator[nn.Module]:
     # By its type: torch.distributed holds an object that warns when it is asked for its class.
-    return (thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module))
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    compiled = [thing._modules.get("_orig_mod") for thing in modules if "_modules" in vars(thing)]
+    return any(part is model for inner in compiled if inner is not None for part in inner.modules())

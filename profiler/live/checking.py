@@ -72,25 +72,21 @@ class Checking:
         self._has_grad: dict[str, bool] = {}
         self._forwards = 0
         self._norms = 0
+        self._ended = False
+        """Whether a step was looked at to its end."""
+        self._saw_forward = False
         self._held: deque[TakenValues] = deque()
 
-    def install(self) -> str | None:
-        """Install what the checks need; returns what cannot be looked at, and why."""
-        trouble = None
+    def install(self) -> None:
+        """Install what the checks need."""
         if "gradients" in self._checks.names:
             hook = optimizer.register_optimizer_step_pre_hook(self._optimizer_steps)
             self._undo.callback(hook.remove)
             self._undo.callback(watch_norms(self._model, self._norm_begins, self._norm_taken))
         if "data" in self._checks.names:
             undo = watch_inputs(self._model, self._forward_begins)
-            if undo is None:
-                trouble = (
-                    "the inputs of the model are unknown: it is compiled, and a hook would be too; "
-                    "give audit() what torch.compile(model) returns"
-                )
-            else:
+            if undo is not None:
                 self._undo.callback(undo)
-        return trouble
 
     def stop(self) -> None:
         """Look at nothing any more. What is installed stays: torch may be going through its hooks now."""
@@ -122,19 +118,23 @@ class Checking:
         step, self._step = self._step, None
         if step is None:
             return
+        self._ended = True
+        self._saw_forward |= self._forwards > 0
         if "gradients" in self._checks.names:
             untaken = [item for item in self._parameters if id(item[1]) not in self._taken]
             self._take_gradients(step, untaken, nth=1)
         if "replicas" in self._checks.names:
             self._learn_names()
             self._take_replicas(step)
-        self._held.append(self._values.collect())
+        with unseen():
+            self._held.append(self._values.collect())
 
     def finished(self, *, wait: bool = False) -> list[Value]:
         """Return the rows whose numbers have come back from the device; with `wait` (after all steps) all."""
         found: list[Value] = []
-        while self._held and (wait or self._held[0].ready()):
-            found.extend(self._held.popleft().rows())
+        with unseen():
+            while self._held and (wait or self._held[0].ready()):
+                found.extend(self._held.popleft().rows())
         return found
 
     def _learn_names(self) -> None:
@@ -162,6 +162,9 @@ class Checking:
         return self._step if self._step is not None and self._is_training() else None
 
     def _optimizer_steps(self, stepping: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            # No part of a compiled optimizer.
+            return
         step = self._due()
         if step is not None:
             self._seam(lambda: self._before_optimizer(step, stepping))
@@ -244,6 +247,15 @@ class Checking:
                 self._values.take(step, "parameter", name, 0, parameter, settled(parameter), starts)
             for name, buffer in buffers:
                 self._values.take(step, "buffer", name, 0, buffer, settled(buffer))
+
+    def unknown(self) -> str | None:
+        """Return what was asked for and could not be looked at, and why."""
+        if "data" not in self._checks.names or not self._ended or self._saw_forward:
+            return None
+        return (
+            "the inputs of the model are unknown: its forward was not called, or is compiled, where a hook "
+            "would be compiled too; give audit() the module that is called, as torch.compile() returns it"
+        )
 
     # -- after the steps ---------------------------------------------------------------------------
 

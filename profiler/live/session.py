@@ -298,13 +298,7 @@ class Session:
             checks, model, self._recorder, self._records_training, self._checked, self._device
         )
         self._undo.callback(checking.remove)
-
-        def install() -> None:
-            trouble = checking.install()
-            if trouble is not None:
-                self._notices.append(Notice(self.rank, "inputs-unknown", trouble, None))
-
-        self._checked(install)
+        self._checked(checking.install)
 
     def _optimizer_stepped(self, *_: Any) -> None:
         self._recorder.optimizer_steps += 1
@@ -599,6 +593,9 @@ class Session:
             return
         values = tuple(self._checking.finished(wait=wait))
         self._append(StepRows(None, values=values, parameters=self._checking.parameters() if wait else ()))
+        unknown = self._checking.unknown() if wait else None
+        if unknown is not None:
+            self._notices.append(Notice(self.rank, "inputs-unknown", unknown, None))
 
     def _append(self, rows: StepRows) -> bool:
         """Write the rows; returns whether there were any."""

@@ -24,6 +24,8 @@ FOLD: Final = 4096
 """An index is split into (index // FOLD, index % FOLD), each with a sign: tables stay small."""
 _PIECE: Final = 1 << 20
 """Elements summed up at once."""
+_DIMS: Final = 4
+"""Dimensions that most tensors have at most."""
 _WIDE: Final = 16
 """The dimension summed up first should be as wide, as each row of it leaves eight numbers."""
 _MIX: Final = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
@@ -45,6 +47,12 @@ class Signs:
         self._device = device
         self._low: dict[int, torch.Tensor] = {}
         self._high: dict[int, torch.Tensor] = {}
+
+    def prepare(self) -> None:
+        """Make the tables most tensors need: made in a step they would be of that moment's stream."""
+        for dim in range(_DIMS):
+            self.low(dim)
+            self.high(dim, 1)
 
     def low(self, dim: int) -> torch.Tensor:
         """Return the signs of `index % FOLD`, all of them."""

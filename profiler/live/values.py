@@ -131,7 +131,8 @@ class Values:
         self._fingerprints.prepare(device)
         if device.type == "cuda":
             index: int | None = device.index
-            self._side(torch.device("cuda", torch.cuda.current_device() if index is None else index))
+            side = self._side(torch.device("cuda", torch.cuda.current_device() if index is None else index))
+            side.signs.prepare()
 
     def take(
         self,
@@ -179,7 +180,12 @@ class Values:
 
     def drop(self) -> None:
         """Forget all values taken since the last time."""
-        self.collect()
+        if self._pending:
+            self._pending = {}
+            for side in self._sides.values():
+                side.numbers, side.streams = [], {}
+            with unseen():
+                self._fingerprints.collect()
 
     def collect(self) -> TakenValues:
         """Return all values taken since the last time, and forget them. Blocks for no device."""

@@ -127,9 +127,14 @@ def test_a_model_that_is_compiled_from_inside_gets_no_hook() -> None:
     wrapped = nn.Linear(2, 2)
     outer = torch.compile(wrapped, backend="eager")
     assert watch_inputs(wrapped, note) is None
+    around = nn.Sequential(nn.Linear(2, 2))
+    kept = torch.compile(around, backend="eager")
+    assert watch_inputs(around[0], note) is None
     undo = watch_inputs(outer, note)
     assert undo is not None
+    assert not wrapped._forward_pre_hooks
     undo()
+    del kept
     assert not inner._forward_pre_hooks
     assert not wrapped._forward_pre_hooks
 
