@@ -46,6 +46,37 @@ def test_a_random_walk_of_roundings_is_as_long_as_derived(dtype: torch.dtype, sh
         assert expected == pytest.approx(tolerance_of(eps, None, 1.0).relative, rel=1e-3)
 
 
+def ring(ranks: int, related: bool) -> float:
+    """The relative error of a bfloat16 sum of one part a rank, added one after the other."""
+    generator = torch.Generator().manual_seed(ranks)
+    noise = torch.randn(ranks, 512, generator=generator, dtype=torch.float64)
+    common = torch.randn(512, generator=generator, dtype=torch.float64)
+    parts = (common * (1 + 0.3 * noise) if related else noise).bfloat16()
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    exact = parts.double().sum(0)
+    return float((total.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 256, 1024])
+def test_a_serial_reduction_of_unrelated_parts_is_as_far_off_as_derived(ranks: int) -> None:
+    derived = 2.0**-7 * math.sqrt(ranks / 24)
+    assert derived / 2 < ring(ranks, related=False) < derived
+    assert derived < tolerance_of(2.0**-7, None, 1.0).relative
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 128])
+def test_so_is_one_of_parts_that_point_one_way(ranks: int) -> None:
+    derived = 2.0**-7 * math.sqrt(ranks / 36)
+    assert derived / 2 < ring(ranks, related=True) < derived
+
+
+def test_where_the_derivation_ends_the_sum_is_wrong_and_not_let_pass() -> None:
+    allowed = tolerance_of(2.0**-7, None, 1.0).relative
+    assert ring(256, related=True) < allowed < 0.1 < ring(512, related=True)
+
+
 def test_the_lowest_precision_counts() -> None:
     assert eps_of({torch.float32}, "cpu") == 2.0**-23
     assert eps_of({torch.float32, torch.bfloat16}, "cpu") == 2.0**-7
