@@ -74,7 +74,7 @@ def compare(before: Report, after: Report, judged: tuple[Finding, ...]) -> Gradi
         found = _differences(wrong)
         differing = wrong.index.get_level_values("name").nunique()
         why = f"{differing:,} of {count:,} parameters differ, most {_words(found[0])}"
-        why += f"{_inputs(before, after)}{gaps}"
+        why += ("" if expected else _inputs(before, after)) + gaps
         return Gradients("differ", why, count, steps, found, expected)
     if not count:
         return Gradients(

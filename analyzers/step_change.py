@@ -15,6 +15,9 @@ RESAMPLES: Final = 2000
 BLOCKS: Final = 400
 """Most parts that a run's steps are resampled in. Of longer runs neighbouring steps stay together, which
 also keeps slow stretches of a machine whole."""
+STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""How many standard errors hold 95 % with 1, 2, ... degrees of freedom; with many it is `NORMAL`."""
+NORMAL: Final = 1.96
 SETTLING: Final = 1
 """First steps left out where none was only watched: they set things up (compile, allocate, first batch)."""
 
@@ -65,9 +68,9 @@ def change(before: Report, after: Report) -> Change:
     """Return how the mean step of the slowest rank changed.
 
     The interval is a bootstrap's: steps of each run are drawn again with replacement, the middle 95 % of
-    the differences of their means is taken. It is widened by sqrt(n / (n - 1)), since n steps vary less
-    about their own mean than about the true one. What differs from run to run (another host, another job
-    on it) is not in it.
+    the differences of their means is taken. It is widened for few steps, which vary less about their own
+    mean than about the true one, and whose spread is itself uncertain (Student). What differs from run to
+    run (another host, another job on it) is not in it.
     """
     times = (step_times(before), step_times(after))
     means = [float(values.mean()) if len(values) else None for values in times]
@@ -85,7 +88,9 @@ def _means(times: Times, random: np.random.Generator) -> Times:
     sums, counts = np.add.reduceat(times, edges[:-1]), np.diff(edges)
     picked = random.integers(0, len(sums), size=(RESAMPLES, len(sums)))
     mean = times.mean()
-    widened = (len(sums) / (len(sums) - 1)) ** 0.5
+    freedom = len(sums) - 1
+    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL * (1 + 1.21 / freedom)
+    widened = (len(sums) / freedom) ** 0.5 * student / NORMAL
     made: Times = mean + widened * (sums[picked].sum(axis=1) / counts[picked].sum(axis=1) - mean)
     return made
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from shardtoll.analyzers.verify import verify
-from shardtoll.ledger import Report, analyze, read_run
+from shardtoll.analyzers.verify import numbered, verify
+from shardtoll.ledger import Finding, Report, analyze, read_run
 from shardtoll.ledger.verification import Verification
-from shardtoll.samples.incidents import NAMES
 from tests.live import verify_programs as programs
 from tests.live.launch import run_ranks
 
@@ -44,6 +42,16 @@ def test_the_same_batch_gives_the_same_gradients_however_it_is_sharded(
     assert (found.parameters, found.steps) == (4, programs.STEPS)
 
 
+def test_flat_shards_compare_with_each_other_and_with_nothing_else(baseline: Report, tmp_path: Path):
+    for ranks in (2, 4):
+        run_ranks(programs.train, ranks, "fsdp1", str(tmp_path / str(ranks)))
+    two, four = (load(tmp_path / str(ranks)) for ranks in (2, 4))
+    assert verified(two, four).gradients.answer == "equal"
+    found = verified(baseline, four).gradients
+    assert found.answer == "unknown"
+    assert "flat shards, as FSDP1's, in one run only" in found.why
+
+
 def test_a_loss_scaled_by_two_gives_other_gradients_and_says_by_how_much(baseline: Report, tmp_path: Path):
     run_ranks(programs.train, 2, "fsdp", str(tmp_path), scale=2.0)
     found = verified(baseline, load(tmp_path)).gradients
@@ -53,35 +61,55 @@ def test_a_loss_scaled_by_two_gives_other_gradients_and_says_by_how_much(baselin
     assert all(one.factor == pytest.approx(2, rel=1e-4) for one in found.differences)
 
 
-SAME_GRADIENTS = frozenset(
-    {"dit_scatter", "accum_sync", "accum_sync_ddp", "fsdp_ac_regather", "logging_gather", "colwise_allreduce",
-     "bmm_gather", "sp_norm_adamw", "clip_many"}
+SAME: Final = (
+    "dit_scatter", "dit_dtensor", "accum_sync", "accum_sync_ddp", "fsdp_ac_regather", "colwise_allreduce",
+    "sp_norm_adamw", "fp32_reduce",
 )  # fmt: skip
-"""Incidents that cost time and change no number: the twin's gradients are the same."""
-THERE = [name for name in NAMES if find_spec(f"shardtoll.samples.incidents.{name}") is not None]
+"""Incidents that waste time or bytes: the mended twin makes the same gradients."""
+CHANGED: Final = ("dit_chunk", "router_drift", "late_param", "ddp_no_sampler", "epoch_order")
+"""Incidents that train wrongly: the mended twin makes other gradients, as it must."""
 
 
-@cache
-def _both(name: str, folder: Path) -> tuple[Report, Report]:
+def both(name: str, folder: Path) -> tuple[Report, Report, list[str]]:
+    """Run an incident and its twin; their reports, and the expected findings' numbers on the first bill."""
     incident = import_module(f"shardtoll.samples.incidents.{name}").INCIDENT
     run_ranks(programs.twins, incident.ranks, name, str(folder), backend=incident.backend)
-    return load(folder / "bad"), load(folder / "fixed")
-
-
-@pytest.mark.parametrize("name", [name for name in THERE if name in SAME_GRADIENTS])
-def test_the_mended_twin_of_an_incident_is_verified(name: str, tmp_path: Path):
-    incident = import_module(f"shardtoll.samples.incidents.{name}").INCIDENT
-    before, after = _both(name, tmp_path)
-    kinds = sorted(
-        {expected.kind for expected in incident.expected} - {"exposed-communication", "latency-bound"}
-    )
-    if not kinds:
-        pytest.skip("only times are expected of it")
-    found = verified(before, after, *kinds)
-    assert {one.verdict for one in found.findings} == {"gone"}, [
-        (one.finding.title, one.why) for one in found.findings
+    before, after = load(folder / "bad"), load(folder / "fixed")
+    wanted = [
+        str(number)
+        for number, finding in numbered(before)
+        for expected in incident.expected
+        if finding.kind == expected.kind and expected.place in _places(finding)
     ]
+    assert wanted, [(finding.kind, finding.where) for finding in before.findings]
+    return before, after, wanted
+
+
+def _places(finding: Finding) -> str:
+    where = finding.where
+    parts = (where.parameter, where.module, where.source, where.op, where.mesh_dim)
+    return "\n".join(part for part in parts if part)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_twin_that_wastes_nothing_makes_the_same_gradients(name: str, tmp_path: Path):
+    before, after, wanted = both(name, tmp_path)
+    found = verified(before, after, *wanted)
+    assert {one.verdict for one in found.findings} == {"gone"}, [one.why for one in found.findings]
     assert found.gradients.answer == "equal", found.gradients.why
     assert found.passed
-    against_itself = verified(before, before, *kinds)
-    assert {one.verdict for one in against_itself.findings} == {"still there"}
+    itself = verified(before, before, *wanted)
+    assert {one.verdict for one in itself.findings} == {"still there"}
+    assert not itself.passed
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_twin_that_trains_rightly_makes_other_gradients(name: str, tmp_path: Path):
+    before, after, wanted = both(name, tmp_path)
+    found = verified(before, after, *wanted)
+    assert {one.verdict for one in found.findings} == {"gone"}, [one.why for one in found.findings]
+    assert (found.gradients.answer, found.gradients.change_expected) == ("differ", True)
+    assert found.passed
+    backwards = verified(after, before)
+    assert {finding.kind for finding in backwards.new} >= {one.finding.kind for one in found.findings}
+    assert not backwards.passed, "the other way round the change breaks the training"

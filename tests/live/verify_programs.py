@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,12 +28,15 @@ def _model() -> nn.Sequential:
 
 
 def train(kind: str, folder: str, scale: float = 1.0) -> None:
-    """Train under `ddp`, `fsdp`, `tp` or `fsdp-tp` on the same global batches; `scale`: of the loss."""
-    ranks, model = dist.get_world_size(), _model()
+    """Train under `ddp`, `fsdp1`, `fsdp` or `fsdp-tp` on the same global batches; `scale`: of the loss."""
+    ranks = dist.get_world_size()
+    model: nn.Module = _model()
     parts, mine = ranks, dist.get_rank()
     trained: nn.Module = model
     if kind == "ddp":
         trained = DistributedDataParallel(model)
+    elif kind == "fsdp1":
+        trained = model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
     elif kind == "fsdp":
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",)))
     else:

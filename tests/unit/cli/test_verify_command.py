@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.analyzers.verify import numbered
+from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Report
 from tests import sample_reports
 
@@ -39,6 +41,11 @@ def test_what_is_gone_passes_and_is_scored(shardtoll, runs, tmp_path: Path):
     ran = shardtoll("verify", "--history", "--scores", scores)
     assert ran.code == 0
     assert "1 of 1 verified fix gone" in ran.out
+
+
+def test_numbers_are_those_of_the_printed_bill():
+    assert numbered(BEFORE) == by_severity(BEFORE.findings)
+    assert [number for number, _ in numbered(sample_reports.hostile())] == list(range(1, 12))
 
 
 def test_what_is_still_there_is_exit_code_1(shardtoll, runs, tmp_path: Path):
