@@ -22,6 +22,7 @@ from shardtoll.analyzers import (
 )
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
+from shardtoll.analyzers.placements import hidden
 from shardtoll.analyzers.same_place import in_watched
 from shardtoll.analyzers.tally import Line, keep, number, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
@@ -37,7 +38,7 @@ transport and training share the cores there, so hiding one behind the other gai
 KEYS: Final = ("phase", "modules", "source", "op", "net")
 """`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
 COLUMNS: Final = (
-    *("step", "rank", "op", "group", "mesh_dim", "net", "phase", "implicit"),
+    *("step", "rank", "op", "group", "mesh_dim", "net", "phase", "implicit", "placements_from"),
     *("caused_by_op", "module", "parameter", "source"),
     *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns"),
 )
@@ -52,7 +53,7 @@ def left_over(context: Context) -> pd.DataFrame:
     are known of surveyed steps; what has the same place in watched steps is billed there as well.
     """
     frame = context.in_alike[list(COLUMNS)]
-    billed = frame["implicit"].fillna(False).astype(bool)
+    billed = hidden(frame)
     for rows in (
         redundant_collective.repeats(context),
         partly_used.partly_used(context),

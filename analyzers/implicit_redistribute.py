@@ -9,7 +9,7 @@ from typing import Final
 from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
-from shardtoll.analyzers.placements import as_list, changes
+from shardtoll.analyzers.placements import as_list, changes, hidden
 from shardtoll.analyzers.tally import keep, number, tally
 from shardtoll.analyzers.words import duration, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -36,9 +36,10 @@ def find(context: Context) -> list[Finding]:
     Counts, bytes and times are per step, on the rank where they are largest. The counterfactual is the
     same step without the collective, so the saving is the whole toll; a pending sum has to be reduced
     once all the same, so there it is the same reduction at the fabric's floor. A collective may also be
-    part of a `redundant-collective` or `latency-bound` finding: those tolls do not add up.
+    part of a `redundant-collective` or `latency-bound` finding: those tolls do not add up. The sum over ranks
+    that a norm of shards is made of is none of these.
     """
-    frame = keep(context.in_steps, context.in_steps["implicit"])
+    frame = keep(context.in_steps, hidden(context.in_steps))
     if frame.empty:
         return []
     stepping = frame["phase"] == "optimizer"

@@ -67,12 +67,15 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     steps = pairs.merge(context.step_rows, on=["step", "rank"])
     end_ns = steps["start_ns"] + steps["duration_ns"]
     computes = context.computes_in_steps[["step", "rank", *SIDES, "start_ns", "duration_ns"]]
-    issued = context.in_surveyed[["step", "rank", *SIDES, "issue_ns"]].rename(
-        columns={"issue_ns": "start_ns"}
-    )
+    calls = context.in_surveyed[["step", "rank", *SIDES, "issue_ns", "start_ns", "duration_ns", "exposed_ns"]]
+    # Who waits does so until the collective has ended: that is nobody's work, and no gap either.
+    blocked_ns = calls["exposed_ns"].fillna(0)
+    blocked_from_ns = calls["start_ns"] + calls["duration_ns"] - blocked_ns
+    calls = calls.drop(columns=["exposed_ns"]).rename(columns={"issue_ns": "issued_ns"})
     marks = [
         computes,
-        issued.assign(duration_ns=0),
+        calls.assign(start_ns=calls["issued_ns"], duration_ns=0),
+        calls.assign(start_ns=blocked_from_ns, duration_ns=blocked_ns, blocked=True),
         steps[["step", "rank", "start_ns"]].assign(op=BEGIN, duration_ns=0),
         steps[["step", "rank"]].assign(start_ns=end_ns, op=END, duration_ns=0),
     ]
@@ -87,7 +90,8 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     before = of[list(SIDES)].shift().rename(columns={name: f"before_{name}" for name in SIDES})
     gaps = frame.join(before).assign(gap=True, time_ns=gap.clip(lower=0))
     gaps = keep(gaps, gap.notna())
-    both = pd.concat([gaps, frame.assign(gap=False, time_ns=frame["duration_ns"])], ignore_index=True)
+    worked = keep(frame.assign(gap=False, time_ns=frame["duration_ns"]), frame["blocked"].isna())
+    both = pd.concat([gaps, worked], ignore_index=True)
     both = keep(both[["step", "rank", "time_ns", *PIECE]], both["time_ns"] > 0)
     filled: pd.DataFrame = both.fillna(dict.fromkeys(PIECE[1:], ""))
     return filled

@@ -20,7 +20,7 @@ ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
 """Ranks may leave these before others arrive: only one still in it when the last came has waited for it."""
 
 COLUMNS: Final = (
-    *("step", "rank", "op", "group_id", "match_id", "implicit"),
+    *("step", "rank", "op", "group_id", "match_id", "implicit", "placements_from"),
     *("arrival_ns", "duration_ns", "exposed_ns", "wait_ns", "transfer_ns"),
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import pandas as pd
+
 _PART: Final = re.compile(
     r"(?P<shard>(?:_Strided)?Shard|_StridedShard|S)\((?:dim=)?(?P<dim>-?\d+)[^()]*\)"
     r"|(?P<replicate>Replicate\(\)|\bR\b)"
@@ -37,3 +39,13 @@ def changes(before: str | None, after: str | None) -> tuple[tuple[str, str], ...
     if len(old) != len(new):
         return ()
     return tuple((a, b) for a, b in zip(old, new, strict=True) if a != b)
+
+
+def hidden(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each collective whether DTensor inserted it because of an input's placement.
+
+    The norm of a sharded tensor is a sum over ranks: reducing that is what a norm is for, whichever the
+    placement of its input, and no row of it counts as inserted (`clip_grad_norm_` under FSDP2 has one).
+    """
+    implicit = frame["implicit"].fillna(False).astype(bool)
+    return implicit & ~frame["placements_from"].fillna("").str.contains("NormPartial")

@@ -22,6 +22,7 @@ from shardtoll.analyzers.lateness import (
     waits,
 )
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.placements import hidden
 from shardtoll.analyzers.step_excess import step_excess, told_steps
 from shardtoll.analyzers.tally import Line, keep, tally, text
 from shardtoll.analyzers.words import duration, percent, ranks, times
@@ -73,7 +74,7 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     """Return all waits, and those dear enough for a finding; each collective's waiting is in one of them."""
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.
-    rows = keep(rows, ~rows["implicit"].fillna(False).astype(bool))
+    rows = keep(rows, ~hidden(rows))
     if rows.empty or not context.step_ns:
         return rows, []
     rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)

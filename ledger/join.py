@@ -77,13 +77,20 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     stalls = [row for row in to_records("stalls", theirs["stalls"]) if row.step in seen]
     measured = {step.step: step for step in own_steps if step.step in seen and step.step not in blind}
     stalls = within(stalls, measured)
-    for name, added in (("leadups", leadups), ("stalls", stalls)):
-        tables[name] = pa.concat_tables([live.tables[name], to_table(name, added)])
+    kinds = {(row.step, row.kind) for row in stalls}
+    own_stalls: list[Stall] = [_beside(row, kinds) for row in to_records("stalls", live.tables["stalls"])]
+    tables["leadups"] = pa.concat_tables([live.tables["leadups"], to_table("leadups", leadups)])
+    tables["stalls"] = to_table("stalls", [*own_stalls, *stalls])
     tables["notices"] = to_table("notices", _notices(live, traced, blind))
     lost = _unmatched(rank, ours, spans, pairs, set(seen))
     if lost is not None:
         tables["notices"] = pa.concat_tables([tables["notices"], to_table("notices", [lost])])
     return replace(live, tables=tables)
+
+
+def _beside(own: Stall, told: Collection[tuple[int | None, str]]) -> Stall:
+    """Return a live stall; where the trace tells of its kind in the step, without what both would count."""
+    return replace(own, lost_ns=0) if (own.step, own.kind) in told else own
 
 
 def within(stalls: Sequence[Stall], steps: Mapping[int, Step]) -> list[Stall]:

@@ -86,3 +86,49 @@ def test_the_slow_stage_of_a_made_up_job_is_named_in_bill_and_headline(transport
 @pytest.mark.parametrize("transport", ["device", "host"])
 def test_even_stages_are_no_finding(transport: str) -> None:
     assert found("pipeline-imbalance", strategy="pipeline", transport=transport) == []
+
+
+def sleeping(idles: list[int], numbers: range = range(1), **given: Any) -> Report:
+    steps = [
+        step(
+            number,
+            rank,
+            compute_ns=1 * MS,
+            exposed_comm_ns=(99 - ms) * MS,
+            idle_ns=ms * MS,
+        )
+        for number in numbers
+        for rank, ms in enumerate(idles)
+    ]
+    return run(ledger(run=run_of(len(idles)), steps=steps, **given))
+
+
+def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
+    (finding,) = imbalances(sleeping([19, 19, 79, 19], groups=[PIPE]))
+    assert (finding.ranks, finding.toll_ns) == ((2,), 45 * MS)
+    assert finding.title.startswith("rank 2 (stage 2 of 0-3) works 80 ms a step, 45 ms beyond the mean stage")
+    assert finding.remedy is not None
+    assert finding.remedy.code
+
+
+@pytest.mark.parametrize("idles", [[39, 39, 49, 39], [1, 1, 5, 1]])
+def test_what_a_busy_machine_does_to_one_stage_is_no_imbalance(idles: list[int]) -> None:
+    assert imbalances(sleeping(idles, groups=[PIPE])) == []
+
+
+def test_a_stage_held_up_in_one_step_of_two_is_not_slow() -> None:
+    both = [
+        step(number, rank, compute_ns=1 * MS, exposed_comm_ns=(99 - ms) * MS, idle_ns=ms * MS)
+        for number, idles in enumerate(([19, 19, 79, 19], [19, 19, 19, 19]))
+        for rank, ms in enumerate(idles)
+    ]
+    assert imbalances(run(ledger(run=run_of(4), steps=both, groups=[PIPE]))) == []
+
+
+def test_of_a_device_idle_time_tells_nothing() -> None:
+    about = run_of(4, device="NVIDIA H100 80GB HBM3", backend="nccl", source="trace")
+    steps = [
+        step(rank=rank, compute_ns=1 * MS, exposed_comm_ns=(99 - ms) * MS, idle_ns=ms * MS)
+        for rank, ms in enumerate((19, 19, 79, 19))
+    ]
+    assert imbalances(run(ledger(run=about, steps=steps, groups=[PIPE]))) == []
