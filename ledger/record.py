@@ -240,6 +240,10 @@ class Collective:
     """Fingerprint of what this rank cut its input from, in equal parts; None where none is known."""
     optimizer_steps: int | None = None
     """How many optimizer steps this rank had finished in the audit when it was issued; None unknown."""
+    number_sent: float | None = None
+    """What was sent, where that is one float32; None where it is more, not finite or not known."""
+    number_received: float | None = None
+    """The result, where it is one float32."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
