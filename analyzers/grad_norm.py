@@ -2,7 +2,7 @@
 
 The truth is the sum over all parameters of the squares of each different part, each counted once, whichever
 ranks hold it. Two ways of taking a norm are looked at: torch's functions, which leave `norm` rows; and a
-sum of squares that the program adds up over ranks itself, read back from the fingerprints of that one number.
+sum of squares that the program adds up over ranks itself, known by its value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import pipelined
 from shardtoll.analyzers.reductions import BACKWARD, members
 from shardtoll.analyzers.replicas import replicas
-from shardtoll.analyzers.scalars import float_of
 from shardtoll.analyzers.tally import keep, text
 from shardtoll.analyzers.words import place, times
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 
-SCALAR_BYTES: Final = 4
 LEAST: Final = 1e-3
 """Relative error of a norm below which it is rounding."""
 MOST_STEPS: Final = 8
@@ -158,11 +156,9 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     frame = keep(
         frame,
         (frame["op"] == "all_reduce")
-        & (frame["message_bytes"] == SCALAR_BYTES)
-        & (frame["dtype"] == "float32")
         & frame["phase"].isin(BACKWARD)
-        & frame["input_hash"].notna()
-        & frame["output_hash"].notna()
+        & frame["number_sent"].notna()
+        & frame["number_received"].notna()
         & (frame["group_size"] > 1),
     )
     if frame.empty or gradients["square"].isna().any():
@@ -210,11 +206,10 @@ def _recognised(
 ) -> _Sum | None:
     """Return the sum where it is one of squares; None where it is something else."""
     sent, got = {}, {}
-    for rank, before, after in rows[["rank", "input_hash", "output_hash"]].itertuples(index=False):
-        one, other = float_of(int(before)), float_of(int(after))
-        if one is None or other is None or not one > 0 or not other > 0:
+    for rank, before, after in rows[["rank", "number_sent", "number_received"]].itertuples(index=False):
+        if not before > 0 or not after > 0:
             return None
-        sent[int(rank)], got[int(rank)] = one, other
+        sent[int(rank)], got[int(rank)] = float(before), float(after)
     if any((step, rank) not in local.index or not local[step, rank] > 0 for rank in over):
         return None
     scales = np.array([sent[rank] / float(local[step, rank]) for rank in over])
@@ -250,7 +245,7 @@ def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
-        bytes=SCALAR_BYTES,
+        bytes=int(first["message_bytes"]),
         count=1,
         ranks=ranks,
         where=Where(

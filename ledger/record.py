@@ -242,6 +242,10 @@ class Collective:
     """How many optimizer steps this rank had finished in the audit when it was issued; None unknown."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
+    number_sent: float | None = None
+    """What was sent, where that is one float32; None where it is more, not finite or not known."""
+    number_received: float | None = None
+    """The result, where it is one float32."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

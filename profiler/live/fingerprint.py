@@ -7,6 +7,7 @@ the step runs: the sums stay on the device, are copied back behind it and read o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -75,6 +76,19 @@ def _fingerprints(sums: Sequence[tuple[int, int, int, int]]) -> list[Fingerprint
     # Integer overflow wraps, which is the arithmetic modulo 2**64 that is wanted.
     numbers, constant = total * 31 + numel, total == first * _WEIGHT_SUMS[sampled]
     return list(map(Fingerprint, numbers.tolist(), constant.tolist()))
+
+
+_UNDO: Final = pow(31 * int(_WEIGHTS[0]), -1, 1 << 64)
+
+
+def float_of(number: int) -> float | None:
+    """Return the one float32 that has this print, which is an affine function of its bits; else None."""
+    bits = (number - 1) * _UNDO & _ALL_BITS
+    signed = bits - (1 << 64) if bits >> 63 else bits
+    if not -(1 << 31) <= signed < 1 << 31:
+        return None
+    value = float(np.array(signed, np.int32).view(np.float32))
+    return value if math.isfinite(value) else None
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor | None:

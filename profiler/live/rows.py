@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from shardtoll.ledger.record import Collective, Compute, Count, Step, StepRows
 from shardtoll.profiler.accounting import (
@@ -18,11 +19,14 @@ from shardtoll.profiler.accounting import (
 )
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_times import DeviceReading
-from shardtoll.profiler.live.fingerprint import Fingerprint, combine
+from shardtoll.profiler.live.fingerprint import Fingerprint, combine, float_of
 from shardtoll.profiler.live.layers import Cut, around, cut, flat
 from shardtoll.profiler.live.lost_time import blocked, lost_rows
-from shardtoll.profiler.live.pending import WAITS_IN_CPP, Region, UnseenAfter, Wait
+from shardtoll.profiler.live.pending import WAITS_IN_CPP, PendingCollective, Region, UnseenAfter, Wait
 from shardtoll.profiler.live.spans import Issued, RawSpan, compiled_regions, join
+
+_ONE_FLOAT: Final = 4
+"""Bytes of one float32."""
 
 
 def make_rows(
@@ -103,6 +107,12 @@ def make_rows(
                 used_by=None if outcome is None else outcome.used_by,
                 cut_from_hash=None if outcome is None else _hash_of(outcome.cut_from, prints),
                 optimizer_steps=pending.optimizer_steps,
+                number_sent=_number(pending, pending.tickets, prints),
+                number_received=_number(
+                    pending,
+                    None if outcome is None or outcome.ticket is None else [outcome.ticket],
+                    prints,
+                ),
             )
         )
     computes = [
@@ -380,6 +390,15 @@ def _hash(
 
 def _hash_of(ticket: int | None, prints: Sequence[Fingerprint]) -> int | None:
     return None if ticket is None else _hash([ticket], prints, skip_constant=True)
+
+
+def _number(
+    pending: PendingCollective, tickets: Sequence[int] | None, prints: Sequence[Fingerprint]
+) -> float | None:
+    """Return the one number that was printed, where a message is no more than that."""
+    if pending.message_bytes != _ONE_FLOAT or not tickets or len(tickets) != 1 or pending.dtype != "float32":
+        return None
+    return float_of(prints[tickets[0]].number)
 
 
 def _any_constant(tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) -> bool:

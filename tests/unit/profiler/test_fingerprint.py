@@ -18,6 +18,7 @@ from shardtoll.profiler.live.fingerprint import (
     _Side,
     _weights_made_on,
     combine,
+    float_of,
 )
 
 
@@ -170,3 +171,17 @@ def test_weights_made_on_a_device_are_the_hosts() -> None:
 
 def test_a_tensor_without_values_has_no_fingerprint() -> None:
     assert Fingerprints().take(torch.empty(3, device="meta")) is None
+
+
+@pytest.mark.parametrize("number", [0.0, 1.5, -3.25e-7, 12345.678])
+def test_one_number_is_read_back_from_its_print(number):
+    prints = Fingerprints()
+    prints.take(torch.tensor(number))
+    assert float_of(prints.collect().read()[0].number) == pytest.approx(number, rel=1e-7)
+
+
+def test_a_print_of_more_than_a_number_is_none():
+    prints = Fingerprints()
+    prints.take(torch.randn(5))
+    prints.take(torch.tensor(float("nan")))
+    assert [float_of(taken.number) for taken in prints.collect().read()] == [None, None]
