@@ -143,9 +143,11 @@ def _written(told: Told) -> tuple[str, str]:
     if told.why == "embedding":
         table = told.modules[0] if told.modules else "tok_embeddings"
         return (
-            f"Every rank{over} holds the whole table and adds up its whole gradient. Shard its rows.",
+            f"Every rank{over} adds up the gradient of the whole table. ColwiseParallel gives each its own "
+            "channels, in backward too. RowwiseParallel shards the table only: torch 2.13 adds up all rows "
+            "on every rank and then keeps its own.",
             f"parallelize_module(model, {_mesh(told)}, "
-            f'{{"{table}": RowwiseParallel(input_layouts=Replicate())}})',
+            f'{{"{table}": ColwiseParallel(output_layouts=Replicate())}})',
         )
     text = (
         f"Give each rank its share{over}: shard one operand, or slice the input before the operator and "

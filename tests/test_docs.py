@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.cli.demo_job import LESSONS
+from shardtoll.dashboards.side_by_side import rows
 from shardtoll.ledger import KINDS, PHASES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +61,17 @@ def _help(*command: str) -> str:
 def test_the_readme_shows_commands():
     assert any(line.startswith("shardtoll report") for line in _mentioned())
     assert "make demo" in _commands()
+
+
+def test_the_readmes_table_has_the_rows_that_the_demo_prints():
+    (table,) = re.findall(r"^\| \| dit-chunk .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
+    header, _, *lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
+    ]
+    attempts = [lesson.name for lesson in LESSONS]
+    assert header[1:] == attempts
+    assert [line[0] for line in lines] == [row.label for row in rows([])]
+    assert all(len(line) == 1 + len(attempts) and all(line) for line in lines)
 
 
 @pytest.mark.parametrize("line", _mentioned())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shardtoll.dashboards.side_by_side import rows
 from shardtoll.ledger import Report
 from shardtoll.samples.dit_modulation.common import Options
 
@@ -62,6 +63,7 @@ def test_everything_promised_is_written(demo: tuple[Path, str]) -> None:
         assert (folder / attempt / "report.html").stat().st_size > 100_000
         assert json.loads((folder / attempt / "report.json").read_text())["schema_version"] == 1
         assert attempt in printed
+    assert all(row.label in " ".join(printed.split()) for row in rows([]))
     assert "measured on this machine" in (folder / "fabric.toml").read_text()
 
 

@@ -96,6 +96,17 @@ def test_scatter_computes_the_same_weight_gradient_on_every_rank(trained: Traine
     assert len(set(products("partial"))) == trained[0][0]
 
 
+def test_each_hidden_collective_names_its_operand(trained: Trained) -> None:
+    (_, hidden, _, samples), results = trained
+    rows = [c for c in results[0]["dtensor"]["collectives"] if c["rank"] == 0]
+    assert {(row["caused_by_op"], row["phase"]): row["operand"] for row in rows} == {
+        ("aten.mm.default", "forward"): f"argument 0 (self), [{samples}, {hidden}]",
+        ("aten.mul.Tensor", "forward"): f"argument 0 (self), [{samples}, 1, {hidden}]",
+        ("aten.mm.default", "backward"): f"argument 1 (mat2), [{samples}, {hidden}]",
+        ("aten.add_.Tensor", "optimizer"): f"argument 1 (other), [{hidden}, {hidden}]",
+    }
+
+
 def test_dtensor_hides_four_collectives(trained: Trained) -> None:
     (world, hidden, _, samples), results = trained
     scale, weight = 4 * samples * hidden, 4 * hidden * hidden

@@ -112,7 +112,7 @@ def test_a_group_without_a_mesh_is_named_and_other_ranks_are_listed() -> None:
         ("aten.native_layer_norm_backward.default", "SequenceParallel"),
         ("aten._fused_rms_norm.default", "SequenceParallel"),
         ("aten._log_softmax.default", "loss_parallel"),
-        ("aten.embedding_dense_backward.default", "RowwiseParallel"),
+        ("aten.embedding_dense_backward.default", "ColwiseParallel"),
         (OPTIMIZER_STEP, "ZeroRedundancyOptimizer"),
     ],
 )
