@@ -54,7 +54,12 @@ def needless(context: Context) -> pd.DataFrame:
     frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0)).sort_values(["rank", "at"], kind="stable")
     stepped = frame["optimizer_steps"].max()
     known = not pd.isna(stepped) and int(stepped) > 0
-    window = frame["optimizer_steps"].fillna(-1) if known else frame["step"]
+    if known:
+        # What has none is from an optimizer's closure, which needs each of its gradients.
+        frame = keep(frame, frame["optimizer_steps"].notna())
+        if frame.empty:
+            return frame
+    window = frame["optimizer_steps"] if known else frame["step"]
     frame = frame.assign(window=window.to_numpy(dtype=np.int64), subject=-1)
     frame["subject"] = _subjects(frame)
     of_window = frame.groupby(list(WINDOW))
@@ -96,10 +101,24 @@ def find(context: Context) -> list[Finding]:
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     sources = Names(frame["source"], result.code)
     micro = frame.groupby(result.code)["passes"].max()
-    return [
+    found = [
         _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
         for line in result.lines
     ]
+    kept = _all_reduced_once(context, frame)
+    return [replace(one, severity="info") if kept and _scatters(one) else one for one in found]
+
+
+def _scatters(finding: Finding) -> bool:
+    return (finding.where.op or "").startswith("FSDP") and finding.evidence[0].value == "reduce_scatter"
+
+
+def _all_reduced_once(context: Context, needless_rows: pd.DataFrame) -> bool:
+    """Whether replicas (HSDP) are reduced with the last micro-batch alone: the rest is for memory's sake."""
+    rows = context.in_surveyed
+    by_fsdp = keep(rows, (rows["op"] == "all_reduce") & rows["caused_by_op"].str.startswith("FSDP"))
+    repeated = by_fsdp.index.isin(needless_rows.index)
+    return len(by_fsdp) > 0 and not bool(repeated.any())
 
 
 def _known(context: Context) -> bool:

@@ -239,7 +239,8 @@ class Collective:
     cut_from_hash: int | None = None
     """Fingerprint of what this rank cut its input from, in equal parts; None where none is known."""
     optimizer_steps: int | None = None
-    """How many optimizer steps this rank had finished in the audit when it was issued; None unknown."""
+    """How many optimizer steps this rank had finished in the audit when it was issued; None unknown, or
+    in the midst of one, as in a closure."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
     number_sent: float | None = None

@@ -31,7 +31,7 @@ class Cuts:
 
     def copied(self, source: Any, copy: Any) -> None:
         """Note a copy; only one of an equal part of a larger tensor is remembered."""
-        if not isinstance(source, torch.Tensor) or not isinstance(copy, torch.Tensor):
+        if type(source) is not torch.Tensor or type(copy) is not torch.Tensor:
             return
         if self._ranks == 1 or source.layout is not torch.strided or source.dtype != copy.dtype:
             return
@@ -48,7 +48,7 @@ class Cuts:
         if call.op != "all_gather" or len(call.inputs) != 1:
             return None
         (part,) = call.inputs
-        if part.layout is not torch.strided or part.is_meta or part.numel() == 0:
+        if type(part) is not torch.Tensor or part.layout is not torch.strided or part.numel() == 0:
             return None
         known = self._tickets.get(part.untyped_storage()._cdata)
         if known is not None:

@@ -156,7 +156,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
             if touched:
                 results.ran(func, touched, result)
-            if func is _CLONE and not region.fake:
+            if func is _CLONE and args and not region.fake:
                 recorder.cuts.copied(args[0], result)
             attribution = recorder.attribution
             next_node = self._next_node()

@@ -125,6 +125,8 @@ class Recorder:
         self.cuts = Cuts(self.fingerprints, ranks)
         self.optimizer_steps = 0
         """Finished since the session was opened."""
+        self.in_optimizer = False
+        """Whether a step of an optimizer runs: a closure's backward passes are no micro-batches."""
         self.spans = SpanRecorder()
         self.tracer: Tracer | None = None
         """Traces the first steps, where that was asked for."""
@@ -160,6 +162,7 @@ class Recorder:
         `watched`: no mode is active, and whoever watches sees to the transport's spans.
         """
         self.attribution.new_step()
+        self.in_optimizer = False
         self._results.clear()
         self.results.clear()
         self.cuts.clear()
@@ -352,7 +355,7 @@ class Recorder:
         elif cause.issuer is None:
             self._issued_by_cpp = True
         if not self.region.light:
-            pending.optimizer_steps = self.optimizer_steps
+            pending.optimizer_steps = None if self.in_optimizer else self.optimizer_steps
             ticket = self.cuts.ticket_of(call)
             if ticket is not None:
                 pending.outcome = Outcome(cut_from=ticket)

@@ -172,14 +172,14 @@ class Results:
         use = known[0]
         if use == _NOTHING:
             return None
-        if use == _OVERWRITE:
+        if use == _OVERWRITE and args:
             self._overwritten(hits, args)
             return None
         if use == _READ:
             for piece, tensor in hits:
                 self._read(piece, tensor, func)
             return None
-        if func._schema.name == "aten::copy_":
+        if func._schema.name == "aten::copy_" and args:
             self._overwritten([hit for hit in hits if hit[1] is args[0]], args)
             hits = [hit for hit in hits if hit[1] is not args[0]]
         return hits
@@ -194,7 +194,11 @@ class Results:
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 continue
-            address = tensor.data_ptr()
+            try:
+                address = tensor.data_ptr()
+            except RuntimeError:
+                # It has no memory of its own, as what torch.func wraps.
+                continue
             at = bisect_right(self._begins, address) - 1
             if at < 0 or address >= self.pieces[at].end:
                 continue

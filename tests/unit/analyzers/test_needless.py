@@ -264,6 +264,11 @@ class TestSyncEveryMicrobatch:
         assert micro_batches(count=1, steps=4) == []
         assert micro_batches(count=1, steps=4, across=True) == []
 
+    def test_an_optimizers_closure_needs_each_gradient(self):
+        assert micro_batches(optimizer_steps=None) != [], "no optimizer seen: told by the step"
+        rows = micro_batches(steps=1, optimizer_steps=(1, None))
+        assert all(finding.ranks == (0,) for finding in rows), "rank 1 is inside a closure"
+
     def test_no_optimizer_seen_is_judged_within_a_step(self):
         (finding,) = micro_batches(optimizer_steps=0)
         assert finding.confidence == "likely"
