@@ -16,6 +16,7 @@ from shardtoll.analyzers.tally import codes, keep, text
 from shardtoll.analyzers.words import place, times
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
+from shardtoll.ledger.finding import Confidence
 
 SAME: Final = ("rank", "step", "over", "op", "message_bytes")
 
@@ -78,13 +79,15 @@ def _after_wrapper(context: Context, frame: pd.DataFrame) -> list[Finding]:
     )
     rows = keep(rows, _kept(context, rows)) if not rows.empty else rows
     why = "DDP had averaged it, so all ranks sent the same, and this adds that up"
-    return _findings(rows.assign(first_source="DDP"), "its gradient is reduced again by hand", why)
+    sure = not rows_of(context, "gradient").empty
+    what = "its gradient is reduced again by hand"
+    return _findings(rows.assign(first_source="DDP"), what, why, "certain" if sure else "likely")
 
 
 def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
     """Return whether the result was used as it is: whoever divides it afterwards does no harm.
 
-    By fingerprint: the optimizer's gradient is the result. Unknown counts as used.
+    By fingerprint: the optimizer's gradient is the result. Where no gradient is on record it counts as used.
     """
     used = rows_of(context, "gradient")
     used = used[["name", "rank", "step", "hash"]].drop_duplicates(["name", "rank", "step"])
@@ -96,23 +99,23 @@ def _kept(context: Context, rows: pd.DataFrame) -> pd.Series[bool]:
     joined = plain.merge(used, on=keys, how="left")
     # Divided by a power of two it is what it was: those are the bytes that were sent.
     undone = (joined["hash"] == joined["input_hash"]).fillna(False).to_numpy(dtype=bool)
-    changed = (
-        (joined["hash"] != joined["output_hash"]) & joined["output_hash"].notna() & joined["hash"].notna()
-    )
-    kept: pd.Series[bool] = pd.Series(~undone & ~changed.fillna(False).to_numpy(dtype=bool), index=rows.index)
+    changed = joined["hash"].notna() & ~(joined["hash"] == joined["output_hash"]).fillna(False)
+    kept: pd.Series[bool] = pd.Series(~undone & ~changed.to_numpy(dtype=bool), index=rows.index)
     return kept
 
 
-def _findings(rows: pd.DataFrame, what: str, why: str) -> list[Finding]:
+def _findings(rows: pd.DataFrame, what: str, why: str, confidence: Confidence = "certain") -> list[Finding]:
     if rows.empty:
         return []
     by_name = {str(name): of_name for name, of_name in rows.groupby("name", sort=False)}
     if len(by_name) > GROUP_ABOVE:
-        return [_doubled(rows, list(by_name), what, why)]
-    return [_doubled(of_name, [name], what, why) for name, of_name in by_name.items()]
+        return [_doubled(rows, list(by_name), what, why, confidence)]
+    return [_doubled(of_name, [name], what, why, confidence) for name, of_name in by_name.items()]
 
 
-def _doubled(rows: pd.DataFrame, names: Sequence[str], what: str, why: str) -> Finding:
+def _doubled(
+    rows: pd.DataFrame, names: Sequence[str], what: str, why: str, confidence: Confidence
+) -> Finding:
     first = rows.iloc[0]
     ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
     n, source = int(first["group_size"]), text(first["source"])
@@ -155,6 +158,7 @@ def _doubled(rows: pd.DataFrame, names: Sequence[str], what: str, why: str) -> F
             "Leave out one of the two reductions; where both must stay, let the second one average.",
             "dist.all_reduce(gradient, op=dist.ReduceOp.AVG)  # or delete this line",
         ),
+        confidence=confidence,
     )
 
 

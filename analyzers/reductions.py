@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
-from shardtoll.analyzers.tally import keep
+from shardtoll.analyzers.tally import codes, keep
 
 REDUCES: Final = ("all_reduce", "reduce_scatter")
 """What adds up gradients; `reduce` leaves the sum on one rank only."""
@@ -55,18 +57,27 @@ def reductions(context: Context) -> pd.DataFrame:
     if frame.empty:
         nothing: pd.DataFrame = frame.assign(name=pd.Series(dtype=object), over=pd.Series(dtype=object))
         return nothing
-    names = frame["parameter"].astype(str).str.split(", ")
-    frame = frame.assign(name=names).explode("name")
-    frame = keep(frame, ~frame["name"].str.startswith("..."))
-    frame = frame.assign(over=pd.Series(_over(context, frame), index=frame.index, dtype=object))
+    subject, subjects = pd.factorize(frame["parameter"])
+    listed = [[name for name in str(text).split(", ") if not name.startswith("...")] for text in subjects]
+    each = np.array([len(names) for names in listed], dtype=np.int64)[subject]
+    names = np.array([name for names in listed for name in names], dtype=object)
+    starts = np.concatenate([[0], np.cumsum([len(names) for names in listed])])[subject]
+    rows = np.repeat(np.arange(len(frame)), each)
+    nth = np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
+    over = _over(context, frame)
+    frame = frame.iloc[rows].assign(name=names[np.repeat(starts, each) + nth], over=over[rows])
     ordered: pd.DataFrame = frame.sort_values(["rank", "step", "issue_ns"], kind="stable", na_position="last")
-    return ordered
+    numbered: pd.DataFrame = ordered.reset_index(drop=True)
+    return numbered
 
 
-def _over(context: Context, frame: pd.DataFrame) -> list[tuple[int, ...] | None]:
+def _over(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.object_]:
     known = members(context)
-    pairs = zip(frame["group"].astype(str), frame["rank"], strict=True)
-    return [known.get((group, int(rank))) for group, rank in pairs]
+    number, first = codes(frame, ["group", "rank"])
+    overs = np.empty(len(first), dtype=object)
+    for at, (group, rank) in enumerate(zip(first["group"].astype(str), first["rank"], strict=True)):
+        overs[at] = known.get((group, int(rank)))
+    return overs[number]
 
 
 def sums(frame: pd.DataFrame) -> pd.Series[Any]:

@@ -49,7 +49,7 @@ def _unknown_to_wrapper(context: Context) -> list[Finding]:
             # Equal gradients: something that does not name it reduces it, as one bucket of all gradients.
             continue
         wrapper = str(of_name["wrapper"].dropna().iloc[0])
-        findings.append(_late(name, ranks, wrapper, bool(prints), differ.get(name), _apart_of(context, name)))
+        findings.append(_late(name, ranks, wrapper, differ.get(name), _apart_of(context, name)))
     return findings
 
 
@@ -78,7 +78,7 @@ def _apart_of(context: Context, name: str) -> float | None:
 
 
 def _late(
-    name: str, ranks: Sequence[int], wrapper: str, seen: bool, apart: Apart | None, relative: float | None
+    name: str, ranks: Sequence[int], wrapper: str, apart: Apart | None, relative: float | None
 ) -> Finding:
     relative = apart.split.relative if apart is not None else relative
     told = "each rank trains it on its own data alone"
@@ -112,7 +112,7 @@ def _late(
             if wrapper == "DDP"
             else f"model.{module or name} = ...  # first\nfully_shard(model)  # then wrap",
         ),
-        confidence="certain" if wrapper == "DDP" and seen else "likely",
+        confidence="certain" if wrapper == "DDP" and apart is not None else "likely",
     )
 
 
