@@ -17,7 +17,7 @@ from shardtoll.ledger.columns import column
 from shardtoll.ledger.record import Collective, StepRows
 from shardtoll.ledger.stall import Stall
 from shardtoll.ledger.tables import SCHEMAS, to_batch
-from shardtoll.profiler.accounting import subtract, union
+from shardtoll.profiler.accounting import Interval, subtract, union
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_times import DeviceReading
 from shardtoll.profiler.live.lost_time import blocked, lost_rows
@@ -198,8 +198,7 @@ class WatchRows:
                 )
             )
             counts += _counts(each, setting.rank)
-            idle = subtract(union(fetched(region.fetches)), blocked(region)) if known else None
-            stalls += lost_rows(region, setting.rank, idle)
+            stalls += lost_rows(region, setting.rank, _fetching(region) if known else None)
         schema = SCHEMAS["collectives"]
         collectives = [
             column(measured[field.name], field.type)
@@ -207,12 +206,18 @@ class WatchRows:
             else pa.concat_arrays(copied[field.name])
             for field in schema
         ]
-        return {
+        made = {
             "collectives": pa.RecordBatch.from_arrays(collectives, schema=schema),
             "counts": _batch("counts", counts),
-            "stalls": to_batch("stalls", stalls),
             "steps": _batch("steps", steps),
         }
+        return made | {"stalls": to_batch("stalls", stalls)} if stalls else made
+
+
+def _fetching(region: Region) -> list[Interval]:
+    """Return the instants of a watched step that fetching may have lost it."""
+    # Hardly any step fetches its own batch: what it was blocked on is then not looked at.
+    return subtract(union(fetched(region.fetches)), blocked(region)) if region.fetches else []
 
 
 def _batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
