@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FlatParameter, FullyShardedDataParallel
 
+from shardtoll.ledger import UsageError
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:
@@ -86,6 +88,11 @@ def _name(module_name: str, parameter: str) -> str:
 
 def _of_handle(handle: Any) -> Iterator[Piece]:
     flat: Any = handle.flat_param
+    if any(extension is not None for extension in getattr(flat, "_param_extensions", ())):
+        raise UsageError(
+            f"FSDP1 has flattened the local shards of DTensors ({', '.join(flat._fqns[:3])})",
+            "on top of tensor parallelism use fully_shard (FSDP2), whose gradients can be compared",
+        )
     sharded = bool(handle.uses_sharded_strategy)
     shard = (flat._local_shard if sharded else flat).detach()
     gradient = flat.grad

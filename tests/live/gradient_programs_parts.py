@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,11 +32,13 @@ from shardtoll.ledger import UsageError
 from shardtoll.ledger.codec import finding_to_json
 from shardtoll.profiler.live.gradients import check_gradients
 from tests.live.gradient_programs import (
+    PLAN,
     SAMPLES,
     D,
     Loss,
     Net,
     Tied,
+    TwoLayers,
     batch,
     global_loss,
     local_backward,
@@ -450,6 +453,14 @@ def outcomes(names: list[str]) -> dict[str, Any]:
 
 
 def mistake(name: str) -> Case:
+    if name == "fsdp1 over tensor parallel":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        model, reference = pair(TwoLayers)
+        parallelize_module(model, mesh["tp"], PLAN)
+        wrapped = _wrap(model, use_orig_params=True, device_mesh=mesh["dp"])
+        x, y = batch()
+        mse_loss(wrapped(x), y).backward()
+        return wrapped, reference, global_loss(), {}
     if name == "slices overlap":
         return stacked("all take the first")
     if name == "one place for two":
@@ -481,22 +492,10 @@ def mistake(name: str) -> Case:
     return model, reference, global_loss(), {}
 
 
-MISTAKES = [
-    "slices overlap",
-    "one place for two",
-    "no such place",
-    "a stage nobody holds",
-    "names is a list",
-    "a place is a number",
-    "two stages of one name",
-    "trained on one rank",
-]
-
-
-def messages() -> dict[str, list[str]]:
+def messages(names: list[str]) -> dict[str, list[str]]:
     """The message and hint that each mistake raises on this rank."""
     found: dict[str, list[str]] = {}
-    for name in MISTAKES:
+    for name in names:
         model, reference, loss, more = mistake(name)
         try:
             check_gradients(model, reference, loss, **more)

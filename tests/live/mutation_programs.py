@@ -21,12 +21,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shardtoll.profiler import audit
 from shardtoll.profiler.live.gradients import check_gradients
 from tests.live import mutation_models as models
 
 WRONG = 1e-3
 """Relative L2 error from which a gradient is wrong for the brute force; rounding stays below RIGHT."""
 RIGHT = 1e-5
+CORRECTNESS = {"wrong-gradient", "replica-drift", "unsynced-parameter"}
 WAYS = ("drop", "double", "misgroup")
 REDUCE_OPS = {
     torch.ops._c10d_functional.all_reduce.default,
@@ -196,14 +198,66 @@ def mutants(family: str) -> dict[str, Any]:
 
     built.step()  # DDP chooses its buckets in the first step and keeps to them from the second on
     clean = run(Mutant())
-    rows: list[dict[str, Any]] = []
-    for position, text in enumerate(clean["seen"]):
-        for way in WAYS:
-            if way == "misgroup" and not built.other_group:
-                continue
-            row = run(Mutant(position, way, built.other_group))
-            rows.append({"position": position, "way": way, "reduction": text, **row})
-    return {"clean": clean, "mutants": rows}
+    return {"clean": clean, "mutants": _each(clean["seen"], built, run)}
+
+
+def invariants(family: str) -> dict[str, Any]:
+    """Audit the clean step and every mutant without a baseline; what the reports say is wrong."""
+    built = models.FAMILIES[family]()
+    true = truth(built.reference, built.loss)
+    weights = [parameter.detach().clone() for parameter in built.model.parameters()]
+    optimizer = torch.optim.SGD(built.model.parameters(), lr=0.1)
+
+    def run(mutant: Mutant) -> dict[str, Any]:
+        with torch.no_grad():
+            for parameter, weight in zip(built.model.parameters(), weights, strict=True):
+                parameter.copy_(weight)
+        optimizer.zero_grad()
+        doors = Doors(mutant)
+        with audit(built.model, level="survey", checks=("gradients", "replicas")) as session:
+            with session.step():
+                with doors.open():
+                    built.step()
+                optimizer.step()
+        apart = spreads(built.model)
+        report = session.report()
+        findings = [] if report is None else report.findings
+        said = sorted(
+            (finding.kind, finding.where.parameter or "")
+            for finding in findings
+            if finding.kind in CORRECTNESS
+        )
+        return {"apart": apart, "errors": errors(built.model, true), "said": said, "seen": doors.seen}
+
+    built.step()
+    clean = run(Mutant())
+    return {"clean": clean, "mutants": _each(clean["seen"], built, run)}
+
+
+def spreads(model: nn.Module) -> dict[str, float]:
+    """By parameter: how far any rank's whole gradient is from rank 0's, relatively."""
+    found: dict[str, float] = {}
+    for long, parameter in model.named_parameters():
+        gradient = parameter.grad
+        assert gradient is not None
+        whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        by_rank = [torch.empty_like(whole) for _ in range(dist.get_world_size())]
+        dist.all_gather(by_rank, whole.contiguous())
+        apart = max(float((one - by_rank[0]).norm()) for one in by_rank)
+        found[long.removeprefix("module.")] = apart / float(by_rank[0].norm())
+    return found
+
+
+def _each(
+    seen: Sequence[str], built: models.Trained, run: Callable[[Mutant], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Run every mutant of the step whose reductions are `seen`."""
+    ways = WAYS if built.other_group else WAYS[:2]
+    return [
+        {"position": position, "way": way, "reduction": text, **run(Mutant(position, way, built.other_group))}
+        for position, text in enumerate(seen)
+        for way in ways
+    ]
 
 
 def _flagged(found: Sequence[Any]) -> set[str]:

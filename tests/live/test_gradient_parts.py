@@ -145,4 +145,11 @@ MISTAKES = {
 
 
 def test_a_mistake_is_one_line_on_every_rank_and_hangs_nobody() -> None:
-    assert run_ranks(programs.messages, 2, limit_s=60) == [MISTAKES] * 2
+    assert run_ranks(programs.messages, 2, list(MISTAKES), limit_s=60) == [MISTAKES] * 2
+
+
+def test_fsdp1_over_tensor_parallelism_is_refused() -> None:
+    for seen in run_ranks(programs.messages, 4, ["fsdp1 over tensor parallel"]):
+        message, hint = seen["fsdp1 over tensor parallel"]
+        assert message.startswith("FSDP1 has flattened the local shards of DTensors (up.weight, ")
+        assert hint == "on top of tensor parallelism use fully_shard (FSDP2), whose gradients can be compared"

@@ -6,6 +6,7 @@ changes no gradient is equivalent, and must not be flagged.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any
 
@@ -79,3 +80,31 @@ def test_the_brute_force_is_never_in_doubt(runs: tuple[str, dict[str, Any]]) -> 
                 name,
                 error,
             )
+
+
+SEEN = {"2-D": 14, "HSDP": 4, "DDP": 4}
+"""Mutants that leave the ranks with different gradients: dropped or misgrouped ones of parameters that ranks
+hold alike. The others leave every rank equally wrong."""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("shardtoll.analyzers.replica_gradients") is None,
+    reason="no analysis of replicas",
+)
+@pytest.mark.parametrize("family", list(SEEN))
+def test_without_a_baseline_gradients_that_differ_are_named_and_no_right_ones(family: str) -> None:
+    run = run_ranks(programs.invariants, FAMILIES[family][0], family, limit_s=240)[0]
+    assert run["clean"]["said"] == []
+    rows = run["mutants"]
+    differ = [{name for name, spread in row["apart"].items() if spread > programs.WRONG} for row in rows]
+    for row, apart in zip(rows, differ, strict=True):
+        named = {name for kind, name in row["said"] if kind == "wrong-gradient"}
+        assert apart <= named, (row["way"], row["reduction"], row["said"])
+        assert {name for _, name in row["said"]} <= set(wrong(row)), (
+            row["way"],
+            row["reduction"],
+            row["said"],
+        )
+    killed = sum(bool(wrong(row)) for row in rows)
+    print(f"{family}: {sum(bool(row['said']) for row in rows)} of {killed} killed mutants need no baseline")
+    assert sum(map(bool, differ)) == SEEN[family]
