@@ -44,8 +44,8 @@ class OneBucket:
         size = self.bucket_bytes / (1 << 20)
         return Remedy(
             text=f"One bucket of {self.message_bytes / 1e6:.3g} MB holds all gradients, so nothing is "
-            f"reduced before backward is over. Buckets of {size:.3g} MiB are reduced while it goes on; only the last "
-            "has nothing left to hide behind.",
+            f"reduced before backward is over. Buckets of {size:.3g} MiB are reduced while it goes "
+            "on; only the last has nothing left to hide behind.",
             code=f"DistributedDataParallel(model, bucket_cap_mb={size:.3g})",
             counterfactual=f"buckets of {size:.3g} MiB, all but the last hidden behind backward's compute",
         )

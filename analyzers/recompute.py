@@ -34,7 +34,7 @@ def _recorded(context: Context) -> pd.DataFrame | None:
     told = pd.DataFrame(
         {**shown, "kind": "recompute", "lost_ns": spent, "total_ns": spent, "count": 1, "bytes": pd.NA}
     )
-    as_stalls: pd.DataFrame = told.reindex(columns=context.stalls.columns).astype(
+    as_stalls: pd.DataFrame = told.reindex(columns=list(context.stalls.columns)).astype(
         context.stalls.dtypes.to_dict()
     )
     return as_stalls
