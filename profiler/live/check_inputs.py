@@ -46,13 +46,8 @@ def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[st
     return found[:_MOST]
 
 
-def watch_inputs(model: nn.Module, note: Callable[[tuple[Any, ...], Mapping[str, Any]], None]) -> Undo | None:
-    """Have `note` called with what each forward is given; returns the undoing.
-
-    None where a hook would become part of a compiled program, which is left alone.
-    """
-    if _compiled(model):
-        return None
+def watch_inputs(model: nn.Module, note: Callable[[tuple[Any, ...], Mapping[str, Any]], None]) -> Undo:
+    """Have `note` called with what each forward is given; returns the undoing."""
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling():
@@ -62,11 +57,11 @@ def watch_inputs(model: nn.Module, note: Callable[[tuple[Any, ...], Mapping[str,
     return model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True).remove
 
 
-def _compiled(model: nn.Module) -> bool:
-    """Whether the model's call was or will be compiled with its hooks: from inside, or by what wraps it."""
+def compiled(model: nn.Module) -> bool:
+    """Whether a hook on the model would be compiled with it: from inside, or by what is wrapped around it."""
     if getattr(model, "_compiled_call_impl", None) is not None:
         return True
     # By its type: torch.distributed holds an object that warns when it is asked for its class.
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-    compiled = [thing._modules.get("_orig_mod") for thing in modules if "_modules" in vars(thing)]
-    return any(part is model for inner in compiled if inner is not None for part in inner.modules())
+    inner = [thing._modules.get("_orig_mod") for thing in modules if "_modules" in vars(thing)]
+    return any(part is model for module in inner if module is not None for part in module.modules())

@@ -10,9 +10,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from shardtoll.profiler.live.replacing import replace
+from shardtoll.profiler.live.patches import Patches, patched
+from shardtoll.profiler.live.wrapping import is_fsdp1
 
-Undo = Callable[[], None]
 Before = Callable[[Sequence[torch.Tensor]], "int | None"]
 """Told of the gradients a norm is about to be taken of; returns which norm of the step it is."""
 After = Callable[[str, int, torch.Tensor], None]
@@ -23,28 +23,32 @@ _NAMES: Final = ("_get_total_norm", "get_total_norm")
 _TWO: Final = 2.0
 
 
-def watch_norms(model: nn.Module, before: Before, after: After) -> Undo:
+def watch_norms(model: nn.Module, before: Before, after: After) -> Callable[[], None]:
     """Tell of every 2-norm that torch's clipping, or a call of its own, takes; returns the undoing.
 
     The function within `clip_grad_norm_` is replaced: a program may have imported the outer one long ago.
     """
-    undo: list[Undo] = []
+    inside = False
 
-    def restore() -> None:
-        for put_back in reversed(undo):
-            put_back()
+    def noted(call: str, gradients: Sequence[torch.Tensor], take: Callable[[], Any]) -> Any:
+        nonlocal inside
+        nth = None if inside else before(gradients)
+        outer, inside = inside, True
+        try:
+            norm = take()
+        finally:
+            inside = outer
+        if nth is not None:
+            after(call, nth, norm)
+        return norm
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def total_norm(tensors: Any, norm_type: float = _TWO, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or float(norm_type) != _TWO:
                 return original(tensors, norm_type, *args, **kwargs)
             # A generator would be empty after we had looked at it.
-            tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            nth = before(tensors)
-            norm = original(tensors, norm_type, *args, **kwargs)
-            if nth is not None:
-                after(_caller(), nth, norm)
-            return norm
+            given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            return noted(_caller(), given, lambda: original(given, norm_type, *args, **kwargs))
 
         return total_norm
 
@@ -52,30 +56,21 @@ def watch_norms(model: nn.Module, before: Before, after: After) -> Undo:
         def clip_grad_norm_(self: Any, max_norm: Any, norm_type: float = _TWO) -> Any:
             if float(norm_type) != _TWO:
                 return original(self, max_norm, norm_type)
-            nth = before([parameter.grad for parameter in self.parameters() if parameter.grad is not None])
-            norm = original(self, max_norm, norm_type)
-            if nth is not None:
-                after("FullyShardedDataParallel.clip_grad_norm_", nth, norm)
-            return norm
+            gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+            call = "FullyShardedDataParallel.clip_grad_norm_"
+            return noted(call, gradients, lambda: original(self, max_norm, norm_type))
 
         return clip_grad_norm_
 
-    try:
-        for name in _NAMES:
-            owners = [module for module in _MODULES if hasattr(importlib.import_module(module), name)]
-            if owners:
-                undo.append(replace(owners, name, around))
-        fsdp = sys.modules.get("torch.distributed.fsdp")
-        kind = getattr(fsdp, "FullyShardedDataParallel", None)
-        if kind is not None and any(isinstance(module, kind) for module in model.modules()):
-            undo.append(
-                replace(["torch.distributed.fsdp:FullyShardedDataParallel"], "clip_grad_norm_", of_fsdp1)
-            )
-        return restore
-    except BaseException:
-        # An interrupt of the user's, half-way: nobody else would know what to undo.
-        restore()
-        raise
+    def install(patches: Patches) -> None:
+        for module in _MODULES:
+            for name in _NAMES:
+                patches.around(importlib.import_module(module), name, around)
+        if any(is_fsdp1(module) for module in model.modules()):
+            fsdp = sys.modules["torch.distributed.fsdp"]
+            patches.around(getattr(fsdp, "FullyShardedDataParallel", None), "clip_grad_norm_", of_fsdp1)
+
+    return patched(install)
 
 
 def _caller() -> str:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer, optimizer
 
 from shardtoll.ledger.value import Parameter, Value
-from shardtoll.profiler.live.check_inputs import inputs_of, watch_inputs
+from shardtoll.profiler.live.check_inputs import compiled, inputs_of, watch_inputs
 from shardtoll.profiler.live.check_norms import watch_norms
 from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.names import clean_name
@@ -80,13 +80,10 @@ class Checking:
     def install(self) -> None:
         """Install what the checks need."""
         if "gradients" in self._checks.names:
-            hook = optimizer.register_optimizer_step_pre_hook(self._optimizer_steps)
-            self._undo.callback(hook.remove)
+            self._undo.callback(optimizer.register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             self._undo.callback(watch_norms(self._model, self._norm_begins, self._norm_taken))
-        if "data" in self._checks.names:
-            undo = watch_inputs(self._model, self._forward_begins)
-            if undo is not None:
-                self._undo.callback(undo)
+        if "data" in self._checks.names and not compiled(self._model):
+            self._undo.callback(watch_inputs(self._model, self._forward_begins))
 
     def stop(self) -> None:
         """Look at nothing any more. What is installed stays: torch may be going through its hooks now."""

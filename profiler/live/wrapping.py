@@ -93,7 +93,7 @@ def _add_fsdp2(module: nn.Module, found: dict[int, Wrapped]) -> None:
 
 
 def _add_fsdp1(module: nn.Module, found: dict[int, Wrapped]) -> None:
-    if not _is_fsdp1(module):
+    if not is_fsdp1(module):
         return
     for parameter in module.parameters():
         if id(parameter) not in found:
@@ -108,7 +108,8 @@ def _add_fsdp1(module: nn.Module, found: dict[int, Wrapped]) -> None:
         found[id(parameter)] = Wrapped("FSDP1", group, True, tuple(shape))
 
 
-def _is_fsdp1(module: nn.Module) -> bool:
+def is_fsdp1(module: nn.Module) -> bool:
+    """Whether the module is FSDP1's wrapper."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
     return kind is not None and isinstance(module, kind)
 
@@ -117,7 +118,7 @@ def flat_starts(model: nn.Module) -> dict[int, int]:
     """Return where the part that FSDP1 left to this rank begins in the flattened whole, by parameter's id."""
     found: dict[int, int] = {}
     for module in model.modules():
-        handle: Any = getattr(module, "_handle", None) if _is_fsdp1(module) else None
+        handle: Any = getattr(module, "_handle", None) if is_fsdp1(module) else None
         if handle is None:
             continue
         flat = handle.flat_param

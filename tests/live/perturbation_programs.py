@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from types import FrameType
 from typing import Any, Final
 
@@ -150,12 +151,18 @@ def _pipeline() -> tuple[nn.Module, Step]:
     return model, step
 
 
+@cache
+def _two_d_mesh() -> Any:
+    """Made once: DTensor's caches take the groups of an equal mesh of before."""
+    return init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+
+
 def _two_d() -> tuple[nn.Module, Step]:
     """FSDP2 over tensor parallel, gradients clipped."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = _two_d_mesh()
     model = nn.Sequential(MLP(bias=True), MLP(bias=True))
     for block in model:
         parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})

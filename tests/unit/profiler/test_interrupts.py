@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Set
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +35,10 @@ FUNCTIONS = {
 }
 NAMES = ("session", "patches", "drains", "entries", "reducers", "spans", "threads", "waits")
 FILES = {str(LIVE / f"{name}.py") for name in NAMES}
+OF_CHECKS = {"_install_checks", "install", "watch_norms", "watch_inputs", "compiled", "around", "patched"}
+FILES_OF_CHECKS = {
+    str(LIVE / f"{name}.py") for name in ("session", "checking", "check_norms", "check_inputs", "patches")
+}
 
 
 def audited() -> None:
@@ -41,8 +46,18 @@ def audited() -> None:
         torch.ones(4, 4) @ torch.ones(4, 4)
 
 
-def interrupted_at(line: int) -> bool:
-    """Run a session with an interrupt at the so-maniest line of the functions above; False past the last."""
+def checked(model: torch.nn.Module) -> None:
+    with audit(model, checks=("gradients", "replicas", "data")) as session, session.step():
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def interrupted_at(
+    line: int,
+    work: Callable[[], None] = audited,
+    files: Set[str] = FILES,
+    functions: Set[str] = FUNCTIONS,
+) -> bool:
+    """Run a session with an interrupt at the so-maniest line of the functions named; False past the last."""
     passed = 0
     closing: set[FrameType] = set()
 
@@ -62,12 +77,12 @@ def interrupted_at(line: int) -> bool:
 
     def calls(frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        return local if code.co_filename in FILES and code.co_name in FUNCTIONS else None
+        return local if code.co_filename in files and code.co_name in functions else None
 
     before = sys.gettrace()
     sys.settrace(calls)
     try:
-        audited()
+        work()
     except KeyboardInterrupt:
         return True
     finally:
@@ -90,3 +105,17 @@ def test_an_interrupt_at_any_line_passes_and_leaves_nothing_behind() -> None:
         line += 1
     # Far more than one: the functions above were found and gone through.
     assert line > 100
+
+
+def test_an_interrupt_while_checks_are_installed_leaves_no_hook_behind() -> None:
+    model = torch.nn.Linear(2, 2)
+    checked(model)
+    line = 1
+    before = leftovers.take()
+    while interrupted_at(line, lambda: checked(model), FILES_OF_CHECKS, OF_CHECKS):
+        after = leftovers.take()
+        assert leftovers.left(before, after) == [], line
+        assert not model._forward_pre_hooks, line
+        before = after
+        line += 1
+    assert line > 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.ledger.value import SKETCH_COLUMNS, Value
-from shardtoll.profiler.live.check_inputs import inputs_of, watch_inputs
+from shardtoll.profiler.live.check_inputs import compiled, inputs_of, watch_inputs
 from shardtoll.profiler.live.check_norms import watch_norms
 from shardtoll.profiler.live.fingerprint import Fingerprints
 from shardtoll.profiler.live.values import Values, unseen
@@ -117,26 +118,19 @@ def test_inputs_are_named_by_the_way_to_them() -> None:
     assert len(inputs_of((endless,), {})) < 64
 
 
-def test_a_model_that_is_compiled_from_inside_gets_no_hook() -> None:
-    def note(*_: object) -> None:
-        raise AssertionError
-
+def test_a_model_that_is_compiled_with_its_hooks_is_told() -> None:
     inner = nn.Linear(2, 2)
+    assert not compiled(inner)
     inner.compile(backend="eager")
-    assert watch_inputs(inner, note) is None
-    wrapped = nn.Linear(2, 2)
-    outer = torch.compile(wrapped, backend="eager")
-    assert watch_inputs(wrapped, note) is None
+    assert compiled(inner)
     around = nn.Sequential(nn.Linear(2, 2))
-    kept = torch.compile(around, backend="eager")
-    assert watch_inputs(around[0], note) is None
-    undo = watch_inputs(outer, note)
-    assert undo is not None
-    assert not wrapped._forward_pre_hooks
+    outer: Any = torch.compile(around, backend="eager")
+    assert compiled(around)
+    assert compiled(around[0])
+    assert not compiled(outer)
+    undo = watch_inputs(outer, lambda *_: None)
+    assert not around._forward_pre_hooks
     undo()
-    del kept
-    assert not inner._forward_pre_hooks
-    assert not wrapped._forward_pre_hooks
 
 
 def test_norms_are_told_of_whatever_name_they_are_called_by() -> None:
