@@ -273,6 +273,53 @@ def test_each_rank_clipping_by_a_norm_of_its_own():
     assert "a norm of its own" in one.title
 
 
+def norm_of(call, number, nth=0, rank=0):
+    return value("norm", f"torch.nn.utils.{call}", rank, np.float32(number).reshape(()), nth=nth)
+
+
+def parts_taken(*, alone: float):
+    """Two gradients on each of two ranks, `shard` its own and `norm` a replica, and a norm of the shard."""
+    held = {"shard": [noise(0), noise(1)], "norm": [noise(5), noise(5)]}
+    rows = [value(kind, name, r, held[name][r]) for kind in ("gradient",) for name in held for r in (0, 1)]
+    rows += [value("normed", "shard", r, held["shard"][r]) for r in (0, 1)]
+    return rows + [norm_of("get_total_norm", alone, rank=r) for r in (0, 1)], held
+
+
+def test_a_norm_of_some_gradients_is_a_step_on_the_way():
+    rows, _ = parts_taken(alone=1.0)
+    assert not found("wrong-gradient", values=rows)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_norm_that_ranks_go_on_to_add_up_is_a_step_on_the_way(power):
+    norms = [np.sqrt(square(noise(r))) for r in (0, 1)]
+    rows = [row for row in taken(norms, [noise(0), noise(1)]) if row.kind != "norm"]
+    rows += [norm_of("get_total_norm", norms[r], rank=r) for r in (0, 1)]
+    sent = [number**power for number in norms]
+    assert found("wrong-gradient", values=rows)
+    assert not found("wrong-gradient", values=rows, collectives=added_up(sent, sum(sent)))
+
+
+@pytest.mark.parametrize("wrong", [1.0, 2.0])
+def test_the_norm_that_a_program_made_is_held_to_all_that_it_clips(wrong):
+    rows, held = parts_taken(alone=1.0)
+    true = np.sqrt(square(noise(0)) + square(noise(1)) + square(noise(5)))
+    for nth, name in enumerate(held, 1):
+        rows += [value("normed", name, r, held[name][r], nth=nth) for r in (0, 1)]
+        rows += [norm_of("clip_grads_with_norm_", wrong * true, nth=nth, rank=r) for r in (0, 1)]
+    findings = found("wrong-gradient", values=rows)
+    assert len(findings) == (wrong != 1.0)
+    assert all("2 times the true one" in one.title for one in findings)
+
+
+def test_replicas_counted_by_hand_are_known_by_their_gradients_before_clipping():
+    whole = square(noise(0))
+    rows = [value("normed", "w", rank, noise(0)) for rank in (0, 1)]
+    rows += [value("gradient", "w", rank, np.float32(0.01) * noise(0)) for rank in (0, 1)]
+    (one,) = found("wrong-gradient", values=rows, collectives=added_up([whole, whole], 2 * whole))
+    assert evidence(one)["factor"] == pytest.approx(np.sqrt(2), rel=1e-4)
+
+
 def test_a_norm_of_replicas_is_right_on_each():
     norms = [np.sqrt(square(noise(0)))] * 2
     assert not found("wrong-gradient", values=taken(norms, [noise(0), noise(0)]))
