@@ -2,8 +2,8 @@
 
 Gradients are taken as the first step of each optimizer begins, those that no optimizer takes at the step's
 end; and before a total norm is taken of them, as clipping then scales them. Parameters and buffers are taken
-after the step, inputs as the model's forward begins. What has to be done in the midst of a step is capture's
-own time.
+after the step, parameters before the first one too, inputs as the model's forward begins. What has to be done
+in the midst of a step is capture's own time.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Checking:
         self._has_grad: dict[str, bool] = {}
         self._forwards = 0
         self._norms = 0
+        self._began = False
+        """Whether parameters were looked at before the first step."""
         self._ended = False
         """Whether a step was looked at to its end."""
         self._saw_forward = False
@@ -108,6 +110,8 @@ class Checking:
         self._stepped.clear()
         self._taken.clear()
         self._forwards = self._norms = 0
+        if "replicas" in self._checks.names and not self._began:
+            self._take_start()
         self._step = step
 
     def end(self) -> None:
@@ -235,6 +239,17 @@ class Checking:
         with self._own():
             for name, tensor, local in found:
                 self._values.take(step, "input", name, nth, tensor, local)
+
+    def _take_start(self) -> None:
+        """Take the parameters as they begin: what is zero then, as a bias, tells nothing of itself later."""
+        self._began = True
+        with unseen():
+            for name, parameter in self._parameters:
+                # What its first forward is to make has no shape yet.
+                if not nn.parameter.is_lazy(parameter):
+                    starts = self._flat_start(parameter)
+                    self._values.take(None, "parameter", name, 0, parameter, settled(parameter), starts)
+            self._held.append(self._values.collect())
 
     def _take_replicas(self, step: int) -> None:
         buffers = [(clean_name(self._model, name), one) for name, one in self._model.named_buffers()]

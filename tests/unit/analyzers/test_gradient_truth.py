@@ -57,6 +57,16 @@ def test_replicas_that_move_together_do_not_drift():
     assert not found("replica-drift", values=rows, parameters=dtensors(), groups=TP_GROUPS, steps=TWO_STEPS)
 
 
+def test_what_the_first_step_makes_equal_does_not_drift():
+    rows = weights([[noise(0)] * 2, [noise(1)] * 2])
+    began = [value("parameter", "router.weight", r, noise(5 + r), step=None, **TP) for r in (0, 1)]
+    given = {"parameters": dtensors(), "groups": TP_GROUPS, "steps": TWO_STEPS}
+    assert not found("replica-drift", values=[*began, *rows], **given)
+    apart = weights([[noise(0), noise(2)]])
+    (one,) = found("replica-drift", values=[*began, *apart], **given)
+    assert "from the start" in one.title
+
+
 def test_rounding_is_no_drift_and_more_than_the_way_allows_is():
     moved = noise(0) + np.float32(1e-3) * noise(1)
     for off, count in ((1e-7, 0), (1e-4, 1)):

@@ -172,6 +172,25 @@ def test_plain_parameters_that_began_equal_are_likely_replicas():
     assert one.confidence == "likely"
 
 
+@pytest.mark.parametrize(
+    ("op", "size", "moved", "wrong"),
+    [
+        ("reduce_scatter", 4096, (7, 7), False),
+        ("reduce_scatter", 16, (7, 7), True),
+        ("broadcast", 4096, (7, 7), True),
+        ("reduce_scatter", 4096, (7, 8), True),
+        ("reduce_scatter", 4096, (99, 99), True),
+    ],
+)
+def test_parts_that_one_flat_buffer_adds_up_are_no_wrong_gradients(op, size, moved, wrong):
+    """ZeRO by hand: the gradients stay parts, and the parameter moves equally on all ranks."""
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    rows += [value("parameter", "body.weight", r, noise(seed)) for r, seed in enumerate(moved)]
+    flat = [collective(rank=r, op=op, message_bytes=size, phase="other", parameter=None) for r in (0, 1)]
+    parameters = [parameter("body.weight", r) for r in (0, 1)]
+    assert bool(found(values=rows, parameters=parameters, collectives=flat)) == wrong
+
+
 def test_stages_of_a_pipeline_may_use_one_name():
     rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
     sent = [
