@@ -162,6 +162,15 @@ def test_parameters_that_never_got_a_gradient():
     assert (one.severity, evidence(one)["parameters"]) == ("warning", "idle.weight")
 
 
+def test_an_optimizer_that_steps_without_any_gradient():
+    """FSDP2 whose gradient sync was left off."""
+    began = [value("parameter", "w", rank, noise(rank), step=None) for rank in (0, 1)]
+    parameters = [parameter("w", rank, has_grad=False, wrapper="FSDP2") for rank in (0, 1)]
+    (one,) = found("unsynced-parameter", values=began, parameters=parameters)
+    assert (one.where.parameter, one.confidence) == ("w", "likely")
+    assert "set_requires_gradient_sync" in one.remedy.code
+
+
 def test_without_an_optimizer_nobody_knows_who_had_a_gradient():
     parameters = [parameter("w", rank, has_grad=None) for rank in (0, 1)]
     assert not found("unsynced-parameter", values=gradients("v", 0, 0), parameters=parameters)

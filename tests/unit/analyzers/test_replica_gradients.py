@@ -219,6 +219,32 @@ def test_an_expert_between_two_exchanges_is_each_ranks_own():
     assert one.where.parameter == "moe.router.weight"
 
 
+@pytest.mark.parametrize(
+    ("begun", "wrong"), [((9, 8, 9, 8), True), ((9, 9, 9, 9), False), ((6, 7, 8, 9), False)]
+)
+def test_copies_of_several_experts_are_replicas(begun, wrong):
+    """Two experts on two ranks each, whose gradients nobody reduced."""
+    name = "moe.expert.weight"
+    rows = plain([noise(r) for r in range(4)], name=name)
+    rows += [value("parameter", name, r, noise(seed), step=None) for r, seed in enumerate(begun)]
+    exchanges = [
+        collective(rank=r, op="all_to_all", phase="forward", module="moe", issue_ns=at, seq=at)
+        for r in range(4)
+        for at in (10, 30)
+    ]
+    computes = [
+        compute(rank=r, index=20, start_ns=20, module="moe.expert", phase="forward") for r in range(4)
+    ]
+    findings = found(
+        values=rows,
+        parameters=[parameter(name, r) for r in range(4)],
+        collectives=exchanges,
+        computes=computes,
+        run=run_of(4),
+    )
+    assert {one.where.parameter for one in findings} == ({name} if wrong else set())
+
+
 def test_many_alike_are_one_finding():
     names = [f"layers.{at}.weight" for at in range(30)]
     rows = [
