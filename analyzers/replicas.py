@@ -14,7 +14,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged, pipelined
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.placements import kinds
-from shardtoll.analyzers.reductions import covered, members, mesh_groups
+from shardtoll.analyzers.reductions import clash, covered, members, mesh_groups
 from shardtoll.analyzers.tally import keep, text
 from shardtoll.ledger import SKETCH_COLUMNS
 
@@ -90,11 +90,23 @@ def _by_placements(context: Context, name: str, rows: pd.DataFrame) -> list[Repl
     for dim, kind in zip(dims, placed, strict=True):
         if kind != "replicate":
             continue
-        for group in mesh_groups(context).get(dim, []):
+        for group in _along(context, dim, name):
             inside = tuple(sorted(ranks.intersection(group)))
             if len(inside) > 1:
                 found.append(Replicas(name, inside, "placements", mesh_dim=dim))
     return found
+
+
+def _along(context: Context, dim: str, name: str) -> list[tuple[int, ...]]:
+    """Return the groups along a parameter's mesh dimension.
+
+    Of two meshes that name it alike, only what its gradient was reduced over is known to be the parameter's.
+    """
+    groups = mesh_groups(context).get(dim, [])
+    if not clash(groups):
+        return groups
+    own = covered(context).get(name, set())
+    return [group for group in groups if tuple(sorted(group)) in own]
 
 
 def _dims(text_of_dims: str | None) -> list[str]:
