@@ -188,12 +188,13 @@ def find(context: Context) -> list[Finding]:
 
 
 def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
-    """Whether all of it comes after the step's last matmul, of backward: what clips or logs gradients.
+    """Whether all of it comes after the last work before the optimizer, of backward: what clips or logs.
 
     Capture knows the optimizer's own code and torch's clipping by their stacks; a loop of the user's own
     that settles gradients before `step()` belongs to the same phase.
     """
     computes = context.computes_in_steps
+    computes = keep(computes, computes["phase"] != "optimizer")
     last = computes.loc[computes.groupby(["rank", "step"])["start_ns"].idxmax()]
     joined = rows[["rank", "step", "issue_ns"]].merge(
         last[["rank", "step", "start_ns", "phase"]], on=["rank", "step"], how="left"

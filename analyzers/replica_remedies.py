@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.agreement import Case
 from shardtoll.analyzers.replicas import Replicas
 from shardtoll.ledger import Remedy
@@ -84,8 +85,8 @@ def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
         "computed from it) becomes a local tensor: to_local(grad_placements=[Partial()]), and DTensor "
         "reduces it. Or "
         "redistribute, or all_reduce the local gradient once, before the optimizer.",
-        f"y = {module or 'module'}(x).to_local(grad_placements=[Partial()])  # or {local}.to_local(...) "
-        f"likewise\n"
+        f"y = {remedy_code.module(module)}(x).to_local(grad_placements=[Partial()])\n"
+        f"# or {local}.to_local(...) likewise\n"
         "# or, before optimizer.step():\n"
         f"dist.all_reduce({_get(name)}.grad.to_local(){group})",
     )

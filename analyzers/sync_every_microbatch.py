@@ -260,7 +260,7 @@ def advise(cause: str) -> _Advice:
     if cause.startswith("DeepSpeed"):
         return _Advice(
             "Have DeepSpeed know the micro-batches of a step: it reduces at their boundary.",
-            '"gradient_accumulation_steps": n',
+            'config["gradient_accumulation_steps"] = n  # given to deepspeed.initialize(config=config)',
         )
     return _Advice(
         "Add the gradients up over the micro-batches and reduce the sums once, before the optimizer.",

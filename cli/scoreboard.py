@@ -20,8 +20,11 @@ def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
     """Print the table, what is wrong in full, and the totals."""
     console = Console(width=width, highlight=False)
     table = Table(title="incidents", title_justify="left", expand=False)
-    for heading in ("incident", "ranks", "found what", "where", "size seen / expected", "twin", "seconds"):
-        table.add_column(heading, justify="right" if heading in ("ranks", "seconds") else "left")
+    table.add_column("incident", no_wrap=True)
+    table.add_column("found what, and where", overflow="fold")
+    table.add_column("size seen / expected")
+    table.add_column("twin")
+    table.add_column("s", justify="right")
     for verdict in verdicts:
         _rows(table, verdict)
     console.print(table)
@@ -108,20 +111,18 @@ def _document(verdict: Verdict) -> dict[str, Any]:
 def _rows(table: Table, verdict: Verdict) -> None:
     wanted = verdict.wanted
     seconds = "" if verdict.seconds is None else f"{verdict.seconds:.1f}"
-    first = [wanted.name, str(wanted.ranks or "")]
-    rows: list[tuple[Text, str, str]] = []
+    rows: list[tuple[Text, str]] = []
     for expected, finding in verdict.found:
-        rows.append(
-            (Text(expected.kind, style="green"), clean(finding.where.label()), _size(expected, finding))
-        )
+        what = Text(expected.kind, style="green").append(f"\n{clean(finding.where.label())}", style="dim")
+        rows.append((what, _size(expected, finding)))
     for missing in verdict.missing:
-        rows.append((Text(f"missed: {missing.expected.kind}", style="red"), missing.expected.place, ""))
+        what = Text(f"missed: {missing.expected.kind}", style="red")
+        rows.append((what.append(f"\n{missing.expected.place}", style="dim"), ""))
     if not wanted.expected:
-        rows.append((Text("did not run", style="red") if verdict.failed else _clean(verdict), "", ""))
-    for at, (what, where, size) in enumerate(rows):
+        rows.append((Text("did not run", style="red") if verdict.failed else _clean(verdict), ""))
+    for at, (what, size) in enumerate(rows):
         twin = _twin(verdict) if at == 0 else Text()
-        head = first if at == 0 else ["", ""]
-        table.add_row(*head, what, where, size, twin, seconds if at == 0 else "")
+        table.add_row(wanted.name if at == 0 else "", what, size, twin, seconds if at == 0 else "")
 
 
 def _clean(verdict: Verdict) -> Text:

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from shardtoll.samples.dit_modulation import common, dtensor
 from shardtoll.samples.incidents import dit
-from shardtoll.samples.incidents.common import Expected, Incident, Program, main
+from shardtoll.samples.incidents.common import Expected, Incident, Program, Proven, main
 
 SCALE_BYTES = dit.FLOAT * dit.SAMPLES * dit.HIDDEN
 WEIGHT_BYTES = dit.FLOAT * dit.HIDDEN * dit.HIDDEN
@@ -65,6 +65,14 @@ INCIDENT = Incident(
             ("aten.mm.default", SCALE_BYTES, "(Partial(sum)) -> (Shard(0))", "reduce_scatter", "dtensor.py"),
             ("aten.add_.Tensor", WEIGHT_BYTES, "(Partial(sum)) -> (Shard(1))", "reduce_scatter", "dit.py"),
         )
+    ),
+    proven=(
+        Proven(
+            "redundant-collective",
+            "dtensor.py",
+            "this toy makes the whole batch on every rank and cuts its own rows from it: what the gather "
+            "brings was there",
+        ),
     ),
 )
 
