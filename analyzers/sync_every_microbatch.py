@@ -58,9 +58,10 @@ def needless(context: Context) -> pd.DataFrame:
     frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
     frame = frame.assign(micro=passes_begun(context, frame, backward=True))
     frame = keep(frame, frame["parameter"].notna().to_numpy(dtype=bool) | _by_hand(context, frame))
-    frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0)).sort_values(["rank", "at"], kind="stable")
+    frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0))
     if frame.empty:
         return frame
+    frame = frame.sort_values(["rank", "at"], kind="stable")
     stepped = frame["optimizer_steps"].max()
     known = not pd.isna(stepped) and int(stepped) > 0
     if known:
