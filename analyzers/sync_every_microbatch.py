@@ -95,7 +95,8 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
     A line reduces gradients if it never ran before a backward and reduces at least once as much as the
     smallest matrix product of backward has elements; smaller ones of the same line are biases. What is
-    neither, as a loss, activations or statistics of a batch, is needed on each micro-batch.
+    neither, as a loss, activations or statistics of a batch, is needed on each micro-batch. Nor are what else
+    a group reduces gradients where those have their names.
     """
     if not _known(context):
         return np.zeros(len(frame), dtype=bool)
@@ -106,7 +107,9 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     least = formats(context).least_product
     large = np.bincount(line, weights=elements >= (least or LEAST_ELEMENTS), minlength=1)[line] > 0
     early = np.bincount(line, weights=frame["micro"].to_numpy() == 0, minlength=1)[line] > 0
-    found: npt.NDArray[np.bool_] = unnamed & large & ~early
+    group, _ = codes(frame, ["group"])
+    named = np.bincount(group, weights=~unnamed, minlength=1)[group] > 0
+    found: npt.NDArray[np.bool_] = unnamed & large & ~early & ~named
     return found
 
 

@@ -308,6 +308,12 @@ class TestSyncEveryMicrobatch:
     def test_what_is_no_gradient_may_be_reduced_each_time(self, change):
         assert micro_batches(**(BY_HAND | change)) == []
 
+    def test_beside_gradients_with_names_others_are_none(self):
+        # A confusion matrix is as large as a weight; the second rank has the wrapper's own rows.
+        parameter = (None, "up.weight")
+        findings = micro_batches(**(BY_HAND | {"parameter": parameter}))
+        assert [finding.ranks for finding in findings] == [(1,)]
+
     def test_several_reductions_in_one_backward_are_one(self):
         # As PowerSGD's two factors, or two models' buckets in one step.
         rows = [
