@@ -45,14 +45,19 @@ class Replicas:
 def held(context: Context) -> pd.DataFrame:
     """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
 
-    From the parameters' table; of those that are not in it, from their values.
+    From the parameters' table; of those that are not in it, from their values. What FSDP2 had gathered when
+    it was looked at, as after evaluation, is no plain tensor: how it is sharded is told by another look.
     """
     table = context.parameters
+    gathered = (table["wrapper"] == "FSDP2") & table["placements"].isna()
+    names = table["name"][gathered.fillna(False)]
+    table = keep(table, ~table["name"].isin(names))
     table = keep(table, table["numel"] > 0)[
         ["name", "rank", "local_shape", "placements", "mesh_dims", "wrapper", "group", "reduced_by_wrapper"]
     ].rename(columns={"local_shape": "shape"})
     values = context.values
     values = keep(values, values["kind"].isin(("parameter", "gradient")) & (values["numel"] > 0))
+    values = keep(values, values["placements"].notna() | ~values["name"].isin(names))
     values = values.drop_duplicates(["name", "rank"])[["name", "rank", "shape", "placements", "mesh_dims"]]
     both = pd.concat([table.astype(object), values.astype(object)], ignore_index=True)
     first: pd.DataFrame = both.drop_duplicates(["name", "rank"]).reset_index(drop=True)

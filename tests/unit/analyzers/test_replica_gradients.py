@@ -86,6 +86,15 @@ def test_parts_of_an_optimizer_are_updated_by_what_was_scattered():
     assert found(values=job([noise(0), noise(0)]), parameters=table), "nothing was updated"
 
 
+def test_what_fsdp2_had_gathered_is_sharded_all_the_same():
+    # Evaluation at the end of a step leaves the root's parameters gathered; their gradients are shards.
+    table = [parameter("head.weight", rank, wrapper="FSDP2", group="pg") for rank in (0, 1)]
+    shards = {"placements": "(Shard(0))", "mesh_dims": "dp"}
+    rows = [value("gradient", "head.weight", rank, noise(rank), **shards) for rank in (0, 1)]
+    rows += [value("parameter", "head.weight", rank, noise(2)) for rank in (0, 1)]
+    assert not found(values=rows, parameters=table)
+
+
 def test_equal_replicas_are_silent():
     assert not found(values=replicated([noise(0), noise(0)]), parameters=dtensors(), groups=tp_groups())
 
