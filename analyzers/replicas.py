@@ -49,7 +49,9 @@ def held(context: Context) -> pd.DataFrame:
     it was looked at, as after evaluation, is no plain tensor: how it is sharded is told by another look.
     """
     table = context.parameters
-    gathered = (table["wrapper"] == "FSDP2") & table["placements"].isna()
+    seen = context.values
+    placed = table["name"].isin(seen["name"][seen["placements"].notna()])
+    gathered = (table["wrapper"] == "FSDP2") & table["placements"].isna() & placed
     names = table["name"][gathered.fillna(False)]
     table = keep(table, ~table["name"].isin(names))
     table = keep(table, table["numel"] > 0)[
