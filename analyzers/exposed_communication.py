@@ -35,6 +35,8 @@ WARNING_SHARE: Final = 0.1
 """Share of the step from which an accelerator's idling is a warning. On CPUs it stays information:
 transport and training share the cores there, so hiding one behind the other gains little."""
 
+GATHERS: Final = ("all_gather", "gather")
+
 KEYS: Final = ("phase", "modules", "source", "op", "net")
 """`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
 COLUMNS: Final = (
@@ -109,9 +111,15 @@ def find(context: Context) -> list[Finding]:
 
 
 def _logged(line: Line) -> bool:
-    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small."""
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small.
+
+    By `full_tensor()`, or by a call of the user's own that names no parameter, as an optimizer's shards do.
+    """
     cause = line.text("caused_by_op") or ""
-    return cause.startswith("DTensor.full_tensor") and line.first["phase"] == "other"
+    if line.first["phase"] != "other":
+        return False
+    by_hand = cause == line.first["op"] and cause in GATHERS and line.text("parameter") is None
+    return by_hand or cause.startswith("DTensor.full_tensor")
 
 
 def _share(context: Context, line: Line) -> float:

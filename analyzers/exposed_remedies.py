@@ -104,6 +104,17 @@ _ADVICE: Final = (
     ),
     *(
         _Advice(
+            op,
+            op,
+            "other",
+            "A whole tensor was gathered here outside the model's passes. Where it is for logging, do it "
+            "every so many steps, or reduce the few numbers that are logged.",
+            f"if step % 100 == 0:\n    {call(op)}",
+        )
+        for op in ("all_gather", "gather")
+    ),
+    *(
+        _Advice(
             "",
             op,
             None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.tally import codes, keep
+from shardtoll.ledger import Group
 
 REDUCES: Final = ("all_reduce", "reduce_scatter")
 """What adds up gradients; `reduce` leaves the sum on one rank only."""
@@ -31,12 +33,32 @@ def members(context: Context) -> dict[tuple[str, int], tuple[int, ...]]:
 
 @once
 def mesh_groups(context: Context) -> dict[str, list[tuple[int, ...]]]:
-    """Return the groups along each named mesh dimension, ranks in mesh order."""
-    found: dict[str, list[tuple[int, ...]]] = {}
+    """Return the groups along each named mesh dimension, ranks in mesh order.
+
+    Where a rank is in two groups of a name, as two meshes with equal names leave them, those that no
+    collective used are left out.
+    """
+    found: dict[str, list[Group]] = {}
     for group in context.ledger.groups:
-        if group.mesh_dim is not None and group.ranks not in found.setdefault(group.mesh_dim, []):
-            found[group.mesh_dim].append(group.ranks)
-    return found
+        if group.mesh_dim is not None:
+            found.setdefault(group.mesh_dim, []).append(group)
+    return {dim: _of_mesh(context, groups) for dim, groups in found.items()}
+
+
+def _of_mesh(context: Context, groups: list[Group]) -> list[tuple[int, ...]]:
+    every = list(dict.fromkeys(group.ranks for group in groups))
+    if not clash(every):
+        return every
+    pairs = context.collectives[["group", "rank"]].drop_duplicates()
+    used = set(zip(pairs["group"].astype(str), pairs["rank"].astype(int), strict=True))
+    kept = (group.ranks for group in groups if any((group.name, rank) in used for rank in group.ranks))
+    return list(dict.fromkeys(kept)) or every
+
+
+def clash(groups: Iterable[tuple[int, ...]]) -> bool:
+    """Whether some rank is in two of the groups, so that they cannot lie along one dimension of one mesh."""
+    ranks = [rank for group in groups for rank in group]
+    return len(ranks) > len(set(ranks))
 
 
 @once

@@ -51,7 +51,8 @@ def repeats(context: Context) -> pd.DataFrame:
     empty shard, spare nothing. Records with no fingerprint and barriers are never repeats.
 
     A wrapper that gathers its parameters again in a later pass (the next micro-batch) trades time
-    for memory on purpose; for causes of FSDP and ZeRO 3 only repeats within one pass are counted.
+    for memory on purpose; for causes of FSDP and ZeRO 3 only repeats within one pass are counted. Without a
+    backward between them, as in evaluation, forward passes are told apart by what else was gathered since.
     Fingerprints are taken in surveyed steps only.
     """
     frame = context.in_surveyed
@@ -65,7 +66,12 @@ def repeats(context: Context) -> pd.DataFrame:
     # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
     # apart by their operators.
     forwards = passes_begun(context, frame, backward=False)
-    frame["pass"] = np.where(by_design, passes * (forwards.max(initial=0) + 1) + forwards, -1)
+    passes = passes * (forwards.max(initial=0) + 1) + forwards
+    runs = np.zeros(len(frame), dtype=np.int64)
+    begins, _ = codes(keep(frame, by_design), ["rank", "step", "module", "phase_class"])
+    runs[by_design] = np.cumsum(np.diff(begins, prepend=-1) != 0)
+    runs[(frame["phase_class"] != "forward").to_numpy(dtype=bool)] = 0
+    frame["pass"] = np.where(by_design, passes * (runs.max(initial=0) + 1) + runs, -1)
     agreed = (frame["op"] == "broadcast") & frame["caused_by_op"].fillna("").str.startswith(DDP_ITSELF)
     buffers = frame["caused_by_op"] == f"{DDP_ITSELF}.buffers"
     frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier") & ~(agreed & ~buffers))

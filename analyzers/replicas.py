@@ -14,7 +14,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged, pipelined
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.placements import kinds
-from shardtoll.analyzers.reductions import covered, members, mesh_groups
+from shardtoll.analyzers.reductions import clash, covered, members, mesh_groups
 from shardtoll.analyzers.tally import keep, text
 from shardtoll.ledger import SKETCH_COLUMNS
 
@@ -45,14 +45,21 @@ class Replicas:
 def held(context: Context) -> pd.DataFrame:
     """Return one row for each parameter and rank: its shape, placements, wrapper and that one's group.
 
-    From the parameters' table; of those that are not in it, from their values.
+    From the parameters' table; of those that are not in it, from their values. What FSDP2 had gathered when
+    it was looked at, as after evaluation, is no plain tensor: how it is sharded is told by another look.
     """
     table = context.parameters
+    seen = context.values
+    placed = table["name"].isin(seen["name"][seen["placements"].notna()])
+    gathered = (table["wrapper"] == "FSDP2") & table["placements"].isna() & placed
+    names = table["name"][gathered.fillna(False)]
+    table = keep(table, ~table["name"].isin(names))
     table = keep(table, table["numel"] > 0)[
         ["name", "rank", "local_shape", "placements", "mesh_dims", "wrapper", "group", "reduced_by_wrapper"]
     ].rename(columns={"local_shape": "shape"})
     values = context.values
     values = keep(values, values["kind"].isin(("parameter", "gradient")) & (values["numel"] > 0))
+    values = keep(values, values["placements"].notna() | ~values["name"].isin(names))
     values = values.drop_duplicates(["name", "rank"])[["name", "rank", "shape", "placements", "mesh_dims"]]
     both = pd.concat([table.astype(object), values.astype(object)], ignore_index=True)
     first: pd.DataFrame = both.drop_duplicates(["name", "rank"]).reset_index(drop=True)
@@ -90,11 +97,23 @@ def _by_placements(context: Context, name: str, rows: pd.DataFrame) -> list[Repl
     for dim, kind in zip(dims, placed, strict=True):
         if kind != "replicate":
             continue
-        for group in mesh_groups(context).get(dim, []):
+        for group in _along(context, dim, name):
             inside = tuple(sorted(ranks.intersection(group)))
             if len(inside) > 1:
                 found.append(Replicas(name, inside, "placements", mesh_dim=dim))
     return found
+
+
+def _along(context: Context, dim: str, name: str) -> list[tuple[int, ...]]:
+    """Return the groups along a parameter's mesh dimension.
+
+    Of two meshes that name it alike, only what its gradient was reduced over is known to be the parameter's.
+    """
+    groups = mesh_groups(context).get(dim, [])
+    if not clash(groups):
+        return groups
+    own = covered(context).get(name, set())
+    return [group for group in groups if tuple(sorted(group)) in own]
 
 
 def _dims(text_of_dims: str | None) -> list[str]:

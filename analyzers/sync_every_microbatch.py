@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers.compute_dtypes import formats
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.micro_batches import passes_begun
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
+from shardtoll.analyzers.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 
@@ -37,12 +40,15 @@ def needless(context: Context) -> pd.DataFrame:
     backward follows forward on a rank. `window` numbers the optimizer's steps; where no optimizer was seen
     to step, a window is an audit step. `subject` is what is reduced: parameter, cause, op, group and size,
     of DDP the whole pass. `passes` is how many micro-batches of the window reduced it; the last is needed.
+
+    What code of the user's own reduces need not be known as a parameter's gradient: after
+    torch.autograd.grad, or packed with others. It counts where an optimizer is seen (`_by_hand`).
     """
     frame = context.in_surveyed
     mask = (
         frame["phase"].isin(("backward", "other"))
         & frame["op"].isin(REDUCTIONS)
-        & frame["parameter"].notna()
+        & (frame["parameter"].notna() | _unnamed(frame))
         & (frame["group_size"] > 1)
         & ~frame["caused_by_op"].fillna("").str.startswith(KEPT_IN_PARTS)
     )
@@ -51,7 +57,11 @@ def needless(context: Context) -> pd.DataFrame:
         return frame
     frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
     frame = frame.assign(micro=passes_begun(context, frame, backward=True))
-    frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0)).sort_values(["rank", "at"], kind="stable")
+    frame = keep(frame, frame["parameter"].notna().to_numpy(dtype=bool) | _by_hand(context, frame))
+    frame = keep(frame, frame["at"].notna() & (frame["micro"] > 0))
+    if frame.empty:
+        return frame
+    frame = frame.sort_values(["rank", "at"], kind="stable")
     stepped = frame["optimizer_steps"].max()
     known = not pd.isna(stepped) and int(stepped) > 0
     if known:
@@ -64,14 +74,51 @@ def needless(context: Context) -> pd.DataFrame:
     frame["subject"] = _subjects(frame)
     of_window = frame.groupby(list(WINDOW))
     passes, last = of_window["micro"].transform("nunique"), of_window["micro"].transform("max")
-    return keep(frame.assign(passes=passes), (passes > 1) & (frame["micro"] < last))
+    again: pd.DataFrame = keep(frame.assign(passes=passes), (passes > 1) & (frame["micro"] < last))
+    return again
+
+
+def _unnamed(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows user code asked for outside of modules and passes, of no known parameter."""
+    mask: pd.Series[bool] = (
+        frame["parameter"].isna()
+        & (frame["phase"] == "other")
+        & frame["module"].isna()
+        & frame["source"].notna()
+        & ~frame["implicit"].fillna(True).astype(bool)
+    )
+    return mask
+
+
+def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which of the unnamed rows can be gradients, by their size and by when they are issued.
+
+    A line reduces gradients if it never ran before a backward and reduces at least once as much as the
+    smallest matrix product of backward has elements; smaller ones of the same line are biases. What is
+    neither, as a loss, activations or statistics of a batch, is needed on each micro-batch. Nor are what else
+    a group reduces gradients where those have their names.
+    """
+    if not _known(context):
+        return np.zeros(len(frame), dtype=bool)
+    line, _ = codes(frame, ["source", "op", "group"])
+    width = frame["dtype"].map(WIDTH).to_numpy(dtype=np.float64, na_value=np.nan)
+    elements = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0) / width
+    unnamed = frame["parameter"].isna().to_numpy(dtype=bool)
+    least = formats(context).least_product
+    large = np.bincount(line, weights=elements >= (least or LEAST_ELEMENTS), minlength=1)[line] > 0
+    early = np.bincount(line, weights=frame["micro"].to_numpy() == 0, minlength=1)[line] > 0
+    group, _ = codes(frame, ["group"])
+    named = np.bincount(group, weights=~unnamed, minlength=1)[group] > 0
+    found: npt.NDArray[np.bool_] = unnamed & large & ~early & ~named
+    return found
 
 
 def _subjects(frame: pd.DataFrame) -> Codes:
     """Return a number for what each row reduces; equal ones are equal subjects."""
     buckets = frame["caused_by_op"].fillna("").str.startswith(BUCKETS).to_numpy(dtype=bool)
     subject, _ = codes(
-        frame, ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module"]
+        frame.assign(line=frame["source"].where(frame["parameter"].isna())),
+        ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module", "line"],
     )
     subject = subject * 2
     if buckets.any():
@@ -168,7 +215,7 @@ def _finding(
             if toll is None
             else "the same micro-batches, gradients added up on each rank and reduced with the last",
         ),
-        confidence="certain" if known else "likely",
+        confidence="certain" if known and named else "likely",
     )
 
 

@@ -138,6 +138,9 @@ class Checking:
                 found.extend(self._held.popleft().rows())
         return found
 
+    def _owners(self) -> dict[int, tuple[str, nn.Parameter]]:
+        return {id(p.grad): (name, p) for name, p in self._parameters if p.grad is not None}
+
     def _learn_names(self) -> None:
         model = self._model
         self._parameters = [(clean_name(model, name), one) for name, one in model.named_parameters()]
@@ -173,6 +176,10 @@ class Checking:
     def _before_optimizer(self, step: int, stepping: Optimizer) -> None:
         own = {id(parameter) for group in stepping.param_groups for parameter in group["params"]}
         self._owned |= own
+        if not own <= self._names.keys():
+            # FSDP2 shows other tensors while parameters are gathered, as evaluation leaves them.
+            with self._own():
+                self._learn_names()
         if id(stepping) in self._stepped:
             return
         self._stepped.add(id(stepping))
@@ -208,7 +215,11 @@ class Checking:
         return nth
 
     def _before_norm(self, step: int, nth: int, gradients: Sequence[torch.Tensor]) -> None:
-        owners = {id(p.grad): (name, p) for name, p in self._parameters if p.grad is not None}
+        owners = self._owners()
+        if any(id(gradient) not in owners for gradient in gradients):
+            with self._own():
+                self._learn_names()
+            owners = self._owners()
         found = [(owners.get(id(gradient)), gradient, settled(gradient)) for gradient in gradients]
         with self._own():
             for at, (owner, gradient, local) in enumerate(found):

@@ -32,7 +32,14 @@ def of(found: Found, kind: str, parameter: str | None = None) -> Found:
 
 @pytest.mark.parametrize(
     "case",
-    ["hand_right", "ddp_right", "ddp_micro_batches_as_steps", "norm_dtensor_right", "norm_plain_right"],
+    [
+        "hand_right",
+        "ddp_right",
+        "ddp_micro_batches_as_steps",
+        "norm_dtensor_right",
+        "norm_plain_right",
+        "fsdp2_evaluated",
+    ],
 )
 def test_sound_programs_are_silent(two: dict[str, Found], case: str) -> None:
     assert two[case] == []

@@ -225,6 +225,22 @@ def fsdp2_local_norm() -> list[dict[str, Any]]:
     return audited(model, ddp_step(model, clip))
 
 
+def fsdp2_evaluated() -> list[dict[str, Any]]:
+    """Evaluation at the end of a step leaves the root's parameters gathered until the next backward."""
+    model = fsdp2()
+    train = ddp_step(model)
+
+    def step(number: int) -> None:
+        train(number)
+        with torch.no_grad():
+            for again in (1, 2):
+                model(batch(100 * again + number))
+
+    # A step before, so that all that are looked at begin with gathered parameters.
+    step(STEPS)
+    return audited(model, step)
+
+
 def fsdp2_late() -> list[dict[str, Any]]:
     model = fsdp2()
     model.append(nn.Linear(DIM, DIM))
@@ -359,6 +375,7 @@ CASES = (
     "ddp_norm_by_hand",
     "ddp_unused",
     "fsdp2_same_data",
+    "fsdp2_evaluated",
     "fsdp2_local_norm",
     "fsdp2_late",
     "norm_dtensor",

@@ -252,6 +252,27 @@ class TestRedundantCollective:
         ]
         assert found("redundant-collective", rows) == []
 
+    @pytest.mark.parametrize(
+        ("gathered", "again"),
+        [(("blocks.0", "blocks.1", "blocks.0", "blocks.1"), 0), (("blocks.0", "blocks.0", "blocks.1"), 1)],
+    )
+    def test_forward_passes_without_a_backward_are_told_apart(self, gathered, again):
+        # Evaluation on several batches gathers the whole model for each; a block called twice is one pass.
+        cause = {"op": "all_gather", "caused_by_op": "FSDP.unshard", "phase": "forward"}
+        rows = [
+            collective(
+                rank=rank,
+                seq=seq,
+                issue_ns=seq,
+                module=module,
+                input_hash=10 * int(module[-1]) + rank,
+                **cause,
+            )
+            for rank in (0, 1)
+            for seq, module in enumerate(gathered)
+        ]
+        assert sum(finding.count for finding in found("redundant-collective", rows)) == again
+
     def test_user_code_that_gathers_in_two_passes_is_one(self):
         rows = [
             collective(rank=rank, seq=seq, input_hash=rank, phase=phase, issue_ns=seq, op="all_gather")
@@ -398,6 +419,21 @@ class TestExposedCommunication:
         assert finding.severity == "warning"
         (finding,) = found("exposed-communication", on_ranks((0, 1), exposed_ns=5 * MS), run=gpu)
         assert finding.severity == "info"
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({}, True),
+            ({"caused_by_op": "DTensor.full_tensor"}, True),
+            ({"caused_by_op": "FSDP.unshard"}, False),
+            ({"phase": "forward"}, False),
+            ({"parameter": "up.weight"}, False),  # an optimizer's shards, put together after its step
+            ({"op": "all_reduce", "caused_by_op": "all_reduce"}, False),  # one number, as it should be
+        ],
+    )
+    def test_what_is_gathered_for_logging_is_told_however_small(self, change, told):
+        gather = {"op": "all_gather", "caused_by_op": "all_gather", "phase": "other", "exposed_ns": 10 * US}
+        assert len(found("exposed-communication", on_ranks((0, 1), **(gather | change)))) == told
 
     def test_what_other_findings_bill_is_left_out(self):
         rows = [*on_ranks((0, 1), seq=100, **(IMPLICIT | {"exposed_ns": 9 * MS})), *twice()]

@@ -19,6 +19,7 @@ from shardtoll.analyzers.exposed_remedies import COUNTERFACTUAL, remedy
         ("RowwiseParallel", "all_reduce", "forward", "SequenceParallel"),
         ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
         ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
+        ("all_gather", "all_gather", "other", "step % 100"),
         ("all_reduce", "all_reduce", "backward", "dist.all_reduce(tensor, async_op=True)"),
         ("", "reduce_scatter", "backward", "dist.reduce_scatter_tensor("),
         ("", "recv", "backward", "dist.irecv(tensor, src="),

@@ -195,8 +195,11 @@ class TestEqualInputs:
         assert evidence(finding)["pairs with"].startswith("reduce_scatter, backward, seq 2")
 
 
-def micro_batches(count=4, steps=2, *, last_only=False, across=False, **change):
-    """DDP reduces one bucket a micro-batch; `across`: each micro-batch is a step of the audit."""
+def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, **change):
+    """DDP reduces one bucket a micro-batch; `across`: each micro-batch is a step of the audit.
+
+    It is issued `after` ns from where the micro-batch's forward begins; its backward begins at 10.
+    """
     rows, computes, at, seq, audited = [], [], 0, 0, 0
     for stepped in range(steps):
         for micro in range(count):
@@ -214,8 +217,8 @@ def micro_batches(count=4, steps=2, *, last_only=False, across=False, **change):
                         "step": number,
                         "phase": "backward",
                         "seq": seq,
-                        "issue_ns": at + 11,
-                        "start_ns": at + 11,
+                        "issue_ns": at + after,
+                        "start_ns": at + after,
                         "caused_by_op": "DistributedDataParallel.reducer",
                         "parameter": "up.weight",
                         "source": "t.py:5 (train)",
@@ -227,6 +230,15 @@ def micro_batches(count=4, steps=2, *, last_only=False, across=False, **change):
     numbers = range(audited if across else steps)
     marks = [step(number, rank) for number in numbers for rank in (0, 1)]
     return found(rows, "sync-every-microbatch", computes=computes, steps=marks, run=run_of(2))
+
+
+BY_HAND = {
+    "caused_by_op": "all_reduce",
+    "parameter": None,
+    "module": None,
+    "phase": "other",
+    "implicit": False,
+}
 
 
 class TestSyncEveryMicrobatch:
@@ -273,6 +285,34 @@ class TestSyncEveryMicrobatch:
         (finding,) = micro_batches(optimizer_steps=0)
         assert finding.confidence == "likely"
         assert micro_batches(count=4, across=True, optimizer_steps=0) == []
+
+    def test_by_hand_of_no_known_parameter(self):
+        # As after torch.autograd.grad, or all gradients packed into one tensor.
+        (finding,) = micro_batches(**BY_HAND)
+        assert (finding.bytes, finding.confidence) == (3 * 4 * KIB, "likely")
+        assert finding.where.source == "t.py:5 (train)"
+        assert "dist.all_reduce(p.grad)" in finding.remedy.code
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"after": 5},  # before the first backward: activations, or statistics of the batch
+            {"message_bytes": 128},  # smaller than any weight: a loss
+            {"module": "blocks.0", "phase": "backward"},  # a layer's own
+            {"optimizer_steps": 0},  # no optimizer tells where its step ends
+            {"implicit": True},
+            {"last_only": True},
+        ],
+        ids=str,
+    )
+    def test_what_is_no_gradient_may_be_reduced_each_time(self, change):
+        assert micro_batches(**(BY_HAND | change)) == []
+
+    def test_beside_gradients_with_names_others_are_none(self):
+        # A confusion matrix is as large as a weight; the second rank has the wrapper's own rows.
+        parameter = (None, "up.weight")
+        findings = micro_batches(**(BY_HAND | {"parameter": parameter}))
+        assert [finding.ranks for finding in findings] == [(1,)]
 
     def test_several_reductions_in_one_backward_are_one(self):
         # As PowerSGD's two factors, or two models' buckets in one step.

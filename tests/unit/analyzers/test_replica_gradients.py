@@ -52,6 +52,49 @@ def test_partial_treated_as_replicate():
     assert "grad_placements=[Partial()]" in one.remedy.code
 
 
+def test_groups_of_another_mesh_with_equal_names_are_not_the_parameters():
+    # HSDP over rows of ranks, and an unused mesh that calls the columns `dp`: only rows hold equal values.
+    names = {"placements": "(Replicate(), Shard(0))", "mesh_dims": "dp,tp"}
+    own = tuple(Group(f"own{i}", (2 * i, 2 * i + 1), mesh_dim="dp") for i in (0, 1))
+    shards = {0: noise(0), 1: noise(0), 2: noise(1), 3: noise(1)}
+    given = {
+        "values": [value("gradient", "up.weight", rank, shard, **names) for rank, shard in shards.items()],
+        "parameters": [parameter("up.weight", rank, **names) for rank in shards],
+        "groups": (*GRID, *own),
+        "run": run_of(4),
+    }
+    of = {"phase": "backward", "parameter": "up.weight"}
+    reduced = [collective(rank=rank, seq=1, group=f"own{rank // 2}", **of) for rank in shards]
+    assert not found(collectives=reduced, **given)
+    both = [collective(rank=rank, seq=1, group=f"dp{rank % 2}", phase="forward") for rank in shards]
+    assert not found(collectives=[*reduced, *both], **given), "of two in use, that which reduced it"
+    values = [*given["values"][1:], value("gradient", "up.weight", 0, noise(2), **names)]
+    (one,) = found(collectives=reduced, **(given | {"values": values}))
+    assert one.ranks == (0, 1)
+
+
+def test_parts_of_an_optimizer_are_updated_by_what_was_scattered():
+    # ZeRO by hand: a rank's own gradients stay in parts, yet all end each step with the same new weights.
+    def job(ends):
+        of = [value("parameter", "up.weight", rank, noise(0), step=None) for rank in (0, 1)]
+        of += [value("gradient", "up.weight", rank, noise(1 + rank)) for rank in (0, 1)]
+        return of + [value("parameter", "up.weight", rank, end) for rank, end in enumerate(ends)]
+
+    table = [parameter("up.weight", rank) for rank in (0, 1)]
+    assert not found(values=job([noise(5), noise(5)]), parameters=table)
+    assert found(values=job([noise(5), noise(6)]), parameters=table), "they drift apart"
+    assert found(values=job([noise(0), noise(0)]), parameters=table), "nothing was updated"
+
+
+def test_what_fsdp2_had_gathered_is_sharded_all_the_same():
+    # Evaluation at the end of a step leaves the root's parameters gathered; their gradients are shards.
+    table = [parameter("head.weight", rank, wrapper="FSDP2", group="pg") for rank in (0, 1)]
+    shards = {"placements": "(Shard(0))", "mesh_dims": "dp"}
+    rows = [value("gradient", "head.weight", rank, noise(rank), **shards) for rank in (0, 1)]
+    rows += [value("parameter", "head.weight", rank, noise(2)) for rank in (0, 1)]
+    assert not found(values=rows, parameters=table)
+
+
 def test_equal_replicas_are_silent():
     assert not found(values=replicated([noise(0), noise(0)]), parameters=dtensors(), groups=tp_groups())
 
