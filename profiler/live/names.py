@@ -128,7 +128,11 @@ class Names:
         return self._by_address.get(address) or self._grads_by_address.get(address)
 
     def note_gradients(self) -> None:
-        """Learn where the gradients lie now; call when backward is over."""
+        """Learn where the gradients lie now; call when backward is over.
+
+        Where parameters lie is learnt anew with them: FSDP2 had others in their place meanwhile.
+        """
+        self._by_address = {}
         self._grads_by_address = {}
         for name, parameter in self.parameters():
             if parameter.grad is not None:

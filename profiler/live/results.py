@@ -283,8 +283,10 @@ class Results:
         outcome = outcome_of(result.pending)
         if len(result.pieces) != 1 or tensor.dtype != piece.dtype:
             return
-        whole = tensor.detach().as_strided((piece.numel,), (1,), piece.offset)
-        outcome.ticket = self._fingerprints.take(whole)
+        # The user's modes have no part in it.
+        with torch._C._DisableTorchDispatch():
+            whole = tensor.detach().as_strided((piece.numel,), (1,), piece.offset)
+            outcome.ticket = self._fingerprints.take(whole)
 
     def finish(self, *, unseen_reads: bool) -> None:
         """Write down what was read of each result. `unseen_reads`: compiled code may have read some too."""

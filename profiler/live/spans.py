@@ -48,6 +48,7 @@ _COMPILED: Final = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 _SETTLE_S: Final = 0.0005
 """Gloo's thread tells the profiler of an end a moment after it has woken whoever waited: stopped in between,
 torch frees what that thread still writes to, and the process may die."""
+_MOST_SETTLE_S: Final = 0.02
 _STOP_SLACK_NS: Final = 3_000
 """The profiler's clock and ours, read at the same moment, differ by less."""
 _CLOCK_SLACK_NS: Final = 200_000
@@ -175,7 +176,7 @@ class SpanRecorder:
         self._running = self._late = False
         if not torch._C._autograd._profiler_enabled():
             return None
-        time.sleep(_SETTLE_S)
+        _settle()
         stopped_ns = time.time_ns()
         result = torch._C._autograd._disable_profiler()
         self._recording = result if self._everything else None
@@ -198,6 +199,29 @@ class SpanRecorder:
         """Return torch's result of the last recording of everything, once; None where there is none."""
         recording, self._recording = self._recording, None
         return recording
+
+
+def _settle() -> None:
+    """Give gloo's threads the time to tell of what has just ended, also where the cores are busy."""
+    until_s = time.monotonic() + _MOST_SETTLE_S
+    time.sleep(_SETTLE_S)
+    while _gloo_runs() and time.monotonic() < until_s:
+        time.sleep(_SETTLE_S)
+
+
+def _gloo_runs() -> bool:
+    """Whether one of gloo's threads runs or waits for a core; False where the system does not tell."""
+    try:
+        for task in os.scandir("/proc/self/task"):
+            with open(f"{task.path}/stat", "rb") as file:
+                _, _, about = file.read().partition(b"(")
+            name, _, rest = about.rpartition(b") ")
+            if b"gloo" in name and rest[:1] == b"R":
+                return True
+    except OSError:
+        # No such system, or a thread that has just ended.
+        return False
+    return False
 
 
 def in_backward() -> bool:

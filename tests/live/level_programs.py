@@ -11,7 +11,7 @@ import torch.distributed as dist
 STEPS = 6
 FOLLOWED = ("output_hash", "used_bytes", "used_by", "cut_from_hash", "optimizer_steps")
 """What only surveyed steps tell."""
-MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", *FOLLOWED)
+MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", "operand", *FOLLOWED)
 
 
 def watched_like_surveyed(variants: list[list[str]]) -> dict[str, Any]:

@@ -97,7 +97,9 @@ def test_the_scattered_attempt_computes_the_weight_gradient_on_every_rank(demo: 
 
 
 def test_the_partial_attempt_is_right_and_does_nothing_twice(demo: tuple[Path, str]) -> None:
-    kinds = {finding.kind for finding in report_of(demo, "dit-partial").findings}
+    # That every rank updates the weight is a choice, and told as one.
+    findings = report_of(demo, "dit-partial").findings
+    kinds = {finding.kind for finding in findings if finding.severity != "info"}
     assert "duplicated-compute" not in kinds
     assert not [f for f in report_of(demo, "dit-partial").findings if f.severity == "error"]
 

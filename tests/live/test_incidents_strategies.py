@@ -70,19 +70,6 @@ PROVEN = (
         "its policy is param_dtype=bfloat16 and reduce_dtype=float32: what the finding says",
     ),
     Proven(
-        "accumulation.fsdp2_keep",
-        "redundant-collective",
-        "FSDP.unshard",
-        "backward keeps the parameters, the next forward uses and then drops them, the next backward gathers "
-        "the same bytes again; its docstring says so (not those of its backward)",
-    ),
-    Proven(
-        "clipping.library",
-        "implicit-redistribute",
-        "aten.linalg_vector_norm.default",
-        "clip_grad_norm_ stacks the DTensors' norms and DTensor adds them up: one all_reduce of the norms",
-    ),
-    Proven(
         "tensor_parallel.sequence",
         "implicit-redistribute",
         "norm",
