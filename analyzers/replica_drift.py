@@ -43,7 +43,8 @@ class Drift:
 def _drifts(context: Context) -> list[Drift]:
     values = context.values
     values = keep(values, (values["kind"] == "parameter") & (values["numel"] > 0))
-    if values.empty:
+    if values["step"].isna().all():
+        # Before the first step alone: nobody asked for replicas.
         return []
     rows = values.assign(step=values["step"].fillna(BEFORE).astype(np.int64))
     sets = replicas(context)
@@ -62,7 +63,8 @@ def _drifts(context: Context) -> list[Drift]:
             how = split(at_step, one.ranks, eps=limit**2, noise=0.0, absent_counts=False)
             if how is not None:
                 seen.append((step, how))
-        if not seen:
+        if not seen or seen[-1][0] == BEFORE:
+            # What the first step made equal is no drift.
             continue
         first, how = seen[0]
         steps = sorted(int(step) for step in history["step"].unique())

@@ -24,7 +24,8 @@ class Value:
     """What one tensor held on one rank at one moment.
 
     `input`: an argument of the audited model's forward. `gradient`: of a parameter, as the optimizer was
-    about to use it. `parameter`, `buffer`: after the step. `norm`: a total gradient norm as the program
+    about to use it. `parameter`, `buffer`: after the step; a `parameter` without a step:
+    before the first one. `norm`: a total gradient norm as the program
     took it to be; its square is in `square`. `normed`: a gradient as such a norm found it, before it was
     clipped; it has the number of its norm.
 

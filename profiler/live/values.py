@@ -136,7 +136,7 @@ class Values:
 
     def take(
         self,
-        step: int,
+        step: int | None,
         kind: str,
         name: str,
         nth: int,
