@@ -13,6 +13,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged, pipelined
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.overruled import checked_right
 from shardtoll.analyzers.placements import kinds
 from shardtoll.analyzers.reductions import covered, members, mesh_groups
 from shardtoll.analyzers.tally import keep, text
@@ -114,7 +115,8 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
             if over is not None:
                 known.append((over, "wrapper", group, wrapper))
     known += [(over, "reduced", None, None) for over in sorted(covered(context).get(name, ()))]
-    if not pipelined(context) and name not in exchanged(context):
+    local = exchanged(context) | checked_right(context)
+    if not pipelined(context) and name not in local:
         known += [(over, "start", None, None) for over in started.together(name)]
     found = []
     for component in _components(over for over, *_ in known):

@@ -110,6 +110,8 @@ class Parameter:
     """Whether the wrapper knows it: False of a parameter that was added after wrapping."""
     tied_to: str | None = None
     """First name of the same parameter."""
+    checked_right: bool | None = None
+    """Whether each `check_gradients` in the audit found its gradient right; None where none compared it."""
 
     def __post_init__(self) -> None:
         if self.numel < 0:

@@ -10,7 +10,7 @@ time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -81,6 +81,8 @@ class Checking:
         """The step before which the parameters were taken."""
         self._start: TakenValues | None = None
         self._held: deque[TakenValues] = deque()
+        self._right: dict[str, bool] = {}
+        """Name -> whether all exact checks of its gradient found it right."""
 
     def install(self) -> None:
         """Install what the checks need."""
@@ -273,6 +275,11 @@ class Checking:
             for name, buffer in buffers:
                 self._values.take(step, "buffer", name, 0, buffer, settled(buffer))
 
+    def gradients_checked(self, right: Collection[str], wrong: Collection[str]) -> None:
+        """Keep what an exact check of the gradients found."""
+        self._right |= {name: self._right.get(name, True) for name in right}
+        self._right |= dict.fromkeys(wrong, False)
+
     def unknown(self) -> str | None:
         """Return what was asked for and could not be looked at, and why."""
         if "data" not in self._checks.names or not self._ended or self._saw_forward:
@@ -313,6 +320,7 @@ class Checking:
                     group=group,
                     reduced_by_wrapper=None if wrapped is None else wrapped.known,
                     tied_to=None if first == name else first,
+                    checked_right=self._right.get(name),
                 )
             )
         return tuple(found)
