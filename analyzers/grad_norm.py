@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.agreement import EPS, rows_of
+from shardtoll.analyzers.clipped_norms import as_one, clipped_by
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import pipelined
 from shardtoll.analyzers.reductions import BACKWARD, members
@@ -51,6 +52,9 @@ def _taken(context: Context) -> list[Finding]:
     norms, of = rows_of(context, "norm"), rows_of(context, "normed")
     norms = keep(norms, norms["placements"].isna() & norms["square"].notna())
     if norms.empty or of.empty:
+        return []
+    norms, of = as_one(clipped_by(context, norms, of, LEAST), of)
+    if norms.empty:
         return []
     wrong: list[tuple[int, dict[int, float], float]] = []
     looked = 0
@@ -164,13 +168,17 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
     if frame.empty or gradients["square"].isna().any():
         return []
     frame = keep(frame, frame["step"].isin(gradients["step"].unique()))
-    local = gradients.groupby(["step", "rank"])["square"].sum()
+    # Clipping has scaled them since; where torch took a norm, or was given one, they are known as they were.
+    normed = rows_of(context, "normed")
+    normed = keep(normed, (normed["nth"] == 0) & normed["square"].notna())
+    takings = [(one, one.groupby(["step", "rank"])["square"].sum()) for one in (gradients, normed)]
     found: dict[tuple[str | None, str], list[_Sum]] = {}
     first: dict[tuple[str | None, str], Any] = {}
-    for _, rows in frame.groupby(["step", "group", "seq", "source"], dropna=False):
-        step, group = int(rows["step"].iloc[0]), str(rows["group"].iloc[0])
-        for over, of_group in _by_members(context, rows):
-            one = _recognised(of_group, over, step, local, gradients)
+    for _, calls in frame.groupby(["step", "group", "seq", "source"], dropna=False):
+        step, group = int(calls["step"].iloc[0]), str(calls["group"].iloc[0])
+        for over, of_group in _by_members(context, calls):
+            told = (_recognised(of_group, over, step, local, rows) for rows, local in takings)
+            one = next((each for each in told if each is not None), None)
             if one is None:
                 continue
             key = (

@@ -63,8 +63,8 @@ def _drifts(context: Context) -> list[Drift]:
             how = split(at_step, one.ranks, eps=limit**2, noise=0.0, absent_counts=False)
             if how is not None:
                 seen.append((step, how))
-        if not seen or seen[-1][0] == BEFORE:
-            # What the first step made equal is no drift.
+        if all(step == BEFORE for step, _ in seen):
+            # The first step made them equal, as where it begins with a broadcast.
             continue
         first, how = seen[0]
         steps = sorted(int(step) for step in history["step"].unique())

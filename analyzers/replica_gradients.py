@@ -22,6 +22,7 @@ from shardtoll.analyzers.agreement import (
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.placements import kinds
+from shardtoll.analyzers.reduced_later import reduced_later
 from shardtoll.analyzers.reductions import covered, mesh_groups
 from shardtoll.analyzers.replica_remedies import gradient_remedy
 from shardtoll.analyzers.replicas import Replicas, replicas
@@ -81,7 +82,8 @@ def apart(context: Context) -> list[Apart]:
             dtype = str(usable["dtype"].iloc[0])
             eps = max(EPS.get(dtype, EPS["float32"]), computed_eps(context))
             how = split(usable, one.ranks, eps=eps, noise=eps * noise_of)
-            if how is not None:
+            numel = int(usable["numel"].iloc[0])
+            if how is not None and not reduced_later(context, one, step, numel, dtype):
                 seen.append((step, how))
                 first_rows = usable if first_rows is None else first_rows
         if not seen or first_rows is None:

@@ -115,9 +115,12 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
             if over is not None:
                 known.append((over, "wrapper", group, wrapper))
     known += [(over, "reduced", None, None) for over in sorted(covered(context).get(name, ()))]
-    local = exchanged(context) | checked_right(context)
-    if not pipelined(context) and name not in local:
-        known += [(over, "start", None, None) for over in started.together(name)]
+    if not pipelined(context) and name not in checked_right(context):
+        together = started.together(name)
+        # Experts of one seed begin alike on all ranks and are each rank's own; alike in several sets apart,
+        # they are copies of several experts.
+        if name not in exchanged(context) or len(together) > 1:
+            known += [(over, "start", None, None) for over in together]
     found = []
     for component in _components(over for over, *_ in known):
         inside = tuple(sorted(ranks & component))

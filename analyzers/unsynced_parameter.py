@@ -188,8 +188,10 @@ def _unused(context: Context) -> list[Finding]:
     others = set(gradients["name"].astype(str)) | set(
         keep(table, table["has_grad"].fillna(False).astype(bool))["name"].astype(str)
     )
-    if not never or not others:
+    if not never:
         return []
+    if not others:
+        return [_none_at_all(context, never)] if gradients.empty else []
     steps = int(gradients["step"].nunique())
     shown = ", ".join(never[:NAMED]) + (", ..." if len(never) > NAMED else "")
     ranks = tuple(
@@ -223,3 +225,36 @@ def _unused(context: Context) -> list[Finding]:
             ),
         )
     ]
+
+
+def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
+    """Return that the optimizer stepped without a single gradient: likely, as it may have others' too."""
+    ranks = tuple(sorted(int(rank) for rank in context.parameters["rank"].unique()))
+    wrapper = context.parameters["wrapper"].dropna()
+    fsdp2 = bool((wrapper.astype(str) == "FSDP2").any())
+    return Finding(
+        kind="unsynced-parameter",
+        severity="warning",
+        title=f"none of {times(len(never), 'parameter')} ever had a gradient as the optimizer stepped: "
+        "it trains nothing of this model",
+        toll_ns=None,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=None,
+        count=len(never),
+        ranks=ranks,
+        where=Where(phase="backward", module=never[0].rpartition(".")[0], parameter=never[0]),
+        evidence=(
+            Evidence("parameters", ", ".join(never[:GROUP_ABOVE])),
+            Evidence("ranks", rank_words(ranks)),
+            Evidence("parameters that had a gradient", 0),
+        ),
+        remedy=Remedy(
+            "Where gradients are kept back while micro-batches are added up, let the last one reduce them: "
+            "FSDP2 gives a parameter its gradient only then. Else see that backward runs before step().",
+            "model.set_requires_gradient_sync(last_micro_batch)"
+            if fsdp2
+            else "loss.backward()\noptimizer.step()  # and zero_grad() after it, not between",
+        ),
+        confidence="likely",
+    )

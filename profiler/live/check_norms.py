@@ -20,11 +20,12 @@ After = Callable[[str, int, torch.Tensor], None]
 
 _MODULES: Final = ("torch.nn.utils.clip_grad", "torch.nn.utils")
 _NAMES: Final = ("_get_total_norm", "get_total_norm")
+_CLIPS: Final = "clip_grads_with_norm_"
 _TWO: Final = 2.0
 
 
 def watch_norms(model: nn.Module, before: Before, after: After) -> Callable[[], None]:
-    """Tell of every 2-norm that torch's clipping, or a call of its own, takes; returns the undoing.
+    """Tell of every 2-norm that torch's clipping, or a call of its own, takes or gets; returns the undoing.
 
     The function within `clip_grad_norm_` is replaced: a program may have imported the outer one long ago.
     """
@@ -52,6 +53,21 @@ def watch_norms(model: nn.Module, before: Before, after: After) -> Callable[[], 
 
         return total_norm
 
+    def clips(original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip_grads_with_norm_(
+            parameters: Any, max_norm: float, total_norm: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            if torch.compiler.is_compiling() or not isinstance(total_norm, torch.Tensor):
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            gradients = [one.grad for one in given if one.grad is not None]
+            nth = before(gradients)
+            if nth is not None:
+                after(f"torch.nn.utils.{_CLIPS}", nth, total_norm)
+            return original(given, max_norm, total_norm, *args, **kwargs)
+
+        return clip_grads_with_norm_
+
     def of_fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
         def clip_grad_norm_(self: Any, max_norm: Any, norm_type: float = _TWO) -> Any:
             if float(norm_type) != _TWO:
@@ -66,6 +82,8 @@ def watch_norms(model: nn.Module, before: Before, after: After) -> Callable[[], 
         for module in _MODULES:
             for name in _NAMES:
                 patches.around(importlib.import_module(module), name, around)
+        # Under its public name alone: within `clip_grad_norm_` the norm was taken a moment ago.
+        patches.around(torch.nn.utils, _CLIPS, clips)
         if any(is_fsdp1(module) for module in model.modules()):
             fsdp = sys.modules["torch.distributed.fsdp"]
             patches.around(getattr(fsdp, "FullyShardedDataParallel", None), "clip_grad_norm_", of_fsdp1)

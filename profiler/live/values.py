@@ -146,7 +146,7 @@ class Values:
     ) -> None:
         """Take what `local`, this rank's part of `tensor`, holds now. Call it inside `unseen`.
 
-        `starts`: where that part begins, if the tensor does not say.
+        `step`: None before the first. `starts`: where that part begins, if the tensor does not say.
         """
         placements, dims = layout_of(tensor)
         row = Value(

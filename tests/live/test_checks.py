@@ -54,6 +54,13 @@ def test_no_mode_sees_an_operator_of_the_checks(kind: str) -> None:
         assert checked == bare
 
 
+def _of_steps(rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what was taken in steps and after them; how the parameters began has no step."""
+    began = [row for row in rows["values"] if row["step"] is None]
+    assert {row["kind"] for row in began} <= {"parameter"}
+    return [row for row in rows["values"] if row["step"] is not None]
+
+
 def test_nothing_is_installed_that_was_not_asked_for() -> None:
     nothing = {"optimizer": 0, "model": 0, "norm": True, "inner": True}
     for rank in run_ranks(check_programs.untouched, 1):
@@ -76,14 +83,14 @@ def test_a_check_that_fails_costs_the_checks_alone(where: str) -> None:
     assert {(row["rank"], row["step"]) for row in rows["steps"]} == {
         (r, s) for r in range(2) for s in range(3)
     }
-    assert {row["step"] for row in rows["values"]} == {0}
+    assert {row["step"] for row in _of_steps(rows)} == {0}
 
 
 def test_a_step_that_the_user_ends_half_way_leaves_no_values() -> None:
     leading, other = run_ranks(check_programs.raised, 2)
     assert leading["arrived"] == other["arrived"] == "the user's own"
     assert leading["hooks"] == other["hooks"] == 0
-    kinds = Counter((row["step"], row["kind"]) for row in leading["rows"]["values"])
+    kinds = Counter((row["step"], row["kind"]) for row in _of_steps(leading["rows"]))
     assert {step for step, _ in kinds} == {0, 2}
     assert {kind: count for (step, kind), count in kinds.items() if step == 0} == {
         kind: count for (step, kind), count in kinds.items() if step == 2
@@ -127,7 +134,7 @@ def test_what_the_ranks_hold_adds_up_to_the_whole(kind: str, world: int, sizes: 
     found = run_ranks(check_programs.sharded, world, kind)
     rows, true = found[0]["rows"], found[0]["true"]
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 9)
-    for row in rows["values"]:
+    for row in _of_steps(rows):
         if row["kind"] == "norm":
             assert row["square"] == pytest.approx(true["norm"] ** 2, rel=1e-5)
             assert (row["nth"], row["name"]) == (0, "torch.nn.utils.clip_grad_norm_")
@@ -158,7 +165,7 @@ def test_flat_parts_of_fsdp1_add_up_by_their_place_in_the_flattened_parameter(us
     found = run_ranks(check_programs.flat, 2, use_orig_params)
     rows, true = found[0]["rows"], found[0]["true"]
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 9)
-    for row in rows["values"]:
+    for row in _of_steps(rows):
         if row["kind"] == "norm":
             assert row["name"] == "FullyShardedDataParallel.clip_grad_norm_"
             assert row["square"] == pytest.approx(found[0]["norm"], rel=1e-4)
@@ -198,7 +205,7 @@ def test_ddp_tells_what_it_reduces_and_each_optimizer_what_it_takes(outside: boo
     }
     assert {name for name, row in of.items() if not row["has_grad"]} == {"frozen"}
     assert {name for name, row in of.items() if not row["requires_grad"]} == {"frozen"}
-    values = [row for row in rows["values"] if row["rank"] == 0 and row["step"] == 1]
+    values = [row for row in _of_steps(rows) if row["rank"] == 0 and row["step"] == 1]
     gradients = {row["name"]: row for row in values if row["kind"] == "gradient"}
     assert set(gradients) == {"known.weight", "known.bias", "ignored.weight", "thawed.weight", "late.weight"}
     assert gradients["late.weight"]["square"] == pytest.approx(found[0]["late"])
@@ -210,8 +217,8 @@ def test_ddp_tells_what_it_reduces_and_each_optimizer_what_it_takes(outside: boo
 
 def test_only_whole_steps_that_are_due_are_looked_at() -> None:
     rows = run_ranks(check_programs.before_steps, 1)[0]
-    kinds = Counter((row["step"], row["kind"]) for row in rows["steps"]["values"])
+    kinds = Counter((row["step"], row["kind"]) for row in _of_steps(rows["steps"]))
     each = {"input": 1, "gradient": 4, "normed": 4, "norm": 1, "parameter": 4}
     assert kinds == {(step, kind): count for step in (0, 2) for kind, count in each.items()}
-    assert Counter(row["kind"] for row in rows["whole"]["values"]) == each
+    assert Counter(row["kind"] for row in _of_steps(rows["whole"])) == each
     assert len(rows["steps"]["parameters"]) == 4

@@ -57,6 +57,16 @@ def test_replicas_that_move_together_do_not_drift():
     assert not found("replica-drift", values=rows, parameters=dtensors(), groups=TP_GROUPS, steps=TWO_STEPS)
 
 
+def test_what_the_first_step_makes_equal_does_not_drift():
+    rows = weights([[noise(0)] * 2, [noise(1)] * 2])
+    began = [value("parameter", "router.weight", r, noise(5 + r), step=None, **TP) for r in (0, 1)]
+    given = {"parameters": dtensors(), "groups": TP_GROUPS, "steps": TWO_STEPS}
+    assert not found("replica-drift", values=[*began, *rows], **given)
+    apart = weights([[noise(0), noise(2)]])
+    (one,) = found("replica-drift", values=[*began, *apart], **given)
+    assert "from the start" in one.title
+
+
 def test_rounding_is_no_drift_and_more_than_the_way_allows_is():
     moved = noise(0) + np.float32(1e-3) * noise(1)
     for off, count in ((1e-7, 0), (1e-4, 1)):
@@ -150,6 +160,15 @@ def test_parameters_that_never_got_a_gradient():
     ]
     (one,) = found("unsynced-parameter", values=rows, parameters=parameters)
     assert (one.severity, evidence(one)["parameters"]) == ("warning", "idle.weight")
+
+
+def test_an_optimizer_that_steps_without_any_gradient():
+    """FSDP2 whose gradient sync was left off."""
+    began = [value("parameter", "w", rank, noise(rank), step=None) for rank in (0, 1)]
+    parameters = [parameter("w", rank, has_grad=False, wrapper="FSDP2") for rank in (0, 1)]
+    (one,) = found("unsynced-parameter", values=began, parameters=parameters)
+    assert (one.where.parameter, one.confidence) == ("w", "likely")
+    assert "set_requires_gradient_sync" in one.remedy.code
 
 
 def test_without_an_optimizer_nobody_knows_who_had_a_gradient():
@@ -271,6 +290,53 @@ def test_each_rank_clipping_by_a_norm_of_its_own():
     norms = [np.sqrt(square(noise(r))) for r in (0, 1)]
     (one,) = found("wrong-gradient", values=taken(norms, [noise(0), noise(1)], placements=None))
     assert "a norm of its own" in one.title
+
+
+def norm_of(call, number, nth=0, rank=0):
+    return value("norm", f"torch.nn.utils.{call}", rank, np.float32(number).reshape(()), nth=nth)
+
+
+def parts_taken(*, alone: float):
+    """Two gradients on each of two ranks, `shard` its own and `norm` a replica, and a norm of the shard."""
+    held = {"shard": [noise(0), noise(1)], "norm": [noise(5), noise(5)]}
+    rows = [value(kind, name, r, held[name][r]) for kind in ("gradient",) for name in held for r in (0, 1)]
+    rows += [value("normed", "shard", r, held["shard"][r]) for r in (0, 1)]
+    return rows + [norm_of("get_total_norm", alone, rank=r) for r in (0, 1)], held
+
+
+def test_a_norm_of_some_gradients_is_a_step_on_the_way():
+    rows, _ = parts_taken(alone=1.0)
+    assert not found("wrong-gradient", values=rows)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_norm_that_ranks_go_on_to_add_up_is_a_step_on_the_way(power):
+    norms = [np.sqrt(square(noise(r))) for r in (0, 1)]
+    rows = [row for row in taken(norms, [noise(0), noise(1)]) if row.kind != "norm"]
+    rows += [norm_of("get_total_norm", norms[r], rank=r) for r in (0, 1)]
+    sent = [number**power for number in norms]
+    assert found("wrong-gradient", values=rows)
+    assert not found("wrong-gradient", values=rows, collectives=added_up(sent, sum(sent)))
+
+
+@pytest.mark.parametrize("wrong", [1.0, 2.0])
+def test_the_norm_that_a_program_made_is_held_to_all_that_it_clips(wrong):
+    rows, held = parts_taken(alone=1.0)
+    true = np.sqrt(square(noise(0)) + square(noise(1)) + square(noise(5)))
+    for nth, name in enumerate(held, 1):
+        rows += [value("normed", name, r, held[name][r], nth=nth) for r in (0, 1)]
+        rows += [norm_of("clip_grads_with_norm_", wrong * true, nth=nth, rank=r) for r in (0, 1)]
+    findings = found("wrong-gradient", values=rows)
+    assert len(findings) == (wrong != 1.0)
+    assert all("2 times the true one" in one.title for one in findings)
+
+
+def test_replicas_counted_by_hand_are_known_by_their_gradients_before_clipping():
+    whole = square(noise(0))
+    rows = [value("normed", "w", rank, noise(0)) for rank in (0, 1)]
+    rows += [value("gradient", "w", rank, np.float32(0.01) * noise(0)) for rank in (0, 1)]
+    (one,) = found("wrong-gradient", values=rows, collectives=added_up([whole, whole], 2 * whole))
+    assert evidence(one)["factor"] == pytest.approx(np.sqrt(2), rel=1e-4)
 
 
 def test_a_norm_of_replicas_is_right_on_each():

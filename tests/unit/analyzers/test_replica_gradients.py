@@ -172,6 +172,25 @@ def test_plain_parameters_that_began_equal_are_likely_replicas():
     assert one.confidence == "likely"
 
 
+@pytest.mark.parametrize(
+    ("op", "size", "moved", "wrong"),
+    [
+        ("reduce_scatter", 4096, (7, 7), False),
+        ("reduce_scatter", 16, (7, 7), True),
+        ("broadcast", 4096, (7, 7), True),
+        ("reduce_scatter", 4096, (7, 8), True),
+        ("reduce_scatter", 4096, (99, 99), True),
+    ],
+)
+def test_parts_that_one_flat_buffer_adds_up_are_no_wrong_gradients(op, size, moved, wrong):
+    """ZeRO by hand: the gradients stay parts, and the parameter moves equally on all ranks."""
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    rows += [value("parameter", "body.weight", r, noise(seed)) for r, seed in enumerate(moved)]
+    flat = [collective(rank=r, op=op, message_bytes=size, phase="other", parameter=None) for r in (0, 1)]
+    parameters = [parameter("body.weight", r) for r in (0, 1)]
+    assert bool(found(values=rows, parameters=parameters, collectives=flat)) == wrong
+
+
 def test_stages_of_a_pipeline_may_use_one_name():
     rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
     sent = [
@@ -198,6 +217,32 @@ def test_an_expert_between_two_exchanges_is_each_ranks_own():
     parameters = [parameter(name, rank) for name in names for rank in (0, 1)]
     (one,) = found(values=rows, parameters=parameters, collectives=exchanges, computes=computes)
     assert one.where.parameter == "moe.router.weight"
+
+
+@pytest.mark.parametrize(
+    ("begun", "wrong"), [((9, 8, 9, 8), True), ((9, 9, 9, 9), False), ((6, 7, 8, 9), False)]
+)
+def test_copies_of_several_experts_are_replicas(begun, wrong):
+    """Two experts on two ranks each, whose gradients nobody reduced."""
+    name = "moe.expert.weight"
+    rows = plain([noise(r) for r in range(4)], name=name)
+    rows += [value("parameter", name, r, noise(seed), step=None) for r, seed in enumerate(begun)]
+    exchanges = [
+        collective(rank=r, op="all_to_all", phase="forward", module="moe", issue_ns=at, seq=at)
+        for r in range(4)
+        for at in (10, 30)
+    ]
+    computes = [
+        compute(rank=r, index=20, start_ns=20, module="moe.expert", phase="forward") for r in range(4)
+    ]
+    findings = found(
+        values=rows,
+        parameters=[parameter(name, r) for r in range(4)],
+        collectives=exchanges,
+        computes=computes,
+        run=run_of(4),
+    )
+    assert {one.where.parameter for one in findings} == ({name} if wrong else set())
 
 
 def test_many_alike_are_one_finding():

@@ -133,6 +133,20 @@ def test_a_model_that_is_compiled_with_its_hooks_is_told() -> None:
     undo()
 
 
+def test_a_norm_that_is_given_is_told_with_what_it_clips() -> None:
+    model = nn.Linear(3, 3)
+    told: list[tuple[str, float]] = []
+    undo = watch_norms(model, len, lambda name, count, norm: told.append((f"{name} {count}", float(norm))))
+    try:
+        model(torch.ones(2, 3)).sum().backward()
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.tensor(4.0))
+    finally:
+        undo()
+    assert told == [("torch.nn.utils.clip_grads_with_norm_ 2", 4.0)]
+    assert model.bias.grad is not None
+    assert torch.allclose(model.bias.grad, torch.tensor(0.5))
+
+
 def test_norms_are_told_of_whatever_name_they_are_called_by() -> None:
     from torch.nn.utils import clip_grad_norm_
 
