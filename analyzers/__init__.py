@@ -45,6 +45,7 @@ from shardtoll.analyzers.context import Context, make_context
 from shardtoll.analyzers.overruled import without_repeated
 from shardtoll.analyzers.ranking import ranked
 from shardtoll.analyzers.refuted import note
+from shardtoll.analyzers.remedy_wrapped import wrapped
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
@@ -99,7 +100,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         fabric = choose_fabric(ledger.run)
     context = make_context(ledger, fabric)
     found = [each for find in ANALYSES for each in find(context)]
-    findings = [*ledger.findings, *without_repeated(ledger.findings, found)]
+    findings = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)])
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),
