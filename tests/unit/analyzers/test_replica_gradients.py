@@ -211,6 +211,16 @@ def test_code_fits_a_model_under_ddp_that_averages():
     assert one.remedy.code.startswith('dist.all_reduce(model.get_parameter("body.weight").grad)')
 
 
+@pytest.mark.parametrize(("name", "wrong"), [(None, False), ("other.weight", True)])
+def test_without_values_after_the_step_one_flat_buffer_may_have_added_them_up(name, wrong):
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    flat = [
+        collective(rank=r, op="all_reduce", message_bytes=4096, phase="other", parameter=name) for r in (0, 1)
+    ]
+    parameters = [parameter("body.weight", r) for r in (0, 1)]
+    assert bool(found(values=rows, parameters=parameters, collectives=flat)) == wrong
+
+
 def test_stages_of_a_pipeline_may_use_one_name():
     rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
     sent = [

@@ -140,7 +140,7 @@ def test_fake_tensors_have_no_values_and_end_no_check() -> None:
         model = nn.Linear(3, 2)
         rows = rows_of(model, lambda: model(torch.ones(4, 3)).sum().backward())
     kinds = Counter(row["kind"] for row in rows["values"])
-    assert kinds == {"input": 1, "gradient": 2, "parameter": 2}
+    assert kinds == {"input": 1, "gradient": 2, "parameter": 4}
     assert {(row["hash"], row["square"]) for row in rows["values"]} == {(None, None)}
     assert "checks-stopped" not in {row["kind"] for row in rows["notices"]}
 
