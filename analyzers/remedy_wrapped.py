@@ -34,9 +34,9 @@ def wrapped(context: Context, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _fitting(finding: Finding, ddp: bool, averaged: bool) -> Finding:
-    code = finding.remedy.code
-    if code is None:
+    if finding.remedy is None or finding.remedy.code is None:
         return finding
+    code = finding.remedy.code
     if averaged:
         code = EITHER.sub(AVERAGED, code)
     if ddp:
