@@ -42,8 +42,10 @@ from shardtoll.analyzers import (
     wide_dtype,
 )
 from shardtoll.analyzers.context import Context, make_context
+from shardtoll.analyzers.overruled import without_repeated
 from shardtoll.analyzers.ranking import ranked
 from shardtoll.analyzers.refuted import note
+from shardtoll.analyzers.remedy_wrapped import wrapped
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
@@ -97,7 +99,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     if fabric is None:
         fabric = choose_fabric(ledger.run)
     context = make_context(ledger, fabric)
-    findings = [*ledger.findings, *(found for find in ANALYSES for found in find(context))]
+    found = [each for find in ANALYSES for each in find(context)]
+    findings = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)])
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),

@@ -20,6 +20,13 @@ def _values(*kinds: str) -> Looked:
     return looked
 
 
+def _states(report: Report) -> bool:
+    # What parameters began with is taken with gradients too.
+    values = report.tables["values"].select(["kind", "step"])
+    after = values.filter(pc.is_valid(values.column("step")))
+    return bool({"parameter", "buffer"} & {*pc.unique(after.column("kind")).to_pylist()})
+
+
 def _checked(report: Report) -> bool:
     return "gradients-checked" in pc.unique(report.tables["notices"].column("kind")).to_pylist()
 
@@ -40,7 +47,7 @@ _CHECK: Final = (
 )
 _GRADIENTS: Final = (_values("gradient"), "has no gradients on record", 'audit(model, checks=("gradients",))')
 _STATES: Final = (
-    _values("parameter", "buffer"),
+    _states,
     "did not compare replicas",
     'audit(model, checks=("replicas",))',
 )

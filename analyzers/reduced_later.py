@@ -19,7 +19,16 @@ SIZES: Final = {"float64": 8, "float32": 4}
 @once
 def _largest(context: Context) -> dict[tuple[int, tuple[int, ...]], int]:
     """Return for each step and set of ranks the largest message that added something up after forward."""
-    frame = context.in_steps
+    return _sizes(context, context.in_steps)
+
+
+@once
+def _unnamed(context: Context) -> dict[tuple[int, tuple[int, ...]], int]:
+    """Return the same of the messages that name no parameter, as those of one flat buffer."""
+    return _sizes(context, keep(context.in_steps, context.in_steps["parameter"].isna()))
+
+
+def _sizes(context: Context, frame: pd.DataFrame) -> dict[tuple[int, tuple[int, ...]], int]:
     frame = keep(frame, frame["op"].isin(REDUCES) & frame["phase"].isin(BACKWARD))
     frame = keep(frame, frame["message_bytes"].notna())
     known = members(context)
@@ -52,6 +61,10 @@ def reduced_later(context: Context, one: Replicas, step: int, numel: int, dtype:
     room for them: where parameters are only copied from one rank the others' gradients are lost.
     """
     table = _moved(context).get(one.name)
+    least = numel * SIZES.get(dtype, 2)
+    if one.basis == "start" and (table is None or not (table.index >= 0).any()):
+        # How the parameter moved was not asked for: only that they may have been added up is known.
+        return _room(_unnamed(context), one, step, least)
     if table is None or step not in table.index or not set(one.ranks) <= set(table.columns):
         return False
     after = table.loc[step, list(one.ranks)]
@@ -59,8 +72,10 @@ def reduced_later(context: Context, one: Replicas, step: int, numel: int, dtype:
     equal = after.notna().all() and after.nunique() == 1
     if not equal or before.empty or before.iloc[-1] == after.iloc[0]:
         return False
-    least = numel * SIZES.get(dtype, 2)
+    return _room(_largest(context), one, step, least)
+
+
+def _room(sizes: dict[tuple[int, tuple[int, ...]], int], one: Replicas, step: int, least: int) -> bool:
     return any(
-        at == step and set(one.ranks) <= set(over) and size >= least
-        for (at, over), size in _largest(context).items()
+        at == step and set(one.ranks) <= set(over) and size >= least for (at, over), size in sizes.items()
     )

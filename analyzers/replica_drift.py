@@ -43,7 +43,8 @@ class Drift:
 def _drifts(context: Context) -> list[Drift]:
     values = context.values
     values = keep(values, (values["kind"] == "parameter") & (values["numel"] > 0))
-    if values.empty:
+    if values["step"].isna().all():
+        # Before the first step alone: nobody asked for replicas.
         return []
     rows = values.assign(step=values["step"].fillna(BEFORE).astype(np.int64))
     sets = replicas(context)

@@ -13,6 +13,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged, pipelined
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.overruled import checked_right
 from shardtoll.analyzers.placements import kinds
 from shardtoll.analyzers.reductions import clash, covered, members, mesh_groups
 from shardtoll.analyzers.tally import keep, text
@@ -133,7 +134,7 @@ def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) 
             if over is not None:
                 known.append((over, "wrapper", group, wrapper))
     known += [(over, "reduced", None, None) for over in sorted(covered(context).get(name, ()))]
-    if not pipelined(context):
+    if not pipelined(context) and name not in checked_right(context):
         together = started.together(name)
         # Experts of one seed begin alike on all ranks and are each rank's own; alike in several sets apart,
         # they are copies of several experts.

@@ -11,6 +11,7 @@ from shardtoll.analyzers import replica_gradients
 from shardtoll.analyzers.agreement import rows_of
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged
+from shardtoll.analyzers.overruled import checked_right
 from shardtoll.analyzers.reductions import covered
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED, Apart
 from shardtoll.analyzers.replica_remedies import reduce_code
@@ -43,7 +44,7 @@ def _unknown_to_wrapper(context: Context) -> list[Finding]:
         if len(ranks) < 2 or covered(context).get(name):
             continue
         prints = seen.get(name, {})
-        if name in exchanged(context) or not of_name["wrapper"].notna().any():
+        if name in exchanged(context) | checked_right(context) or not of_name["wrapper"].notna().any():
             continue
         if prints and all(len(of_step) == 1 for of_step in prints.values()):
             # Equal gradients: something that does not name it reduces it, as one bucket of all gradients.

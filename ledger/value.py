@@ -24,7 +24,8 @@ class Value:
     """What one tensor held on one rank at one moment.
 
     `input`: an argument of the audited model's forward. `gradient`: of a parameter, as the optimizer was
-    about to use it. `parameter`, `buffer`: after the step. `norm`: a total gradient norm as the program
+    about to use it. `parameter`, `buffer`: after the step; a `parameter` without a step:
+    before the first one. `norm`: a total gradient norm as the program
     took it to be; its square is in `square`. `normed`: a gradient as such a norm found it, before it was
     clipped; it has the number of its norm.
 
@@ -109,6 +110,8 @@ class Parameter:
     """Whether the wrapper knows it: False of a parameter that was added after wrapping."""
     tied_to: str | None = None
     """First name of the same parameter."""
+    checked_right: bool | None = None
+    """Whether each `check_gradients` in the audit found its gradient right; None where none compared it."""
 
     def __post_init__(self) -> None:
         if self.numel < 0:

@@ -2,19 +2,21 @@
 
 Gradients are taken as the first step of each optimizer begins, those that no optimizer takes at the step's
 end; and before a total norm is taken of them, as clipping then scales them. Parameters and buffers are taken
-after the step, parameters before the first one too, inputs as the model's forward begins. What has to be done
-in the midst of a step is capture's own time.
+after the step, parameters once before the first one too: what ranks began with tells which are replicas.
+Inputs are taken as the model's forward begins. What has to be done in the midst of a step is capture's own
+time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer, optimizer
 
 from shardtoll.ledger.value import Parameter, Value
@@ -72,12 +74,15 @@ class Checking:
         self._has_grad: dict[str, bool] = {}
         self._forwards = 0
         self._norms = 0
-        self._began = False
-        """Whether parameters were looked at before the first step."""
         self._ended = False
         """Whether a step was looked at to its end."""
         self._saw_forward = False
+        self._first: int | None = None
+        """The step before which the parameters were taken."""
+        self._start: TakenValues | None = None
         self._held: deque[TakenValues] = deque()
+        self._right: dict[str, bool] = {}
+        """Name -> whether all exact checks of its gradient found it right."""
 
     def install(self) -> None:
         """Install what the checks need."""
@@ -91,6 +96,7 @@ class Checking:
         """Look at nothing any more. What is installed stays: torch may be going through its hooks now."""
         self._step = None
         self._values.drop()
+        self._start = None
         self._held.clear()
 
     def remove(self) -> None:
@@ -104,14 +110,17 @@ class Checking:
         """Begin a step, or the time between steps; what the last one left is forgotten."""
         self._step = None
         self._values.drop()
-        if step is None or not self._checks.due(step):
+        if step is None:
+            return
+        if self._first is None or step == self._first:
+            # What begins anew had not begun: until then weights may still be loaded.
+            self._take_start(step)
+        if not self._checks.due(step):
             return
         self._learn_names()
         self._stepped.clear()
         self._taken.clear()
         self._forwards = self._norms = 0
-        if "replicas" in self._checks.names and not self._began:
-            self._take_start()
         self._step = step
 
     def end(self) -> None:
@@ -133,6 +142,9 @@ class Checking:
     def finished(self, *, wait: bool = False) -> list[Value]:
         """Return the rows whose numbers have come back from the device; with `wait` (after all steps) all."""
         found: list[Value] = []
+        if self._start is not None and (wait or self._ended):
+            self._held.appendleft(self._start)
+            self._start = None
         with unseen():
             while self._held and (wait or self._held[0].ready()):
                 found.extend(self._held.popleft().rows())
@@ -251,25 +263,33 @@ class Checking:
             for name, tensor, local in found:
                 self._values.take(step, "input", name, nth, tensor, local)
 
-    def _take_start(self) -> None:
-        """Take the parameters as they begin: what is zero then, as a bias, tells nothing of itself later."""
-        self._began = True
+    def _take_start(self, step: int) -> None:
+        """Take the parameters as they are before the first step, between steps."""
+        if not {"gradients", "replicas"} & self._checks.names:
+            return
+        self._learn_names()
         with unseen():
-            for name, parameter in self._parameters:
-                # What its first forward is to make has no shape yet.
-                if not nn.parameter.is_lazy(parameter):
-                    starts = self._flat_start(parameter)
-                    self._values.take(None, "parameter", name, 0, parameter, settled(parameter), starts)
-            self._held.append(self._values.collect())
+            self._take_parameters(None)
+            self._start = self._values.collect()
+        self._first = step
+
+    def _take_parameters(self, step: int | None) -> None:
+        for name, parameter in self._parameters:
+            if not is_lazy(parameter):
+                starts = self._flat_start(parameter)
+                self._values.take(step, "parameter", name, 0, parameter, settled(parameter), starts)
 
     def _take_replicas(self, step: int) -> None:
         buffers = [(clean_name(self._model, name), one) for name, one in self._model.named_buffers()]
         with unseen():
-            for name, parameter in self._parameters:
-                starts = self._flat_start(parameter)
-                self._values.take(step, "parameter", name, 0, parameter, settled(parameter), starts)
+            self._take_parameters(step)
             for name, buffer in buffers:
                 self._values.take(step, "buffer", name, 0, buffer, settled(buffer))
+
+    def gradients_checked(self, right: Collection[str], wrong: Collection[str]) -> None:
+        """Keep what an exact check of the gradients found."""
+        self._right |= {name: self._right.get(name, True) for name in right}
+        self._right |= dict.fromkeys(wrong, False)
 
     def unknown(self) -> str | None:
         """Return what was asked for and could not be looked at, and why."""
@@ -311,6 +331,7 @@ class Checking:
                     group=group,
                     reduced_by_wrapper=None if wrapped is None else wrapped.known,
                     tied_to=None if first == name else first,
+                    checked_right=self._right.get(name),
                 )
             )
         return tuple(found)

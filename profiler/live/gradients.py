@@ -72,8 +72,8 @@ def check_gradients(
     scalar, or there are no gradients to compare.
     """
     with pausing.paused(), _random_state_kept(model), torch.no_grad():
-        findings = _check(model, reference, loss, rtol, names)
-    pausing.deliver(findings)
+        findings, right, wrong = _check(model, reference, loss, rtol, names)
+    pausing.deliver(findings, right, wrong)
     return findings
 
 
@@ -87,7 +87,8 @@ def _random_state_kept(model: object) -> AbstractContextManager[None]:
 
 def _check(
     model: object, reference: object, loss: Loss, rtol: float | None, names: PlaceOf | None
-) -> list[Finding]:
+) -> tuple[list[Finding], set[str], set[str]]:
+    """Return the findings, and this rank's names of the parameters that are right and of the others."""
     ranks = Ranks()
     inputs = prepared(ranks, model, reference, loss, rtol, names)
     pairs = inputs.pairs
@@ -141,7 +142,10 @@ def _check(
                 own_name=None if pair.first.own_name == pair.name else pair.first.own_name,
             )
         )
-    return findings_of(suspects, parts)
+    suspected = {suspect.name for suspect in suspects}
+    here = [(mine.pair.name, mine.pair.held.name) for mine in own if mine.pair.held is not None]
+    wrong = {name for name_there, name in here if name_there in suspected}
+    return findings_of(suspects, parts), {name for _, name in here} - wrong, wrong
 
 
 def _kind(own: Own, ddp: bool) -> tuple[str, tuple[str, ...], str | None]:

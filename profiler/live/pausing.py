@@ -7,14 +7,15 @@ records. What the check finds goes to the session through `deliver`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final, TypeAlias
 
 from shardtoll.ledger import Finding
 
 Hook: TypeAlias = Callable[[], None]
-Sink: TypeAlias = Callable[[Sequence[Finding]], None]
+Sink: TypeAlias = Callable[[Sequence[Finding], Collection[str], Collection[str]], None]
+"""Takes findings, and of this rank's parameters the names of those found right and of those found wrong."""
 
 _pauses: Final[list[tuple[Hook, Hook]]] = []
 _sinks: Final[list[Sink]] = []
@@ -46,7 +47,7 @@ def paused() -> Iterator[None]:
         yield
 
 
-def deliver(findings: Sequence[Finding]) -> None:
+def deliver(findings: Sequence[Finding], right: Collection[str], wrong: Collection[str]) -> None:
     """Hand findings to every registered sink; without one they are the caller's alone."""
     for sink in list(_sinks):
-        sink(findings)
+        sink(findings, right, wrong)

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -49,6 +49,7 @@ from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
 from shardtoll.profiler.live.entries import open_doors
 from shardtoll.profiler.live.gather import Meeting
+from shardtoll.profiler.live.gradient_steps import GradientSteps
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.loading import Loading
@@ -166,7 +167,7 @@ class Session:
         self._steps_begun = 0
         self._in_step = False
         self._notices: list[Notice] = []
-        self._findings: list[Finding] = []
+        self._findings = GradientSteps()
         self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
@@ -375,13 +376,13 @@ class Session:
     def _bare_ledger(self) -> Ledger:
         """Return what can be said when the records themselves could not be kept: why."""
         tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
-        return Ledger(self._run(), self._groups.all_records(), tables, tuple(self._findings))
+        return Ledger(self._run(), self._groups.all_records(), tables, self._findings.findings())
 
     def _close(self, *, failed: bool) -> None:
         if not self._stopped:
             self._flush()
         self._append(StepRows(None, notices=tuple(self._notices)))
-        own = self._writer.close(self._run(), self._groups.all_records(), self._findings)
+        own = self._writer.close(self._run(), self._groups.all_records(), self._findings.findings())
         if self._recorder.tracer is not None:
             own = with_trace(own, self._recorder.tracer, self._folder)
         if self.rank != 0:
@@ -673,12 +674,16 @@ class Session:
         self._mode.muted = was_muted or self._stopped
         excluded.__exit__()
 
-    def _gradients_checked(self, findings: Sequence[Finding]) -> None:
-        self._findings.extend(findings)
+    def _gradients_checked(
+        self, findings: Sequence[Finding], right: Collection[str], wrong_here: Collection[str]
+    ) -> None:
+        if self._checking is not None:
+            self._checking.gradients_checked(right, wrong_here)
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         wrong = count if findings else "all equal to one device's"
         region = self._recorder.region
         step = None if region is None else region.step
+        self._findings.add(findings, step)
         where = "" if step is None else f" in step {step}"
         text = f"gradients checked{where}: {wrong}"
         # Kept without its step, so that it also survives a step that does not finish.
@@ -720,7 +725,7 @@ class Session:
 
     def _describe(self) -> None:
         """Keep the rank's own description on disk up to date; written only when it changed."""
-        known = (self._run(), self._groups.all_records(), tuple(self._findings))
+        known = (self._run(), self._groups.all_records(), self._findings.findings())
         if known != self._described:
             self._writer.describe(*known)
             self._described = known

@@ -491,7 +491,7 @@ def outcome(build: Callable[[], Built]) -> dict[str, Any]:
     delivered: list[list[Finding]] = []
     undo = [
         pausing.register(lambda: events.append("pause"), lambda: events.append("resume")),
-        pausing.register_sink(lambda findings: delivered.append(list(findings))),
+        pausing.register_sink(lambda findings, right, wrong: delivered.append(list(findings))),
     ]
     before = _state(model)
 

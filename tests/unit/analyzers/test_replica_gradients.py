@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,35 @@ def test_parts_that_one_flat_buffer_adds_up_are_no_wrong_gradients(op, size, mov
     rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
     rows += [value("parameter", "body.weight", r, noise(seed)) for r, seed in enumerate(moved)]
     flat = [collective(rank=r, op=op, message_bytes=size, phase="other", parameter=None) for r in (0, 1)]
+    parameters = [parameter("body.weight", r) for r in (0, 1)]
+    assert bool(found(values=rows, parameters=parameters, collectives=flat)) == wrong
+
+
+def test_what_an_exact_check_found_right_is_each_ranks_own():
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    told = [parameter("body.weight", r, checked_right=True) for r in (0, 1)]
+    assert not found(values=rows, parameters=told)
+    assert found(values=rows, parameters=[replace(one, checked_right=False) for one in told])
+
+
+def test_code_fits_a_model_under_ddp_that_averages():
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    others = [parameter("w", r, wrapper="DDP", group="pg", reduced_by_wrapper=True) for r in (0, 1)]
+    alone = [parameter("body.weight", r) for r in (0, 1)]
+    groups = (Group("pg", (0, 1)),)
+    (one,) = found(values=rows, parameters=[*alone, *others], groups=groups)
+    code = 'dist.all_reduce(model.module.get_parameter("body.weight").grad, op=dist.ReduceOp.AVG)'
+    assert one.remedy.code.startswith(code)
+    (one,) = found(values=rows, parameters=alone, groups=groups)
+    assert one.remedy.code.startswith('dist.all_reduce(model.get_parameter("body.weight").grad)')
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(None, False), ("other.weight", True)])
+def test_without_values_after_the_step_one_flat_buffer_may_have_added_them_up(name, wrong):
+    rows = [*plain([noise(0), noise(1)]), *start("body.weight", 2)]
+    flat = [
+        collective(rank=r, op="all_reduce", message_bytes=4096, phase="other", parameter=name) for r in (0, 1)
+    ]
     parameters = [parameter("body.weight", r) for r in (0, 1)]
     assert bool(found(values=rows, parameters=parameters, collectives=flat)) == wrong
 

@@ -140,7 +140,7 @@ def test_fake_tensors_have_no_values_and_end_no_check() -> None:
         model = nn.Linear(3, 2)
         rows = rows_of(model, lambda: model(torch.ones(4, 3)).sum().backward())
     kinds = Counter(row["kind"] for row in rows["values"])
-    assert kinds == {"input": 1, "gradient": 2, "parameter": 2}
+    assert kinds == {"input": 1, "gradient": 2, "parameter": 4}
     assert {(row["hash"], row["square"]) for row in rows["values"]} == {(None, None)}
     assert "checks-stopped" not in {row["kind"] for row in rows["notices"]}
 
@@ -152,7 +152,12 @@ def test_only_the_checks_asked_for_are_made() -> None:
         for check in ALL
         for step in [lambda: model(torch.randn(4, 3)).sum().backward()]
     }
-    assert kinds == {"gradients": {"gradient"}, "replicas": {"parameter", "buffer"}, "data": {"input"}}
+    # Which parameters began equal tells which gradients should be.
+    assert kinds == {
+        "gradients": {"gradient", "parameter"},
+        "replicas": {"parameter", "buffer"},
+        "data": {"input"},
+    }
 
 
 def test_one_in_so_many_steps_is_looked_at() -> None:
@@ -163,5 +168,5 @@ def test_one_in_so_many_steps_is_looked_at() -> None:
                 model(torch.ones(1, 2)).sum().backward()
     assert session.ledger is not None
     steps = Counter(session.ledger.tables["values"].column("step").to_pylist())
-    assert set(steps) == {0, 3}
+    assert set(steps) == {None, 0, 3}
     assert session.ledger.tables["parameters"].num_rows == 2
