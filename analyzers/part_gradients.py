@@ -78,9 +78,7 @@ def by_rank(
     finite = held["finite"].to_numpy(dtype=bool)
     off = np.sqrt(apart)
     measured = both.copy()
-    measured.loc[rows, "relative"] = np.divide(
-        off, norm, out=np.where(off > 0, np.inf, 0.0), where=norm > 0
-    )
+    measured.loc[rows, "relative"] = np.divide(off, norm, out=np.where(off > 0, np.inf, 0.0), where=norm > 0)
     measured.loc[rows, "fits"] = finite & (off <= limit)
     measured.loc[rows, "factor"] = np.where(finite & (left <= np.abs(factor) * limit), factor, np.nan)
     # The ranks are no copies of each other: what lies between them is no mistake.

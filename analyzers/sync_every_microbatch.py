@@ -91,8 +91,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a wrapper, op, group and line.
 
     The counterfactual is the same micro-batches with gradients added up on each rank and reduced with the
-    last one; the saving is the whole exposed time of the others. That is a mean over watched steps where there
-    are some: what it is held against is the length of those, and a surveyed step waits longer.
+    last one; the saving is the whole exposed time of the others. That is a mean over watched steps where
+    there are some: it is held against the length of those, and a surveyed step waits longer.
     """
     frame = needless(context)
     if frame.empty:
@@ -108,7 +108,9 @@ def find(context: Context) -> list[Finding]:
     for line in result.lines:
         toll = watched.get(_key(line), line.figures["exposed_ns"])
         line.figures["exposed_ns"] = toll
-        found.append(_finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context)))
+        found.append(
+            _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
+        )
     kept = _all_reduced_once(context, frame)
     return [replace(one, severity="info") if kept and _scatters(one) else one for one in found]
 

@@ -29,8 +29,8 @@ def command(
             "--finding",
             metavar="N|KIND",
             help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may be "
-            "given several times. Without it, all errors of that bill, and the warnings that a fix takes away "
-            "whatever the machine does: bytes, counts and work, not times; infos only where named.",
+            "given several times. Without it, its errors, and the warnings that a fix takes away whatever "
+            "the machine does: of bytes, counts and work, not of times; infos only where named.",
         ),
     ] = None,
     fabric: Annotated[

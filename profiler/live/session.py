@@ -295,7 +295,7 @@ class Session:
             self._install_checks(self._checks, self._model)
 
     def check_model(self, model: nn.Module, names: Sequence[str]) -> None:
-        """Have checks look at a model that was not made yet when the session opened; call it between steps."""
+        """Have checks look at a model that was not there when the session opened; call it between steps."""
         wanted = Checks.wanted(names, 1, model)
         if wanted is not None and self._state == "open" and not self._stopped and self._checking is None:
             self._checks = wanted
