@@ -23,6 +23,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.analyzers.part_gradients import by_rank, parts
 from shardtoll.analyzers.whole_gradients import gradients, wholes
 from shardtoll.ledger import SKETCH_COLUMNS, Finding, Report
 from shardtoll.ledger.verification import Difference, Gradients
@@ -59,17 +60,22 @@ def compare(before: Report, after: Report, judged: tuple[Finding, ...]) -> Gradi
         why = "no parameter is on record in the same step of both runs: give both the same check_every"
         return Gradients("unknown", why, change_expected=expected)
     both = _measured(both, _eps(before, after))
+    both = both.assign(parts=parts(both, (before, after)))
+    both, unlike = by_rank(both, both["parts"], rows)
     usable = both["covered_before"].eq(both["numel_before"]) & both["covered_after"].eq(both["numel_after"])
     # A flat shard is sketched by its place in the flat parameter, which compares with its like only.
     flat = usable & both["dims_before"].ne(both["dims_after"])
-    usable &= both["numel_before"].eq(both["numel_after"]) & ~flat
+    usable &= both["numel_before"].eq(both["numel_after"]) & ~flat & ~unlike
     wrong = both[usable & ~both["fits"]]
     wrong = wrong[~_ranks_agree(wrong, rows[0], rows[1])]
     names = both.index.get_level_values("name")
     count, steps = names[usable].nunique(), both.index.get_level_values("step")[usable].nunique()
     unusable = sorted(set(names[~usable]) - set(names[usable]))
     only = sorted(set(whole[0].index.get_level_values("name")) ^ set(whole[1].index.get_level_values("name")))
-    gaps = _gaps(unusable, only, sorted(set(names[flat])))
+    gaps = _gaps(unusable, only, sorted(set(names[flat])), sorted(set(names[unlike])))
+    cut = names[usable & both["parts"]].nunique()
+    if cut:
+        gaps = f"; {cut:,} that ranks hold parts of their own of were compared rank by rank{gaps}"
     if not wrong.empty:
         found = _differences(wrong)
         differing = wrong.index.get_level_values("name").nunique()
@@ -117,6 +123,7 @@ def _measured(both: pd.DataFrame, floor: float) -> pd.DataFrame:
     measured: pd.DataFrame = both.assign(
         relative=np.divide(apart, norm, out=np.where(apart > 0, np.inf, 0.0), where=norm > 0),
         tolerance=tolerance,
+        noise=noise * np.sqrt(numel),
         spread=spread,
         fits=fits,
         finite=finite,
@@ -191,9 +198,14 @@ def _words(worst: Difference) -> str:
     return f"{worst.parameter} in step {worst.step} {off}{factor}{note}"
 
 
-def _gaps(unusable: list[str], only: list[str], flat: list[str]) -> str:
+def _gaps(unusable: list[str], only: list[str], flat: list[str], unlike: list[str]) -> str:
     words = ""
-    unusable = [name for name in unusable if name not in flat]
+    unusable = [name for name in unusable if name not in flat and name not in unlike]
+    if unlike:
+        words += (
+            f"; of {len(unlike):,} (as {unlike[0]}) each rank holds a part of its own, and the runs divide "
+            "them otherwise: nothing says how they make up the whole"
+        )
     if flat:
         words += f"; {len(flat):,} (as {flat[0]}) are flat shards, as FSDP1's, in one run only"
     if unusable:

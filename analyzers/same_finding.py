@@ -94,7 +94,32 @@ def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int
             if moved is not None:
                 pairs[at] = moved
                 taken.add(moved)
+    files = [{line.file for one in bill if (line := _line(one.where.source))} for bill in (before, after)]
+    for at, one in enumerate(before):
+        if at not in pairs:
+            renamed = next(
+                (
+                    to
+                    for to, other in enumerate(after)
+                    if to not in taken and _renamed(one, other, files[0], files[1])
+                ),
+                None,
+            )
+            if renamed is not None:
+                pairs[at] = renamed
+                taken.add(renamed)
     return pairs
+
+
+def _renamed(one: Finding, other: Finding, before: set[str], after: set[str]) -> bool:
+    """Whether the same function of a file that was renamed: neither run names the other's file."""
+    mine, theirs = _line(one.where.source), _line(other.where.source)
+    if one.kind != other.kind or mine is None or theirs is None or mine.function != theirs.function:
+        return False
+    if mine.file in after or theirs.file in before:
+        return False
+    known = [(getattr(one.where, name), getattr(other.where, name)) for name in (*_APART, "module", "group")]
+    return all(here == there for here, there in known if here is not None and there is not None)
 
 
 def _moved(one: Finding, other: Finding) -> bool:

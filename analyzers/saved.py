@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shardtoll.analyzers.step_change import change
+from shardtoll.analyzers.step_change import change, timed_words
 from shardtoll.analyzers.words import duration
 from shardtoll.ledger import Report
 from shardtoll.ledger.verification import Judged, Kept, Saving
@@ -17,9 +17,16 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
     `rest` of the bill predicted of what is gone with it counts too, for the step's time knows no cause.
     """
     found = change(before, after)
+    # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
     predicted, besides = _predicted(judged), _predicted(rest)
+    step = _whole(found.before_ns)
+    if predicted is not None and step is not None:
+        predicted = min(predicted, step)
+    if besides is not None and step is not None:
+        besides = min(besides, step - (predicted or 0))
     measured = found.saved_ns
-    kept, why = _kept(measured, (found.low_ns, found.high_ns), predicted, besides)
+    others = "gone" if all(one.after is None for one in rest if _counts(one)) else "gone or smaller"
+    kept, why = _kept(measured, (found.low_ns, found.high_ns), predicted, besides, others)
     return Saving(
         before_ns=_whole(found.before_ns),
         after_ns=_whole(found.after_ns),
@@ -31,7 +38,12 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
         steps_after=found.steps_after,
         kept=kept,
         why=why,
+        timed=timed_words(before, after),
     )
+
+
+def _counts(one: Judged) -> bool:
+    return one.finding.saving_ns is not None and one.verdict in ("gone", "smaller")
 
 
 def _predicted(judged: Iterable[Judged]) -> int | None:
@@ -39,7 +51,7 @@ def _predicted(judged: Iterable[Judged]) -> int | None:
     parts = []
     for one in judged:
         claimed = one.finding.saving_ns
-        if claimed is None or one.verdict not in ("gone", "smaller"):
+        if claimed is None or not _counts(one):
             continue
         if one.after is not None:
             was, now = one.finding.toll_ns, one.after.toll_ns
@@ -53,6 +65,7 @@ def _kept(
     interval: tuple[float | None, float | None],
     predicted: int | None,
     besides: int | None,
+    others: str,
 ) -> tuple[Kept, str]:
     low, high = interval
     if measured is None:
@@ -65,7 +78,7 @@ def _kept(
     if predicted is None:
         return "none made", f"{told}; no saving was predicted for what is gone"
     most = predicted + (besides or 0)
-    also = f", and {duration(besides)} by other findings that are gone too" if besides else ""
+    also = f", and {duration(besides)} by other findings that are {others} too" if besides else ""
     bound = f"at most {duration(predicted)} was predicted{also}"
     if low > most:
         return "exceeded", f"{told}; {bound}: the bound was too low, or more than this was changed"

@@ -52,8 +52,7 @@ def step_times(report: Report) -> Times:
     table = report.tables["steps"]
     numbers = watched_steps(table)
     if not numbers:
-        alike = alike_steps(table)
-        numbers = alike[SETTLING:] if len(alike) > SETTLING + 1 else alike
+        numbers = settled(alike_steps(table))
     frame = report.steps
     frame = frame[frame["step"].isin(numbers)].sort_values(["rank", "step"], kind="stable")
     if frame.empty:
@@ -62,6 +61,11 @@ def step_times(report: Report) -> Times:
     means = own.groupby(frame["rank"]).mean()
     slowest: Times = own[frame["rank"] == means.idxmax()].to_numpy(dtype=np.float64)
     return slowest
+
+
+def settled(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the steps without the first, where two are left then."""
+    return numbers[SETTLING:] if len(numbers) > SETTLING + 1 else numbers
 
 
 def change(before: Report, after: Report) -> Change:
@@ -101,3 +105,12 @@ def level_words(report: Report) -> str:
     if not watched_steps(table):
         return "surveyed"
     return "partly watched" if surveyed_steps(table) else "watched"
+
+
+def timed_words(before: Report, after: Report) -> str:
+    """Return which steps `step_times` takes, as `watched steps`."""
+    was, now = (
+        "watched steps" if watched_steps(report.tables["steps"]) else "surveyed steps"
+        for report in (before, after)
+    )
+    return was if was == now else f"{was} before, {now} after"

@@ -6,6 +6,7 @@ from typing import Final
 
 import pandas as pd
 
+from shardtoll.analyzers.step_change import settled
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import surveyed_steps, watched_steps
 from shardtoll.ledger.verification import Quantity
@@ -21,22 +22,29 @@ PARTS: Final = {
 def figures(before: Report, after: Report) -> tuple[Quantity, ...]:
     """Return each figure, of a mean surveyed step, on the rank where it is most; FLOPs are of all ranks.
 
-    Where no step was surveyed, of all steps, and without the parts that only a survey tells.
+    The first step, which sets things up, is left out where two more are there. Where no step was surveyed,
+    of all steps, and without the parts that only a survey tells. Names say which steps they are of.
     """
     pairs = zip(_of(before), _of(after), strict=True)
+    kinds = ["surveyed steps" if surveyed_steps(r.tables["steps"]) else "all steps" for r in (before, after)]
+    of = kinds[0] if kinds[0] == kinds[1] else f"{kinds[0]} before, {kinds[1]} after"
     return tuple(
-        Quantity(name, unit, was, now)
+        Quantity(f"{name} ({of})", unit, was, now)
         for (name, unit, was), (_, _, now) in pairs
         if was is not None or now is not None
     )
 
 
 def _of(report: Report) -> list[tuple[str, str | None, float | None]]:
-    surveyed = surveyed_steps(report.tables["steps"])
+    surveyed = settled(surveyed_steps(report.tables["steps"]))
     rows = report.steps
-    numbers = surveyed or tuple(sorted(set(rows["step"])))
+    numbers = surveyed or settled(tuple(sorted(set(rows["step"]))))
     rows = rows[rows["step"].isin(numbers)]
-    found: list[tuple[str, str | None, float | None]] = []
+    own = (rows["duration_ns"] - rows["capture_ns"]).astype("float64")
+    found: list[tuple[str, str | None, float | None]] = [
+        # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
+        ("step, own work", "ns", _most(rows, own, len(numbers)) if surveyed else None)
+    ]
     for column, name in PARTS.items():
         told = bool(surveyed) or column == "exposed_comm_ns"
         found.append((name, "ns", _most(rows, rows[column], len(numbers)) if told else None))

@@ -14,6 +14,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.micro_batches import passes_begun
+from shardtoll.analyzers.same_place import in_watched
 from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
 from shardtoll.analyzers.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.words import place, size, times
@@ -137,7 +138,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a wrapper, op, group and line.
 
     The counterfactual is the same micro-batches with gradients added up on each rank and reduced with the
-    last one; the saving is the whole exposed time of the others.
+    last one; the saving is the whole exposed time of the others. That is a mean over watched steps where
+    there are some: it is held against the length of those, and a surveyed step waits longer.
     """
     frame = needless(context)
     if frame.empty:
@@ -148,12 +150,33 @@ def find(context: Context) -> list[Finding]:
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     sources = Names(frame["source"], result.code)
     micro = frame.groupby(result.code)["passes"].max()
-    found = [
-        _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
-        for line in result.lines
-    ]
+    watched = _watched_tolls(context, frame)
+    found = []
+    for line in result.lines:
+        toll = watched.get(_key(line), line.figures["exposed_ns"])
+        line.figures["exposed_ns"] = toll
+        found.append(
+            _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
+        )
     kept = _all_reduced_once(context, frame)
     return [replace(one, severity="info") if kept and _scatters(one) else one for one in found]
+
+
+def _watched_tolls(context: Context, needless_rows: pd.DataFrame) -> dict[tuple[str | None, ...], int]:
+    """Return the exposed time of the same collectives in steps that all ranks watched, by `_key`."""
+    numbers = tuple(sorted(set(context.alike) - set(context.surveyed)))
+    rows = context.in_steps.loc[in_watched(context, needless_rows)]
+    rows = keep(rows, rows["step"].isin(numbers))
+    if rows.empty:
+        return {}
+    line = rows["source"].where(~rows["caused_by_op"].fillna("").str.startswith("FSDP"))
+    lines = tally(rows.assign(line=line), KEYS, ("exposed_ns",), numbers).lines
+    tolls = {_key(one): one.figures["exposed_ns"] for one in lines}
+    return {key: toll for key, toll in tolls.items() if toll is not None}
+
+
+def _key(line: Line) -> tuple[str | None, ...]:
+    return tuple(line.text(name) for name in KEYS)
 
 
 def _scatters(finding: Finding) -> bool:

@@ -11,7 +11,7 @@ from shardtoll.analyzers.looked_at import unseen
 from shardtoll.analyzers.same_finding import paired
 from shardtoll.analyzers.saved import saving
 from shardtoll.analyzers.step_figures import figures
-from shardtoll.analyzers.words import duration, size
+from shardtoll.analyzers.words import duration, flops, size
 from shardtoll.ledger import Finding, Report, UsageError
 from shardtoll.ledger.scores import pair_of
 from shardtoll.ledger.verification import Judged, Quantity, Verdict, Verification
@@ -27,6 +27,8 @@ MOVED: Final = (
     "wide-dtype",
 )
 """Kinds whose remedy moves fewer bytes."""
+FAMILIES: Final = ("correctness", "compute")
+"""Families whose findings a right fix takes off the bill, whatever the machine does meanwhile."""
 EXACT: Final = 0.99
 """Bytes, counts and FLOPs below this part of what they were are fewer."""
 TIMED: Final = 0.75
@@ -41,9 +43,10 @@ def numbered(report: Report) -> list[tuple[int, Finding]]:
 def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
     """Compare two runs, called `names`.
 
-    `wanted`: numbers on the bill of the run before, or kinds; none means its errors and warnings, or all
-    its findings where it has neither; what is said about the record itself is never judged unless it is
-    wanted. Raises UsageError where the run before has no such finding.
+    `wanted`: numbers on the bill of the run before, or kinds; none means its errors, and those warnings that
+    a fix takes away whatever the machine does. Its other warnings are of times, which vary from run to run
+    (late ranks, exposed communication): they are told, not judged. What is said about the record itself is
+    never judged unless it is wanted. Raises UsageError where the run before has no such finding.
     """
     bill = numbered(before)
     chosen = _chosen(bill, wanted, names[0])
@@ -54,6 +57,7 @@ def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequen
     ]
     judged = tuple(one for one in all_judged if one.number in chosen)
     rest = [one for one in all_judged if one.number not in chosen]
+    also = [one for one in rest if one.finding.severity != "info" and one.finding.family != "trust"]
     known = set(pairs.values())
     return Verification(
         before=names[0],
@@ -69,14 +73,13 @@ def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequen
         saving=saving(before, after, judged, rest),
         quantities=figures(before, after),
         warnings=warnings(before, after),
+        also=() if wanted else tuple(also),
     )
 
 
 def _chosen(bill: Sequence[tuple[int, Finding]], wanted: Sequence[str], name: str) -> set[int]:
     if not wanted:
-        own = [(number, finding) for number, finding in bill if finding.family != "trust"]
-        grave = {number for number, finding in own if finding.severity != "info"}
-        return grave or {number for number, _ in own}
+        return {number for number, finding in bill if _judged_unasked(finding)}
     chosen: set[int] = set()
     for word in wanted:
         found = {number for number, finding in bill if word in (str(number), finding.kind)}
@@ -86,6 +89,12 @@ def _chosen(bill: Sequence[tuple[int, Finding]], wanted: Sequence[str], name: st
             raise UsageError(f"{name} has no finding {word!r}", there)
         chosen |= found
     return chosen
+
+
+def _judged_unasked(finding: Finding) -> bool:
+    if finding.family == "trust" or finding.severity == "info":
+        return False
+    return finding.severity == "error" or finding.family in FAMILIES or finding.kind in (*COUNTED, *MOVED)
 
 
 def _judged(number: int, finding: Finding, left: Finding | None, before: Report, after: Report) -> Judged:
@@ -116,6 +125,8 @@ def _words(value: float, own: Quantity) -> str:
         return duration(value)
     if own.unit == "bytes":
         return size(int(value))
+    if own.unit == "FLOP":
+        return flops(round(value))
     return f"{value:,.0f}" if own.unit is None else f"{value:,.4g} {own.unit}"
 
 

@@ -49,7 +49,8 @@ def wholes(report: Report, frame: pd.DataFrame) -> pd.DataFrame:
     Further columns: `norm` of the whole gradient, estimated where parts of it are still to be added up;
     `dims`, the dimensions it was sketched by; `covered`, the elements of its different
     shards, `numel`, those of the whole where the parameters' table tells, else as covered; `spread`, how
-    far replicas of a shard lie apart, relative to the norm; `dtype`; `finite`.
+    far replicas of a shard lie apart, relative to the norm; `disagree`, whether plain tensors of the whole's
+    size differ between ranks; `dtype`; `finite`.
 
     Different shards are told by the rank's place on the mesh dimensions that the placements shard or
     leave partial; replicas of one count once, that of the lowest rank. Where that place is not known, and
@@ -82,6 +83,7 @@ def wholes(report: Report, frame: pd.DataFrame) -> pd.DataFrame:
     spread = np.sqrt(groups["apart_sq"].sum().to_numpy(dtype=np.float64))
     norm = result["norm"].to_numpy(dtype=np.float64)
     result["spread"] = np.divide(spread, norm, out=np.zeros_like(spread), where=norm > 0)
+    result["disagree"] = False
     return _disagreeing(result, once)
 
 
@@ -116,6 +118,7 @@ def _disagreeing(result: pd.DataFrame, once: pd.DataFrame) -> pd.DataFrame:
         result.loc[key, _COLUMNS] = first
         result.loc[key, ["norm", "spread"]] = norm, off / norm if norm else float(off > 0)
         result.loc[key, "covered"] = int(here["numel"].iloc[0])
+        result.loc[key, "disagree"] = True
     return result
 
 

@@ -58,7 +58,7 @@ def command(
 
     if not incidents:
         if only or json_file is not None:
-            option = "--only" if only else "--json"
+            option = "--only" if only else f"-o {json_file}"
             raise UsageError(f"{option} without --incidents", "add --incidents, or leave it out")
         from shardtoll.cli.demo_job import run
 

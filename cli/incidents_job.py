@@ -32,7 +32,7 @@ def chosen(only: Sequence[str]) -> list[str]:
     A name may be written with hyphens. Raises UsageError for one that is none.
     """
     known = (*NAMES, *CLEAN)
-    asked = [name.replace("-", "_") for given in only for name in given.split(",") if name]
+    asked = [name.strip().replace("-", "_") for given in only for name in given.split(",") if name.strip()]
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise UsageError(f"there is no incident {unknown[0]}", f"choose among {', '.join(known)}")

@@ -67,6 +67,16 @@ def command(
             "stepped, or DeepSpeed's engine has updated.",
         ),
     ] = None,
+    checks: Annotated[
+        str | None,
+        typer.Option(
+            "--checks",
+            metavar="NAMES",
+            help="gradients, replicas, data, or several with commas: compare values too, in every step, as "
+            "audit(model, checks=...) does. The model is the first module called in training; where the "
+            "optimizer trains more than that, a line says so.",
+        ),
+    ] = None,
     output: Annotated[
         list[Path] | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write FILE.html, FILE.json or FILE.csv too."),
@@ -88,9 +98,11 @@ def command(
     """
     from shardtoll.cli.run_job import RunOptions, run
 
+    names = tuple(dict.fromkeys(name.strip() for name in (checks or "").split(",") if name.strip()))
+    files = tuple(output or ())
     run(
         script,
         arguments or [],
         nproc,
-        RunOptions(out, level, survey_every, trace, steps, step_on, tuple(output or ()), as_json, width),
+        RunOptions(out, level, survey_every, trace, steps, step_on, files, as_json, width, names),
     )

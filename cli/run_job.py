@@ -22,6 +22,8 @@ from shardtoll.profiler.live.schedule import LEVELS, Level
 if TYPE_CHECKING:
     from shardtoll.profiler import Session
 
+CHECKS: Final = ("gradients", "replicas", "data")
+"""Those of `audit()`, named here so that a mistake is told before torch is imported."""
 RANK_0_TELLS_S: Final = 15.0
 """How long another rank waits for rank 0 to tell the same mistake, which ends the job."""
 
@@ -39,6 +41,7 @@ class RunOptions:
     output: tuple[Path, ...]
     as_json: bool
     width: int | None
+    checks: tuple[str, ...] = ()
 
     def as_arguments(self) -> list[str]:
         """Return them as the command's arguments."""
@@ -49,6 +52,7 @@ class RunOptions:
             "--steps": self.steps,
             "--step-on": self.step_on,
             "--width": self.width,
+            "--checks": ",".join(self.checks) or None,
         }
         given = [word for name, value in named.items() if value is not None for word in (name, str(value))]
         given += [word for path in self.output for word in ("-o", str(path))]
@@ -66,6 +70,9 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
             raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
         if options.level not in LEVELS:
             raise UsageError(f"--level {options.level} is unknown", f"it is one of {', '.join(LEVELS)}")
+        unknown = [name for name in options.checks if name not in CHECKS]
+        if unknown:
+            raise UsageError(f"--checks {unknown[0]} is unknown", f"choose among {', '.join(CHECKS)}")
         writers = choose_writers(options.output, sources=1)
         if options.out is not None:
             _make(options.out)
@@ -139,6 +146,7 @@ def _run_here(
             options.trace,
             options.steps,
             options.step_on,
+            options.checks,
         ),
         show,
     )

@@ -29,7 +29,8 @@ def command(
             "--finding",
             metavar="N|KIND",
             help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may be "
-            "given several times. Without it, all errors and warnings of that bill.",
+            "given several times. Without it, its errors, and the warnings that a fix takes away whatever "
+            "the machine does: of bytes, counts and work, not of times; infos only where named.",
         ),
     ] = None,
     fabric: Annotated[
@@ -68,7 +69,8 @@ def command(
 
     Findings are matched by kind and place, so lines may have moved. Gradients are compared whole, so the
     runs may be sharded differently; both runs need them on record: audit(model, checks=("gradients",)).
-    Leaves with 0 where every judged finding is gone and no gradient became wrong, with 1 where one is still
+    Leaves with 0 where every judged finding is gone, or there is nothing to judge, and no gradient became
+    wrong, with 1 where one is still
     there or cannot be told, gradients differ though no finding says they were wrong, or the run after has a
     new error about its results; with 2 where the input is unusable.
 

@@ -44,6 +44,9 @@ def renderable(verification: Verification, width: int) -> RenderableType:
         parts.append(Text("not alike: ", style="yellow").append(clip(words, _MOST), style="default"))
     for one in verification.findings:
         parts += _finding(one)
+    if verification.also:
+        parts.append(Text(f"\n{verdict.ALSO}", style="bold"))
+        parts += [Padding(Text(line, overflow="fold"), _INDENT) for line in verdict.also(verification)]
     parts += _gradients(verification)
     parts += _saving(verification, width)
     if verification.new:

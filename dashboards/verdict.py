@@ -12,6 +12,7 @@ from shardtoll.ledger.verification import Gradients, Judged, Quantity, Verificat
 
 NEW_SHOWN: Final = 8
 DIFFERENCES_SHOWN: Final = 5
+ALSO: Final = "also on the bill before, not judged (times vary from run to run; name one with --finding)"
 _TITLE: Final = 400
 _PLACE: Final = 200
 
@@ -20,7 +21,7 @@ def headline(verification: Verification) -> str:
     """Return the answer in one sentence."""
     judged = verification.findings
     gone = sum(one.verdict == "gone" for one in judged)
-    parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "no finding to be gone"]
+    parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "nothing to judge"]
     parts.append(gradients_words(verification.gradients))
     parts.append(f"saving {verification.saving.kept}")
     return f"{'passed' if verification.passed else 'not passed'}: {', '.join(parts)}"
@@ -65,17 +66,36 @@ def differences(gradients: Gradients) -> list[str]:
 def figures(verification: Verification) -> list[tuple[str, str, str, str]]:
     """Return name, before, after and change of the step's time and of each figure."""
     saving = verification.saving
-    step = Quantity("step, own work of the slowest rank", "ns", saving.before_ns, saving.after_ns)
+    name = f"step, own work of the slowest rank ({saving.timed})"
+    step = Quantity(name, "ns", saving.before_ns, saving.after_ns)
     return [figure(quantity) for quantity in (step, *verification.quantities)]
 
 
 def figure(quantity: Quantity) -> tuple[str, str, str, str]:
     """Return name, before, after and change of one figure."""
     was, now = (
-        human.quantity(None if value is None else round(value), quantity.unit)
+        human.quantity(_rounded(value, quantity.unit), quantity.unit)
         for value in (quantity.before, quantity.after)
     )
     return clip(quantity.name, _PLACE), was, now, change(quantity.before, quantity.after)
+
+
+def _rounded(value: float | None, unit: str | None) -> float | None:
+    """Counts are means over steps: of `5 -> 2` a reader would compute another change."""
+    if value is None:
+        return None
+    return round(value, 2) if unit is None else round(value)
+
+
+def also(verification: Verification) -> list[str]:
+    """Return a line for each warning that was not judged, the first few."""
+    lines = [
+        f"{one.number} {one.verdict} {one.finding.kind}: {clip(one.why, _TITLE)} ({place(one.finding)})"
+        for one in verification.also[:NEW_SHOWN]
+    ]
+    if len(verification.also) > NEW_SHOWN:
+        lines.append(f"and {len(verification.also) - NEW_SHOWN} more, which are in the JSON file")
+    return lines
 
 
 def change(before: float | None, after: float | None) -> str:

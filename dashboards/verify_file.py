@@ -47,6 +47,7 @@ def markdown(verification: Verification) -> str:
             ],
         ),
         "",
+        *_also(v),
         f"**{_cell(verdict.gradients_words(v.gradients))}**: {_cell(v.gradients.why)}",
         *(f"- {_cell(line)}" for line in verdict.differences(v.gradients)),
         "",
@@ -62,6 +63,12 @@ def markdown(verification: Verification) -> str:
             *(f"- {_cell(line)}" for line in verdict.new_findings(v.new)),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _also(v: Verification) -> list[str]:
+    if not v.also:
+        return []
+    return [f"{verdict.ALSO}:", "", *(f"- {_cell(line)}" for line in verdict.also(v)), ""]
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -91,11 +91,14 @@ class Saving:
     """Ends of the interval that holds the true one in 95 of 100 cases; None with fewer than two steps."""
     high_ns: int | None
     predicted_ns: int | None
-    """Savings of the judged findings that are gone or smaller, added up; None where none was claimed."""
+    """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;
+    None where none was claimed."""
     steps_before: int
     steps_after: int
     kept: Kept
     why: str
+    timed: str = "all steps"
+    """Which steps of the runs were timed, as `watched steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class Verification:
     quantities: tuple[Quantity, ...]
     warnings: tuple[str, ...] = ()
     """Why the runs may not be comparable."""
+    also: tuple[Judged, ...] = ()
+    """Warnings of the run before that nobody named and that vary with the machine: told, not judged."""
 
     @property
     def passed(self) -> bool:
@@ -126,13 +131,14 @@ class Verification:
 def verification_to_json(verification: Verification) -> dict[str, Any]:
     """Return it as JSON values; unknown is null."""
     plain = asdict(verification)
-    plain["findings"] = [
-        {
-            **asdict(one),
-            "finding": finding_to_json(one.finding),
-            "after": None if one.after is None else finding_to_json(one.after),
-        }
-        for one in verification.findings
-    ]
+    for name, judged in (("findings", verification.findings), ("also", verification.also)):
+        plain[name] = [
+            {
+                **asdict(one),
+                "finding": finding_to_json(one.finding),
+                "after": None if one.after is None else finding_to_json(one.after),
+            }
+            for one in judged
+        ]
     plain["new"] = [finding_to_json(finding) for finding in verification.new]
     return {"schema_version": VERIFICATION_VERSION, "passed": verification.passed, **plain}

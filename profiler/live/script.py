@@ -8,6 +8,7 @@ the group goes. Everything that was put in place is taken away again when the sc
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pkgutil
 import runpy
@@ -31,6 +32,8 @@ from shardtoll.profiler.live.replacing import replace
 from shardtoll.profiler.live.schedule import Level
 from shardtoll.profiler.live.session import Session, audit
 
+log = logging.getLogger(__name__)
+
 _GROUP_MAKERS = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
 """Modules through which a script, or torch for it, makes and ends the process group."""
 
@@ -50,6 +53,8 @@ class ScriptOptions:
     """Steps after which the audit ends; the script goes on."""
     step_on: str | None = None
     """`module:function` whose return ends a step, instead of the optimizer's."""
+    checks: tuple[str, ...] = ()
+    """As those of `audit()`, of the first module that is called in training."""
 
 
 def run_script(
@@ -127,6 +132,8 @@ class _Watch:
         self._due = False
         self._by_optimizer = options.step_on is None
         self._undo = contextlib.ExitStack()
+        self._checked: nn.Module | None = None
+        self._told_checks = False
 
     def __enter__(self) -> None:
         with contextlib.ExitStack() as undo:
@@ -153,7 +160,7 @@ class _Watch:
             self._close(*((None, None, None) if well else (kind, error, trace)))
         finally:
             self._undo.close()
-            self._optimizer = None
+            self._optimizer = self._checked = None
 
     def _is_here(self) -> bool:
         """Whether this is the script's own thread: no other begins or ends a step."""
@@ -237,12 +244,36 @@ class _Watch:
             # The engine updates by parts, with optimizers inside it, and communicates after them.
             self._by_optimizer = False
             self._undo.callback(on_update(module, self._step_ended))
+        if self._options.checks and self.session is not None:
+            # A script makes its process group before its model: only now is there one to check.
+            self._checked = module
+            self.session.check_model(module, self._options.checks)
         self._begin()
 
     def _stepping(self, optimizer: Any, *_: Any) -> None:
         # Of nested optimizers the outer one comes here first, and there it is the last.
-        if self._by_optimizer and self._optimizer is None and self._is_here():
+        if not self._is_here():
+            return
+        if self._options.checks and not self._told_checks:
+            self._tell_checks(optimizer)
+        if self._by_optimizer and self._optimizer is None:
             self._optimizer = optimizer
+
+    def _tell_checks(self, optimizer: Any) -> None:
+        """Say once, on rank 0, where the checks cannot see all that the optimizer trains."""
+        self._told_checks = True
+        trained = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
+        model = self._checked
+        seen = set() if model is None else {id(parameter) for parameter in model.parameters()}
+        if not trained - seen or (self.session is not None and self.session.rank != 0):
+            return
+        what = "no module was called in training" if model is None else f"only {type(model).__name__} was"
+        log.warning(
+            "shardtoll: --checks: %s before the first optimizer step, and it trains %d parameters that are "
+            "not in it: give audit(model, checks=...) the model",
+            what,
+            len(trained - seen),
+        )
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self._is_here():

@@ -295,6 +295,13 @@ class Session:
         if self._checks is not None and self._model is not None:
             self._install_checks(self._checks, self._model)
 
+    def check_model(self, model: nn.Module, names: Sequence[str]) -> None:
+        """Have checks look at a model that was not there when the session opened; call it between steps."""
+        wanted = Checks.wanted(names, 1, model)
+        if wanted is not None and self._state == "open" and not self._stopped and self._checking is None:
+            self._checks = wanted
+            self._install_checks(wanted, model)
+
     def _install_checks(self, checks: Checks, model: nn.Module) -> None:
         self._checking = checking = Checking(
             checks, model, self._recorder, self._records_training, self._checked, self._device

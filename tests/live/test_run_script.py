@@ -112,6 +112,35 @@ def test_torchrun_of_the_module_writes_a_run_with_exact_steps(folder: Path) -> N
     assert len(losses(ran.stdout)) == WORLD * (STEPS + 1)
 
 
+def test_checks_look_at_the_first_module_called_in_training(folder: Path) -> None:
+    ran = run(folder, 'shardtoll run --nproc 2 --checks "gradients, replicas,data" --out runs/c train.py')
+    assert ran.returncode == 0, ran.stderr
+    values = read_run(folder / "runs" / "c").frame("values")
+    gradients = values[values["kind"] == "gradient"]
+    assert len(gradients) == WORLD * STEPS * 4
+    assert set(gradients["name"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert set(values["kind"]) == {"gradient", "parameter", "input"}
+    assert "--checks" not in ran.stderr
+    assert sorted(losses(ran.stdout)) == sorted(
+        losses(run(folder, "shardtoll run --nproc 2 train.py").stdout)
+    )
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (("model(torch.randn(4, 8))", "model[0](torch.randn(4, 8))"), "only Linear was"),
+    (("model(torch.randn(4, 8))", "nn.functional.linear(torch.randn(4, 8), model[0].weight)"),
+     "no module was called in training"),
+])  # fmt: skip
+def test_what_checks_cannot_see_is_said_in_one_line(folder: Path, change: tuple[str, str], says: str) -> None:
+    script = folder / "train.py"
+    script.write_text(script.read_text().replace(*change))
+    ran = run(folder, "shardtoll run --checks gradients train.py")
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if "--checks" in line]
+    assert says in line
+    assert "give audit(model, checks=...) the model" in line
+
+
 def test_it_starts_the_ranks_itself_and_prints_one_bill(folder: Path) -> None:
     printed = example(folder, 0).stdout
     assert len(losses(printed)) == WORLD * (STEPS + 1)

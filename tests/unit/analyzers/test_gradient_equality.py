@@ -189,6 +189,47 @@ def test_experts_of_one_name_on_every_rank_are_equal_rank_by_rank():
     assert compared(report(rows), report(swapped)).answer == "differ"
 
 
+def by_hand(parts: Iterable[np.ndarray], **given: Any) -> Report:
+    """Ranks that hold a part each as a plain tensor, `weight` by its own name on all of them."""
+    return report([value(part, HALF, rank=rank, **given) for rank, part in enumerate(parts)])
+
+
+def test_parts_cut_by_hand_are_no_replicas():
+    found = compared(by_hand((G, H)), by_hand((G, 2 * H)))
+    (one,) = found.differences
+    assert found.answer == "differ"
+    assert one.note is None, "no word of replicas"
+    assert "compared rank by rank" in found.why
+    assert compared(by_hand((G, H)), by_hand((G, H + 1e-6 * G))).answer == "equal"
+    (scaled,) = compared(by_hand((G, H)), by_hand((3 * G, 3 * H))).differences
+    assert scaled.factor == pytest.approx(3)
+
+
+def test_parts_cut_otherwise_are_unknown_and_say_why():
+    three = report([value(part, HALF, rank=rank) for rank, part in enumerate((G, H, G + H))], 3)
+    found = compared(by_hand((G, H)), three)
+    assert found.answer == "unknown"
+    assert "each rank holds a part of its own" in found.why
+
+
+def test_ranks_that_began_equal_are_replicas_that_differ():
+    def run(*gradients: np.ndarray) -> Report:
+        start = [value(G, HALF, rank=rank, kind="parameter") for rank in (0, 1)]
+        return report([*start, *(value(g, HALF, rank=rank) for rank, g in enumerate(gradients))])
+
+    found = compared(run(G, H), run(G, 2 * H))
+    assert "replicas differ among themselves" in str(found.differences[0].note)
+
+
+def test_what_a_wrapper_reduces_are_replicas_that_differ():
+    wrapped = [parameter("weight", G.shape, rank, wrapper="DDP", group="fsdp") for rank in (0, 1)]
+    runs = [
+        report([value(G, HALF, rank=0), value(other, HALF, rank=1)], parameters=wrapped)
+        for other in (H, 2 * H)
+    ]
+    assert "replicas differ among themselves" in str(compared(*runs).differences[0].note)
+
+
 def test_flat_shards_do_not_compare_with_matrices():
     flat = [replace(row, shape="[60]") for row in replicated(G, (0, 1))]
     assert compared(DDP, report(flat)).answer == "unknown"

@@ -195,17 +195,19 @@ class TestEqualInputs:
         assert evidence(finding)["pairs with"].startswith("reduce_scatter, backward, seq 2")
 
 
-def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, **change):
+def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, watched_ms=None, **change):
     """DDP reduces one bucket a micro-batch; `across`: each micro-batch is a step of the audit.
 
     It is issued `after` ns from where the micro-batch's forward begins; its backward begins at 10.
+    `watched_ms`: the last step is only watched, and each reduction in it takes that long.
     """
     rows, computes, at, seq, audited = [], [], 0, 0, 0
     for stepped in range(steps):
+        watched = watched_ms is not None and stepped == steps - 1
         for micro in range(count):
             number = audited if across else stepped
             audited += 1
-            for rank in (0, 1):
+            for rank in () if watched else (0, 1):
                 for phase, begin in (("forward", at), ("backward", at + 10)):
                     computes.append(
                         compute(step=number, rank=rank, start_ns=begin, phase=phase, index=len(computes))
@@ -224,11 +226,15 @@ def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, 
                         "source": "t.py:5 (train)",
                         "optimizer_steps": stepped,
                     }
+                    | ({"exposed_ns": watched_ms * MS} if watched else {})
                     | change
                 )
             at += 100
     numbers = range(audited if across else steps)
-    marks = [step(number, rank) for number in numbers for rank in (0, 1)]
+    levels = dict.fromkeys(numbers, "survey")
+    if watched_ms is not None:
+        levels[steps - 1] = "watch"
+    marks = [step(number, rank, level=levels[number]) for number in numbers for rank in (0, 1)]
     return found(rows, "sync-every-microbatch", computes=computes, steps=marks, run=run_of(2))
 
 
@@ -250,6 +256,14 @@ class TestSyncEveryMicrobatch:
         assert "model.no_sync()" in finding.remedy.code
         assert evidence(finding)["needless in all steps and ranks"] == 2 * 3 * 2
         assert finding.confidence == "certain"
+
+    def test_time_is_that_of_watched_steps_where_there_are_some(self):
+        """It is held against the length of those."""
+        (surveyed,) = micro_batches()
+        (finding,) = micro_batches(watched_ms=1)
+        assert surveyed.toll_ns == 3 * 2 * MS
+        assert finding.toll_ns == finding.saving_ns == 3 * 1 * MS
+        assert finding.bytes == surveyed.bytes
 
     def test_micro_batches_that_are_steps_of_the_audit(self):
         (finding,) = micro_batches(across=True)

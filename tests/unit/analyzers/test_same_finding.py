@@ -82,6 +82,16 @@ def test_what_was_moved_whole_is_the_same_if_bytes_and_count_are():
     assert paired([found(moved=512)], [found(moved=512, count=2, **elsewhere)]) == {}
 
 
+def test_a_file_that_was_renamed_holds_the_same_findings():
+    bare: dict[str, Any] = {"module": None, "mesh_dim": None, "source": "accum.py:21 (train_step)"}
+    renamed = {**bare, "source": "accum2.py:22 (train_step)"}
+    assert paired([found(**bare)], [found(**renamed)]) == {0: 0}
+    assert paired([found(**bare)], [found(**{**renamed, "group": "9"})]) == {}
+    assert paired([found(**bare)], [found(**{**renamed, "source": "accum2.py:22 (other)"})]) == {}
+    both = [found("wide-dtype", **renamed), found(**bare)]
+    assert paired(both, [found(**renamed)]) == {}, "the run before has that file too"
+
+
 def test_findings_of_the_whole_step_are_the_same_by_kind():
     bare = Finding("pipeline-bubble", "info", "idle", 5, None, None, None, 1, (0,))
     assert paired([bare], [bare]) == {0: 0}

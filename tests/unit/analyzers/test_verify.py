@@ -12,11 +12,12 @@ import pytest
 
 from shardtoll.analyzers.step_change import change, step_times
 from shardtoll.analyzers.verify import verify
+from shardtoll.dashboards.verdict import figures as verdict_lines
 from shardtoll.ledger import Evidence, Finding, Notice, Report, UsageError, Where
 from shardtoll.ledger.report import FabricInfo
 from shardtoll.ledger.tables import to_table
 from shardtoll.ledger.verification import Verification, verification_to_json
-from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 from tests.unit.analyzers.sketched import parameter, replicated
 
 G = np.random.default_rng(0).normal(size=(8, 4))
@@ -101,13 +102,13 @@ def test_what_is_left_is_told_by_the_figure_that_the_remedy_changes(
     kind: str, before: dict[str, Any], after: dict[str, Any], verdict: str
 ):
     (one,) = verified(
-        report([finding(kind, **before)]), report([finding(kind, **{**before, **after})])
+        report([finding(kind, **before)]), report([finding(kind, **{**before, **after})]), kind
     ).findings
     assert one.verdict == verdict
     assert not one.why.endswith("larger") or verdict == "still there"
 
 
-def test_errors_and_warnings_are_judged_unless_findings_are_named():
+def test_what_a_fix_takes_away_is_judged_unless_findings_are_named():
     bill = [
         finding("straggler", where=Where()),
         finding("wide-dtype", severity="info"),
@@ -115,17 +116,37 @@ def test_errors_and_warnings_are_judged_unless_findings_are_named():
         finding("unsynced-parameter", severity="error"),
     ]
     before, after = report(bill), report()
-    assert [one.finding.kind for one in verified(before, after).findings] == [
-        "unsynced-parameter",
-        "straggler",
-    ]
+    unasked = verified(before, after)
+    assert [one.finding.kind for one in unasked.findings] == ["unsynced-parameter"]
+    assert [one.finding.kind for one in unasked.also] == ["straggler"]
+    assert verified(before, after, "unsynced-parameter").also == ()
     assert [one.number for one in verified(before, after, "3").findings] == [3]
     assert [one.finding.kind for one in verified(before, after, "wide-dtype", "2").findings] == [
         "straggler",
         "wide-dtype",
     ]
     only = verified(report([bill[1]]), after)
-    assert [one.finding.kind for one in only.findings] == ["wide-dtype"], "where there is nothing graver"
+    assert (only.findings, only.passed) == ((), True), "infos are judged where they are named"
+
+
+@pytest.mark.parametrize("kind", [
+    "straggler", "below-roofline", "exposed-communication", "serialized-collectives", "data-stall",
+    "host-sync", "pipeline-bubble", "transfer-stall",
+])  # fmt: skip
+def test_times_that_are_merely_smaller_or_still_there_do_not_fail(kind: str):
+    bill = [finding(), finding(kind, where=Where(phase="forward"))]
+    for left in ({"toll_ns": 2 * MS, "saving_ns": MS}, {}):
+        after = report([finding(kind, where=Where(phase="forward"), **left)])
+        found = verified(report(bill), after)
+        assert found.passed
+        assert [one.verdict for one in found.also] == ["smaller" if left else "still there"]
+        assert json.loads(json.dumps(verification_to_json(found)))["also"][0]["finding"]["kind"] == kind
+        assert not verified(report(bill), after, kind).passed
+
+
+def test_with_nothing_to_judge_gradients_are_still_compared():
+    assert verified(report([finding("recompute", severity="info")]), report()).passed
+    assert not verified(report([finding("recompute", severity="info")]), report(gradient=2 * G)).passed
 
 
 @pytest.mark.parametrize("wanted", ["0", "2", "straggler", "nonsense", "-1"])
@@ -206,6 +227,50 @@ def test_what_else_is_gone_may_have_saved_the_rest():
     found = verified(report([finding(), more]), report(took_ms=85, seed=1), "1").saving
     assert (found.kept, found.predicted_ns) == ("kept", 8 * MS)
     assert "by other findings that are gone too" in found.why
+
+
+def test_what_is_smaller_is_not_called_gone():
+    late = finding("straggler", saving_ns=10 * MS, where=Where())
+    left = replace(late, toll_ns=MS, saving_ns=MS)
+    found = verified(report([finding(), late]), report([left], took_ms=85, seed=1)).saving
+    assert (found.kept, found.predicted_ns) == ("kept", 8 * MS)
+    assert "by other findings that are gone or smaller too" in found.why
+
+
+def test_no_more_than_the_step_is_predicted():
+    found = verified(report([finding(toll_ns=900 * MS, saving_ns=900 * MS)]), report(took_ms=90, seed=1))
+    assert found.saving.before_ns is not None
+    assert found.saving.predicted_ns == found.saving.before_ns < 900 * MS
+
+
+def test_figures_say_which_steps_they_are_of():
+    rows = [
+        replace(_step(n, rank, 50 if n in (0, 2, 3) else 20), level="survey" if n in (0, 2, 3) else "watch")
+        for n in range(8)
+        for rank in (0, 1)
+    ]
+    many = {0: 9, 2: 2, 3: 3}
+    calls = [
+        collective(rank=rank, step=step, seq=at)
+        for rank in (0, 1)
+        for step, count in many.items()
+        for at in range(count)
+    ]
+    made = ledger(calls, run=run_of(2), steps=rows)
+    one = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    lines = {name: was for name, was, _, _ in verdict_lines(verified(one, one))}
+    assert lines["step, own work of the slowest rank (watched steps)"] == "18.0 ms"
+    assert lines["step, own work (surveyed steps)"] == "48.0 ms"
+    assert lines["collectives (surveyed steps)"] == "2.5", "the first step sets things up; a mean is no count"
+
+
+def test_work_is_told_in_its_own_units():
+    evidence = {"evidence": (Evidence("FLOPs too many a step", 65536, "FLOP"),)}
+    left = {"evidence": (Evidence("FLOPs too many a step", 32768, "FLOP"),)}
+    (one,) = verified(
+        report([finding("duplicated-compute", **evidence)]), report([finding("duplicated-compute", **left)])
+    ).findings
+    assert one.why == "FLOPs too many a step 65.5 kFLOP before, 32.8 kFLOP after (50% less)"
 
 
 def test_what_is_smaller_predicts_only_what_it_lost():

@@ -35,6 +35,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--level all is unknown: it is one of schedule, survey, watch",
         ),
         (
+            ["--checks", "data, norms", "train.py"],
+            "--checks norms is unknown: choose among gradients, replicas, data",
+        ),
+        (
             ["--out", "taken/a", "train.py"],
             "taken/a cannot be made (Not a directory): name another folder with --out",
         ),

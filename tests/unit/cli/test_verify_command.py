@@ -96,7 +96,7 @@ def test_runs_without_anything(shardtoll, tmp_path: Path):
     path = save(tmp_path / "empty.json", sample_reports.empty())
     ran = shardtoll("verify", path, path, "--no-scores")
     assert ran.code == 0
-    assert "no finding to be gone" in ran.out
+    assert "nothing to judge" in ran.out
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
