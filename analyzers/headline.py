@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance
+from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance, straggler
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
 from shardtoll.analyzers.peers import PEER_OPS
@@ -40,7 +40,7 @@ def sentence(context: Context) -> str | None:
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     """
-    steps = context.timed_rows
+    steps = _rows(context)
     total = float(steps["duration_ns"].sum())
     if steps.empty or total <= 0 or not context.step_ns:
         return None
@@ -52,6 +52,11 @@ def sentence(context: Context) -> str | None:
     if idle is not None:
         return f"{idle}; {_brief(context, share)}."
     return f"{_sentence(context, share)}{headline_idle.besides(context)}."
+
+
+def _rows(context: Context) -> pd.DataFrame:
+    """Return the rows of the steps whose collectives are split into waiting and moving: of those `alike`."""
+    return keep(context.step_rows, context.step_rows["step"].isin(context.alike))
 
 
 def _sentence(context: Context, share: float) -> str:
@@ -80,6 +85,10 @@ def _sentence(context: Context, share: float) -> str:
         return f"{_stages(context)}; {_brief(context, share)}, {between}"
     if waited > moving:
         return _late(context, _brief(context, share), fact, parts)
+    late = _warned(context)
+    if late is not None:
+        # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
+        return f"Both a late rank and moving data cost: {late}; {_brief(context, share)}, {parts}"
     if factor is None:
         verdict = "Moving data, not late ranks, is what costs"
     elif factor >= SLOW_FACTOR:
@@ -106,7 +115,7 @@ def _brief(context: Context, share: float) -> str:
 
 def _fact(context: Context, share: float) -> str:
     """Return how much communication is exposed, over all ranks and where it is most."""
-    mean = context.timed_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
+    mean = _rows(context).groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
     at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
     most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["duration_ns"]))
     if len(mean) == 1:
@@ -144,6 +153,17 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
         f"{len(late_to(late))} of {times(len(once), 'collective')}",
         *waiting(late, rank, len(context.alike)),
     )
+
+
+def _warned(context: Context) -> str | None:
+    """Return who is late, where the bill warns of it; None where it does not."""
+    rows, bills = straggler.bills(context)
+    for bill in bills:
+        toll = bill.line.figures["waited_ns"]
+        if bill.rank is not None and toll and straggler.alarming(context, toll, rows, bill.rank):
+            often, _, most = last_in(context, rows, bill.rank)
+            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
+    return None
 
 
 def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
