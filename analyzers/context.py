@@ -177,7 +177,12 @@ def _slowest_ns(step_rows: pd.DataFrame) -> float | None:
 
 
 def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
-    return _slowest_ns(keep(context.step_rows, context.step_rows["step"].isin(steps)))
+    key = (_lasted, steps)
+    if key not in context.memo:
+        rows = keep(context.step_rows, context.step_rows["step"].isin(steps))
+        context.memo[key] = _slowest_ns(rows)
+    found: float | None = context.memo[key]
+    return found
 
 
 def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:

@@ -44,6 +44,9 @@ STEADY: Final = 0.8
 FIRM: Final = 2.0
 """What they wait more for it, over how much that differs from step to step by chance: below it is noise."""
 
+UNEXPLAINED_STEPS: Final = 8
+"""On CPUs, steps from which a rank that is steadily last is so by habit, cause or none."""
+
 CPU_WARNING_SHARE: Final = 0.2
 """On CPUs ranks share cores, so each delays the others: below that share of the step it is information."""
 
@@ -157,11 +160,12 @@ def alarming(context: Context, toll_ns: int, rows: pd.DataFrame, rank: int) -> b
 def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
     """Return why being last may be noise; None where it is habit.
 
-    On CPUs ranks delay each other by turns, so that there a cause must be found as well.
+    On CPUs ranks delay each other by turns, so that there a few steps tell only with a cause.
     """
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     why = noisy(context, rows, rank)
-    if why is None and context.on_cpu and _cause(context, late).part is None:
+    few = context.on_cpu and len(context.alike) < UNEXPLAINED_STEPS
+    if why is None and few and _cause(context, late).part is None:
         return "on CPUs ranks delay each other, and nothing that this rank did took longer"
     return why
 
