@@ -168,6 +168,13 @@ def _documented() -> tuple[set[str], set[str]]:
     )
 
 
+def test_a_kind_has_one_line():
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \|", (ROOT / "docs" / "findings.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert len(rows) == len(set(rows)) > 20
+
+
 def test_every_kind_that_is_emitted_has_a_line_and_no_other_claims_one():
     reported, named = _documented()
     assert reported == _emitted()
