@@ -40,7 +40,7 @@ def sentence(context: Context) -> str | None:
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
     """
-    steps = _rows(context)
+    steps = context.timed_rows
     total = float(steps["duration_ns"].sum())
     if steps.empty or total <= 0 or not context.step_ns:
         return None
@@ -52,11 +52,6 @@ def sentence(context: Context) -> str | None:
     if idle is not None:
         return f"{idle}; {_brief(context, share)}."
     return f"{_sentence(context, share)}{headline_idle.besides(context)}."
-
-
-def _rows(context: Context) -> pd.DataFrame:
-    """Return the rows of the steps whose collectives are split into waiting and moving: of those `alike`."""
-    return keep(context.step_rows, context.step_rows["step"].isin(context.alike))
 
 
 def _sentence(context: Context, share: float) -> str:
@@ -115,7 +110,7 @@ def _brief(context: Context, share: float) -> str:
 
 def _fact(context: Context, share: float) -> str:
     """Return how much communication is exposed, over all ranks and where it is most."""
-    mean = _rows(context).groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
+    mean = context.timed_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
     at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
     most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["duration_ns"]))
     if len(mean) == 1:

@@ -148,7 +148,8 @@ def find(context: Context) -> list[Finding]:
             ideal = (stages - 1) / (batches + stages - 1)
             saving = max(0, round(one.lost_ns - ideal * context.step_ns))
             live = context.ledger.run.source == "live"
-            if live and least_share(context, one) < ideal + LEAST_EXCESS and ideal < MOST_IDEAL:
+            excess = round(least_share(context, one) - ideal, 6)
+            if live and excess < LEAST_EXCESS and ideal < MOST_IDEAL:
                 continue
             against = f"; {stages} stages and {batches} micro-batches need {percent(ideal)}"
             evidence = (
