@@ -121,7 +121,7 @@ def _written(told: Told) -> tuple[str, str]:
             f"fully_shard(model, mesh={_mesh(told)})"
             if told.dims
             else "optimizer = ZeroRedundancyOptimizer(\n"
-            "    model.parameters(), optimizer_class=type(optimizer), **optimizer.defaults)",
+            "    model.parameters(), optimizer_class=type(optimizer), lr=lr)  # and the arguments it had",
         )
     if told.why == "norm":
         named = ", ".join(f'"{module}": SequenceParallel()' for module in told.modules[:3] if module)

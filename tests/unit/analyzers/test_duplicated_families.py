@@ -295,7 +295,7 @@ def test_what_to_paste_for_an_optimizer_takes_the_jobs_own() -> None:
         "optimizer", OPTIMIZER_STEP, 2, None, "ranks 0-1", None, None, ("optimizer",), 9, 8, (), False
     )
     code = remedy(told).code or ""
-    assert "type(optimizer), **optimizer.defaults" in code
+    assert "optimizer_class=type(optimizer)" in code
     assert "AdamW" not in code
 
 
