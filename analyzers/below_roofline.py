@@ -85,7 +85,7 @@ def find(context: Context) -> list[Finding]:
     findings = []
     for line in result.lines:
         factor, seen = float(factors["median"][line.code]), int(factors["size"][line.code])
-        share = context.share(line.figures["over_ns"])
+        share = context.share(line.figures["over_ns"], context.alike)
         if factor >= limit and seen >= LEAST_COLLECTIVES and share is not None and share >= LEAST_SHARE:
             rows = keep(frame, result.code == line.code)
             worst = float(factors["max"][line.code])

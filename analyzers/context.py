@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,7 @@ class Context:
 
     Over the steps that all ranks watched where there are any: capture hardly slows those, and the first
     step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
-    share."""
+    duration, not as a share: surveyed steps take longer."""
     memo: Memo = field(default_factory=dict, repr=False, compare=False)
     """What `once` has made of this context."""
 
@@ -108,11 +109,17 @@ class Context:
         run = self.ledger.run
         return run.device == "cpu" or "gloo" in (run.backend or "")
 
-    def share(self, time_ns: float | None) -> float | None:
-        """Return a time as a share of a step; None where either is unknown."""
-        if time_ns is None or not self.step_ns:
-            return None
-        return time_ns / self.step_ns
+    def share(self, time_ns: float | None, steps: Sequence[int]) -> float | None:
+        """Return a time, per step of `steps`, as a share of those very steps; None where either is unknown.
+
+        Never above one: a time on one rank may hold waiting for capture on another.
+        """
+        lasted = self.lasted_ns(steps)
+        return None if time_ns is None or not lasted else min(1.0, time_ns / lasted)
+
+    def lasted_ns(self, steps: Sequence[int]) -> float | None:
+        """Return how long `steps` took, as `step_ns` counts it; None where none of them is on record."""
+        return _lasted(self, tuple(steps))
 
     def placement(self, group_id: Any) -> Placement | None:
         """Return where the ranks of a group stand; None unknown."""
@@ -140,8 +147,6 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     collectives, refuted = refute(collectives)
     step_rows = ledger.frame("steps")
     timed = _timed(step_rows, ledger)
-    own_work = timed["duration_ns"] - timed["capture_ns"]
-    durations = own_work.groupby(timed["rank"]).mean().to_numpy(dtype=np.float64)
     return Context(
         ledger=ledger,
         fabric=fabric,
@@ -160,8 +165,24 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
         steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
         alike=alike_steps(ledger.tables["steps"]),
         surveyed=surveyed_steps(ledger.tables["steps"]),
-        step_ns=float(durations.max()) if len(durations) else None,
+        step_ns=_slowest_ns(timed),
     )
+
+
+def _slowest_ns(step_rows: pd.DataFrame) -> float | None:
+    """Return the mean duration on the slowest rank, without capture's own work."""
+    own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
+    durations = own_work.groupby(step_rows["rank"]).mean().to_numpy(dtype=np.float64)
+    return float(durations.max()) if len(durations) else None
+
+
+def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
+    key = (_lasted, steps)
+    if key not in context.memo:
+        rows = keep(context.step_rows, context.step_rows["step"].isin(steps))
+        context.memo[key] = _slowest_ns(rows)
+    found: float | None = context.memo[key]
+    return found
 
 
 def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:

@@ -79,7 +79,7 @@ class _Weigh:
 
     def severity(self, toll: int | None, too_many: int) -> Severity:
         """Return `warning` where both the time (if known) and the FLOPs are worth one; FLOPs per step."""
-        share = self.context.share(toll)
+        share = self.context.share(toll, self.context.surveyed)
         of_all = too_many * len(self.context.surveyed) / max(1, self.matmul_flops)
         heavy = of_all >= LEAST_FLOPS and (share is None or share >= LEAST_SHARE)
         return "warning" if heavy else "info"

@@ -121,7 +121,7 @@ def _written(told: Told) -> tuple[str, str]:
             f"fully_shard(model, mesh={_mesh(told)})"
             if told.dims
             else "optimizer = ZeroRedundancyOptimizer(\n"
-            "    model.parameters(), optimizer_class=torch.optim.AdamW, lr=lr)",
+            "    model.parameters(), optimizer_class=type(optimizer), lr=lr)  # and the arguments it had",
         )
     if told.why == "norm":
         named = ", ".join(f'"{module}": SequenceParallel()' for module in told.modules[:3] if module)
@@ -157,7 +157,10 @@ def _written(told: Told) -> tuple[str, str]:
     if "backward" in told.phases:
         text += " The gradient of a weight is then a part on each rank, to be summed by one all_reduce."
     if told.dims and name and told.parameter:
-        return text, (f'parallelize_module(model, {_mesh(told)}, {{"{name}": ColwiseParallel()}})')
+        return text, (
+            f'parallelize_module(model, {_mesh(told)}, {{"{name}": ColwiseParallel()}})  # if an nn.Linear\n'
+            f"x = x.redistribute(placements=[Shard(0)])  # else, before {told.op}: each rank its own rows"
+        )
     if told.dims:
         dim = "" if "," in told.dims else f"{_mesh(told)}, "
         return text, f"x = x.redistribute({dim}placements=[Shard(0)])  # before {told.op}, on {told.dims}"

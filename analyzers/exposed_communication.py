@@ -123,7 +123,7 @@ def _logged(line: Line) -> bool:
 
 
 def _share(context: Context, line: Line) -> float:
-    return context.share(line.figures["exposed_ns"]) or 0.0
+    return context.share(line.figures["exposed_ns"], context.alike) or 0.0
 
 
 def _severity(context: Context, share: float) -> Severity:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance
+from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance, straggler
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
 from shardtoll.analyzers.peers import PEER_OPS
@@ -80,6 +80,10 @@ def _sentence(context: Context, share: float) -> str:
         return f"{_stages(context)}; {_brief(context, share)}, {between}"
     if waited > moving:
         return _late(context, _brief(context, share), fact, parts)
+    late = _warned(context)
+    if late is not None:
+        # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
+        return f"Both a late rank and moving data cost: {late}; {_brief(context, share)}, {parts}"
     if factor is None:
         verdict = "Moving data, not late ranks, is what costs"
     elif factor >= SLOW_FACTOR:
@@ -144,6 +148,17 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
         f"{len(late_to(late))} of {times(len(once), 'collective')}",
         *waiting(late, rank, len(context.alike)),
     )
+
+
+def _warned(context: Context) -> str | None:
+    """Return who is late, where the bill warns of it; None where it does not."""
+    rows, bills = straggler.bills(context)
+    for bill in bills:
+        toll = bill.line.figures["waited_ns"]
+        if bill.rank is not None and toll and straggler.alarming(context, toll, rows, bill.rank):
+            often, _, most = last_in(context, rows, bill.rank)
+            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
+    return None
 
 
 def _why_unknown(context: Context, frame: pd.DataFrame) -> str:

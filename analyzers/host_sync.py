@@ -83,7 +83,8 @@ def _traced(context: Context) -> tuple[int, ...]:
 def _read(context: Context, line: Line) -> Finding:
     read, blocked, count = (line.figures[name] or 0 for name in ("read_ns", "blocked_ns", "count"))
     toll = read if context.on_cpu else None
-    share = (read + blocked) / (context.step_ns or 1)
+    share = context.share(read + blocked, context.surveyed) or 0.0
+    read_share = context.share(read, context.surveyed) or 0.0
     call, phase = str(line.first["call"]), str(line.first["phase"])
     waits = f", and is blocked on collectives for {duration(blocked)} more in it" if blocked else ""
     why = "" if not context.on_cpu else "; on an accelerator each read waits for all that is queued"
@@ -91,7 +92,7 @@ def _read(context: Context, line: Line) -> Finding:
     return Finding(
         kind="host-sync",
         severity="warning" if share >= WARNING_SHARE else "info",
-        title=f"the host {keeps} {duration(read)} a step ({percent(read / (context.step_ns or 1))}), "
+        title=f"the host {keeps} {duration(read)} a step ({percent(read_share)}), "
         f"{often(count)}, by {call} in {phase}{place(line.text('module'), line.text('source'))}, on "
         f"{ranks(line.ranks)}{waits}{why}",
         toll_ns=toll,

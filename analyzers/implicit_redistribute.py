@@ -159,7 +159,9 @@ def _remedy(
             "does), which needs no gather; or redistribute the operand once before all its uses."
         )
         written = (
-            'parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})'
+            f"other = other.redistribute(placements=[Shard(dim)])  # name the other operand of {cause}\n"
+            "# where both are nn.Linear's, as `up` and `down` of an MLP (name yours):\n"
+            '# parallelize_module(module, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})'
         )
     elif ("shard", "replicate") in moves:
         text = (

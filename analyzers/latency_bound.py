@@ -25,6 +25,12 @@ LEAST_MESSAGES: Final = 32
 as the norms' gradients of a small sequence-parallel model (two a norm, two norms a block: 10 for 2
 blocks, 18 for 4); the hundreds of a per-parameter loop are what costs."""
 
+TINY_BYTES: Final = 1024
+"""Messages up to this take latency alone on any fabric: at 1 GB/s a kilobyte moves in a microsecond."""
+
+FASTEST: Final = 0.1
+"""Part of the transfers of one kind that are taken as the fastest: one alone may be a clock's error."""
+
 LEAST_SHARE: Final = 0.01
 """Share of the step that coalescing must be able to save; below it the run-to-run noise of a step
 (1 to 4 % in published sweeps) hides the gain."""
@@ -75,6 +81,7 @@ def bursts(context: Context) -> pd.DataFrame:
     late ranks, less the floor of the one message. Only surveyed steps tell where matmuls are.
     """
     frame = context.in_surveyed
+    frame = _with_seen_latency(context, frame)
     known = frame["floor_ns"].notna() & frame["message_bytes"].notna() & frame["op"].isin(FUSABLE)
     small = (frame["floor_ns"] > 0) & (2 * frame["floor_latency_ns"] >= frame["floor_ns"])
     frame = keep(frame, known & small)
@@ -90,11 +97,12 @@ def bursts(context: Context) -> pd.DataFrame:
     of_burst = frame.assign(moving_ns=np.minimum(exposed, transfer)).groupby("burst")
     floors = pd.Series(
         [
-            _one_floor(context, op, int(moved), group)
-            for op, moved, group in zip(
+            _one_floor(context, op, int(moved), group, number(seen_ns))
+            for op, moved, group, seen_ns in zip(
                 of_burst["op"].first(),
                 of_burst["message_bytes"].sum(),
                 of_burst["group_id"].first(),
+                of_burst["seen_ns"].max(),
                 strict=True,
             )
         ],
@@ -111,7 +119,34 @@ def bursts(context: Context) -> pd.DataFrame:
     return saved
 
 
-def _one_floor(context: Context, op: str, message_bytes: int, group_id: object) -> float:
+def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the collectives with a least time for tiny messages whose floor is not known, and `seen_ns`.
+
+    A message of a few bytes is latency on any fabric: where no fabric is known, or this job refuted the one
+    that is guessed, the fastest transfers of such messages seen here tell how long one takes. `seen_ns` is
+    that time where it was taken, else unknown.
+    """
+    seen = pd.Series(pd.NA, index=frame.index, dtype="Int64")
+    fit = frame["floor_ns"].isna() & (frame["message_bytes"] <= TINY_BYTES).fillna(False)
+    tiny = keep(frame, fit & (frame["transfer_ns"] > 0).fillna(False))
+    if context.fabric.measured or tiny.empty:
+        none: pd.DataFrame = frame.assign(seen_ns=seen)
+        return none
+    for (op, group), rows in tiny.groupby(["op", "group_id"]):
+        fastest = int(rows["transfer_ns"].astype("int64").quantile(FASTEST))
+        seen[fit & (frame["op"] == op) & (frame["group_id"] == group)] = max(1, fastest)
+    told: pd.DataFrame = frame.assign(
+        seen_ns=seen,
+        floor_ns=frame["floor_ns"].fillna(seen),
+        floor_latency_ns=frame["floor_latency_ns"].fillna(seen),
+    )
+    return told
+
+
+def _one_floor(context: Context, op: str, message_bytes: int, group_id: object, seen_ns: int | None) -> float:
+    """Return the least time of one message; of a tiny one whose latency was seen here, that."""
+    if seen_ns is not None and message_bytes <= TINY_BYTES:
+        return float(seen_ns)
     cost = collective_cost(context.fabric, op, message_bytes, context.placement(group_id))
     return np.nan if cost is None else float(cost.time_ns)
 
@@ -130,7 +165,7 @@ def claimed(context: Context) -> tuple[pd.DataFrame, list[Line]]:
     if frame.empty:
         return frame, []
     result = tally(frame, KEYS, VALUES, context.surveyed)
-    shares = [context.share(line.figures["saveable_ns"]) for line in result.lines]
+    shares = [context.share(line.figures["saveable_ns"], context.surveyed) for line in result.lines]
     worth = [
         line
         for line, share in zip(result.lines, shares, strict=True)
@@ -144,7 +179,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group, op, dtype, phase and line.
 
     Counts, bytes and times are per surveyed step, on the rank where they are largest. The counterfactual is
-    one message per burst, with all its bytes, at its floor. Nothing is said where the fabric is unknown.
+    one message per burst, with all its bytes, at its floor. Where the fabric is unknown or refuted, tiny
+    messages are held against the fastest of them, and nothing is said of others.
     """
     frame, lines = claimed(context)
     by_code = frame.groupby("code") if lines else None
@@ -154,6 +190,7 @@ def find(context: Context) -> list[Finding]:
         toll, saving, moved = (line.figures[name] for name in ("exposed_ns", "saveable_ns", "message_bytes"))
         if toll is None or saving is None:
             continue
+        share = context.share(toll, context.surveyed) or 0.0
         op, phase, source = str(line.first["op"]), str(line.first["phase"]), line.text("source")
         one_floor = line.figures["one_floor_ns"]
         settles = phase == "other" and _after_backward(context, keep(frame, frame["code"] == line.code))
@@ -163,7 +200,7 @@ def find(context: Context) -> list[Finding]:
                 kind="latency-bound",
                 severity="warning",
                 title=f"{times(line.each, f'small {op}')} a step on {line.first['net']} in {phase}, "
-                f"{size(moved)} in all, cost {duration(toll)} ({percent(context.share(toll) or 0.0)} of it), "
+                f"{size(moved)} in all, cost {duration(toll)} ({percent(share)} of it), "
                 f"most of it latency{place(None, source)}",
                 toll_ns=toll,
                 floor_ns=one_floor,
@@ -175,16 +212,30 @@ def find(context: Context) -> list[Finding]:
                 evidence=(
                     Evidence("most in a row, no matmul between", int(by_code["burst_size"].max()[line.code])),
                     Evidence("median message", int(by_code["message_bytes"].median()[line.code]), "bytes"),
-                    Evidence("floor of one small message", number(line.first["floor_ns"]), "ns"),
-                    Evidence("of it latency", number(line.first["floor_latency_ns"]), "ns"),
+                    *_latency(line),
                     Evidence("floor of the coalesced messages", one_floor, "ns"),
                     Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
                 ),
                 remedy=_remedy(op, phase, line.count, line.text("mesh_dim"), source),
-                confidence="certain" if context.fabric.measured else "likely",
+                confidence="certain"
+                if context.fabric.measured and number(line.first["seen_ns"]) is None
+                else "likely",
             )
         )
     return findings
+
+
+def _latency(line: Line) -> tuple[Evidence, ...]:
+    floor = number(line.first["floor_ns"])
+    if number(line.first["seen_ns"]) is not None:
+        return (
+            Evidence("the fastest tenth of such messages here takes", floor, "ns"),
+            Evidence("why not the fabric's floor", "it is unknown, or refuted by this job's own transfers"),
+        )
+    return (
+        Evidence("floor of one small message", floor, "ns"),
+        Evidence("of it latency", number(line.first["floor_latency_ns"]), "ns"),
+    )
 
 
 def _after_backward(context: Context, rows: pd.DataFrame) -> bool:

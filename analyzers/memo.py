@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar, cast
 
-Key = Callable[..., Any]
+Key = Hashable
 Memo = dict[Key, Any]
-"""Function -> what it made of the context that holds this."""
+"""Function, or function and what else it was given -> what it made of the context that holds this."""
 
 
 class HasMemo(Protocol):

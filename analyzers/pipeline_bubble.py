@@ -11,7 +11,7 @@ import pandas as pd
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.stalled import costs, finding, lost
+from shardtoll.analyzers.stalled import Lost, costs, finding, lost
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import percent, ranks
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
@@ -106,6 +106,19 @@ def shape(context: Context) -> tuple[int, int] | None:
     return (len(pipes[0]), batches) if batches else None
 
 
+def least_share(context: Context, one: Lost) -> float:
+    """Return the bubble as a share of the step, in the step where it is least.
+
+    A schedule's bubble is in every step; what is in some of them alone is other load on the machine.
+    """
+    told = one.rows["step"].unique()
+    steps = keep(context.step_rows, context.step_rows["step"].isin(told))
+    own_work = (steps["duration_ns"] - steps["capture_ns"]).groupby(steps["step"]).max()
+    most = one.rows.groupby(["step", "rank"])["lost_ns"].sum().groupby(level="step").max()
+    shares = most.astype("float64") / own_work.astype("float64")
+    return float(shares.min()) if shares.notna().any() else one.share
+
+
 def place(context: Context, rank: int) -> Where:
     """Return where a rank runs its schedule: the line at which most of its messages are sent."""
     frame = context.in_alike
@@ -123,8 +136,8 @@ def find(context: Context) -> list[Finding]:
     Toll: time inside the schedule in which a stage was idle, or waited in a send or receive for the other
     end, per step on the worst rank; `exposed-communication` leaves that waiting out. Where stages p and
     micro-batches m are known, the saving is what exceeds the ideal bubble, a share of (p - 1) / (m + p - 1)
-    of the step. In an audit a bubble that is hardly more than its ideal is the schedule's own, and no finding
-    unless it is most of the step; a trace's is billed as the idle time that it is.
+    of the step. In an audit a bubble that in some step is hardly more than its ideal is the schedule's own,
+    and no finding unless it is most of the step; a trace's is billed as the idle time that it is.
     """
     findings = []
     for one in lost(context, "bubble", besides=message_waits(context)):
@@ -135,7 +148,8 @@ def find(context: Context) -> list[Finding]:
             ideal = (stages - 1) / (batches + stages - 1)
             saving = max(0, round(one.lost_ns - ideal * context.step_ns))
             live = context.ledger.run.source == "live"
-            if live and saving < LEAST_EXCESS * context.step_ns and ideal < MOST_IDEAL:
+            excess = round(least_share(context, one) - ideal, 6)
+            if live and excess < LEAST_EXCESS and ideal < MOST_IDEAL:
                 continue
             against = f"; {stages} stages and {batches} micro-batches need {percent(ideal)}"
             evidence = (

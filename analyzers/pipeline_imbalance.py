@@ -129,7 +129,7 @@ def find(context: Context) -> list[Finding]:
     if found is None:
         return []
     toll = round(found.excess_ns)
-    share = context.share(toll) or 0.0
+    share = context.share(toll, context.surveyed) or 0.0
     return [
         Finding(
             kind="pipeline-imbalance",

@@ -102,7 +102,7 @@ def find(context: Context) -> list[Finding]:
     if rows.empty:
         return []
     lines = tally(rows, ("after", "op", "net"), ("hidden_ns", "message_bytes"), context.steps).lines
-    shares = [context.share(line.figures["hidden_ns"]) or 0.0 for line in lines]
+    shares = [context.share(line.figures["hidden_ns"], context.steps) or 0.0 for line in lines]
     return [_finding(line, share) for line, share in zip(lines, shares, strict=True) if share >= LEAST_SHARE]
 
 

@@ -72,7 +72,7 @@ def lost(
     found = []
     for line in result.lines:
         here = keep(rows, np.asarray(result.code == line.code))
-        share = context.share(line.figures["lost_ns"]) or 0.0
+        share = context.share(line.figures["lost_ns"], steps) or 0.0
         found.append(Lost(replace(line, ranks=_losers(here)), here, share))
     return sorted((one for one in found if one.share >= LEAST_SHARE), key=lambda one: -one.lost_ns)
 

@@ -38,6 +38,15 @@ what it would be if ranks took turns: of two ranks each is last half the time.""
 FEW: Final = 3
 """Collectives below which being last may be chance."""
 
+STEADY: Final = 0.8
+"""Part of the steps in which the others must wait for the rank more than it and they for all others."""
+
+FIRM: Final = 2.0
+"""What they wait more for it, over how much that differs from step to step by chance: below it is noise."""
+
+UNEXPLAINED_STEPS: Final = 8
+"""On CPUs, steps from which a rank that is steadily last is so by habit, cause or none."""
+
 CPU_WARNING_SHARE: Final = 0.2
 """On CPUs ranks share cores, so each delays the others: below that share of the step it is information."""
 
@@ -84,7 +93,7 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     found = []
     for rank, part in (*parts, (None, keep(rows, ~own))):
         for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.alike).lines:
-            if (context.share(line.figures["waited_ns"]) or 0.0) >= LEAST_SHARE:
+            if (context.share(line.figures["waited_ns"], context.alike) or 0.0) >= LEAST_SHARE:
                 found.append(Bill(rank, part, line))
     return rows, found
 
@@ -123,6 +132,44 @@ def _confidence(context: Context, rows: pd.DataFrame, count: int) -> Confidence:
     return "likely" if by_guess or clock_off else "certain"
 
 
+def noisy(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
+    """Return why a rank may be last by chance: it is not in every step, or by changing amounts; None else.
+
+    Fewer than three steps do not tell.
+    """
+    if len(context.alike) < FEW:
+        return None
+    once = late_to(rows)
+    sign = np.where(once["late_rank"] == rank, 1.0, -1.0)
+    signed = pd.Series(sign * once["waited_ns"].to_numpy(dtype=np.float64)).groupby(once["step"].to_numpy())
+    each = signed.sum().reindex(context.alike, fill_value=0.0)
+    more = int((each > 0).sum())
+    if more < STEADY * len(each):
+        return f"in {more} of {times(len(each), 'step')} only is it waited for more than others"
+    if float(each.mean()) < FIRM * float(each.std()) / np.sqrt(len(each)):
+        return "the waiting differs from step to step by more than its mean tells"
+    return None
+
+
+def alarming(context: Context, toll_ns: int, rows: pd.DataFrame, rank: int) -> bool:
+    """Whether a late rank is worth a warning: it costs enough on what it runs, and not by chance."""
+    dear = not context.on_cpu or (context.share(toll_ns, context.alike) or 0.0) >= CPU_WARNING_SHARE
+    return dear and by_chance(context, rows, rank) is None
+
+
+def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
+    """Return why being last may be noise; None where it is habit.
+
+    On CPUs ranks delay each other by turns, so that there a few steps tell only with a cause.
+    """
+    late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
+    why = noisy(context, rows, rank)
+    few = context.on_cpu and len(context.alike) < UNEXPLAINED_STEPS
+    if why is None and few and _cause(context, late).part is None:
+        return "on CPUs ranks delay each other, and nothing that this rank did took longer"
+    return why
+
+
 def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:
     """Return the least and the most that ranks wait for a late one, per step."""
     each = keep(rows, rows["rank"] != rank).groupby("rank")["waited_ns"].sum() / steps
@@ -141,11 +188,12 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
     others = "the others wait " if least >= EVEN * most else "others wait up to "
     counted = f"{len(once)} of {times(len(all_once), 'collective')}"
     hedge = f", {HEDGE}" if uncertain(context, late) else ""
-    share = context.share(toll) or 0.0
-    alarming = not context.on_cpu or share >= CPU_WARNING_SHARE
+    share = context.share(toll, context.alike) or 0.0
+    chance = by_chance(context, rows, rank)
+    dear = alarming(context, toll, rows, rank)
     return Finding(
         kind="straggler",
-        severity="warning" if alarming else "info",
+        severity="warning" if dear else "info",
         title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
         f"{'at least ' if bound else ''}{duration(toll)} a step ({percent(share)}) for it"
         f"{'' if cause.clause is None else f': {cause.clause}'}{hedge}",
@@ -170,17 +218,19 @@ def _one(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, li
                 else ()
             ),
             *cause.parts,
-            *(() if alarming else (_why_info(),)),
+            *(() if dear else (_why_info(chance),)),
         ),
         remedy=Remedy(
             *late_remedies.remedy(cause.part, cause.where.phase, rank, on_cpu=host_computes(context)),
             counterfactual="the same step with this rank arriving with the one before it",
         ),
-        confidence="possible" if hedge or bound else _confidence(context, late, len(once)),
+        confidence="possible" if hedge or bound or chance else _confidence(context, late, len(once)),
     )
 
 
-def _why_info() -> Evidence:
+def _why_info(chance: str | None) -> Evidence:
+    if chance is not None:
+        return Evidence("why it is only information", f"it may be chance: {chance}")
     return Evidence(
         "why it is only information",
         f"on CPUs ranks share cores and delay each other; from {percent(CPU_WARNING_SHARE)} of the step "
@@ -251,7 +301,7 @@ def _turns(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> F
         kind="straggler",
         severity="info",
         title=f"ranks wait {'at least ' if bound else ''}{duration(toll)} a step "
-        f"({percent(context.share(toll) or 0.0)}) for late ones in "
+        f"({percent(context.share(toll, context.alike) or 0.0)}) for late ones in "
         f"{times(len(once), 'other collective' if besides else 'collective')}, and no single rank is the "
         f"cause",
         toll_ns=toll,

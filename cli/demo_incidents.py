@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardtoll.cli import scoreboard
 from shardtoll.cli.forked import Forked
-from shardtoll.cli.incidents_job import chosen, verdict_of
+from shardtoll.cli.incidents_job import chosen, verdict_again
 from shardtoll.cli.stages import Stages
 from shardtoll.cli.verdict import Verdict, total
 from shardtoll.ledger import CheckFailed, Interrupted, UsageError
@@ -38,7 +38,7 @@ def run(out: Path, only: Sequence[str], json_file: Path | None, width: int | Non
             forked.start()
             for name in names:
                 stages.begin(name)
-                verdicts.append(verdict_of(name, forked, out, stages.say))
+                verdicts.append(verdict_again(name, forked, out, stages.say))
         except KeyboardInterrupt:
             interrupted = True
     scoreboard.show(verdicts, width)

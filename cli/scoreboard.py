@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.cli.verdict import Score, Verdict, seen_flops, total
+from shardtoll.cli.verdict import AVOIDABLE, Score, Verdict, seen_flops, total
 from shardtoll.dashboards import human
 from shardtoll.dashboards.text import clean
 from shardtoll.ledger import Finding
@@ -31,6 +31,9 @@ def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
     for verdict in verdicts:
         for line in problems(verdict):
             console.print(Text(clean(f"{verdict.wanted.name}: {line}"), style="red"))
+        told = repeated(verdict)
+        if told is not None:
+            console.print(Text(f"{verdict.wanted.name}: {told}", style="yellow"))
     console.print(Text(summary(total(verdicts)), style="bold"))
 
 
@@ -50,14 +53,27 @@ def problems(verdict: Verdict) -> list[str]:
     return lines
 
 
+def repeated(verdict: Verdict) -> str | None:
+    """Return that it was run again; None where it was not."""
+    if verdict.runs < 2:
+        return None
+    return f"run {verdict.runs} times: what was wrong the first time is told by times, which load changes"
+
+
 def summary(score: Score) -> str:
     """Return the totals in one line."""
     true = score.weighed - score.false
+    again = (
+        "" if not score.again else f"; {human.plural(score.again, 'incident')} missed by times and ran again"
+    )
     failed = "" if not score.failed else f"; {human.plural(score.failed, 'incident')} did not run"
     return (
         f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings), "
         f"precision {_share(score.precision)} ({true} of {human.plural(score.weighed, 'finding')} that say "
-        f"something is wrong or avoidable){failed}"
+        f"something is wrong or avoidable){failed}; weighed are kinds of correctness, "
+        f"{', '.join(AVOIDABLE)}; {human.plural(score.others, 'other finding')} that nothing was expected of "
+        f"({human.plural(score.others_warn, 'warning')}) tell of times or of the bill itself and were not "
+        f"weighed{again}"
     )
 
 
@@ -73,6 +89,9 @@ def document(verdicts: Sequence[Verdict], asked: int) -> dict[str, Any]:
         "weighed": score.weighed,
         "false": score.false,
         "failed": score.failed,
+        "not_weighed": score.others,
+        "not_weighed_warnings": score.others_warn,
+        "run_again": score.again,
         "incidents": [_document(verdict) for verdict in verdicts],
     }
 
@@ -83,6 +102,7 @@ def _document(verdict: Verdict) -> dict[str, Any]:
         "source": verdict.wanted.source,
         "ranks": verdict.wanted.ranks,
         "good": verdict.good,
+        "runs": verdict.runs,
         "seconds": None if verdict.seconds is None else round(verdict.seconds, 2),
         "failed": verdict.failed,
         "found": [

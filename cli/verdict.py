@@ -27,6 +27,9 @@ AVOIDABLE: Final = (
 )
 """Kinds that say: this work need not be done. Others tell of time that work takes, or of the report."""
 
+TIMED: Final = ("latency-bound", "exposed-communication", "serialized-collectives", "straggler", "recompute")
+"""Kinds, beside those of the schedule, that times decide."""
+
 Variant = Literal["bad", "mended", "clean"]
 
 
@@ -59,6 +62,12 @@ class Verdict:
     alarms: tuple[Alarm, ...]
     weighed: int
     """Findings that precision counts, of both programs."""
+    others: int = 0
+    """Further findings, of times or of the report itself, which precision leaves out."""
+    others_warn: int = 0
+    """Those of them that are warnings or errors, beside the expected ones."""
+    runs: int = 1
+    """How often it was run: what times decide is run again where it misses."""
     seconds: float | None = None
     failed: str | None = None
     """Why a program did not run, in one line; None where both did."""
@@ -78,6 +87,10 @@ class Score:
     weighed: int
     false: int
     failed: int
+    others: int = 0
+    others_warn: int = 0
+    again: int = 0
+    """Incidents that were run more than once."""
 
     @property
     def recall(self) -> float | None:
@@ -119,8 +132,22 @@ def judge(wanted: Wanted, bad: Report, twin: Report | None, seconds: float | Non
             weighed += 1
             if not _explained(wanted, finding, variant):
                 alarms.append(Alarm(variant, finding))
+    others = [
+        finding
+        for variant, report in _variants(wanted, bad, twin)
+        for finding in report.findings
+        if not is_weighed(finding) and not _explained(wanted, finding, variant)
+    ]
     return Verdict(
-        wanted, tuple(found), tuple(missing), tuple(still), tuple(alarms), weighed, seconds=seconds
+        wanted,
+        tuple(found),
+        tuple(missing),
+        tuple(still),
+        tuple(alarms),
+        weighed,
+        others=len(others),
+        others_warn=sum(finding.severity != "info" for finding in others),
+        seconds=seconds,
     )
 
 
@@ -138,7 +165,20 @@ def total(verdicts: Sequence[Verdict]) -> Score:
         weighed=sum(verdict.weighed for verdict in verdicts),
         false=sum(len(verdict.alarms) for verdict in verdicts),
         failed=sum(verdict.failed is not None for verdict in verdicts),
+        others=sum(verdict.others for verdict in verdicts),
+        others_warn=sum(verdict.others_warn for verdict in verdicts),
+        again=sum(verdict.runs > 1 for verdict in verdicts),
     )
+
+
+def by_time(verdict: Verdict) -> bool:
+    """Whether what is wrong may be so because of times, which other programs on this machine change."""
+    if verdict.failed is not None:
+        return "in time" in verdict.failed
+    kinds = {missing.expected.kind for missing in verdict.missing}
+    kinds |= {expected.kind for expected, _ in verdict.still}
+    kinds |= {alarm.finding.kind for alarm in verdict.alarms}
+    return all(KINDS[kind] == "schedule" or kind in TIMED for kind in kinds)
 
 
 def is_weighed(finding: Finding) -> bool:

@@ -29,9 +29,9 @@ SLOW: Final = 2
 """The stage that takes longer."""
 BATCHES: Final = 4
 WIDTH: Final = 32
-FORWARD_S: Final = 0.02
-SLOW_FORWARD_S: Final = 0.08
-STEPS: Final = 2
+FORWARD_S: Final = 0.05
+SLOW_FORWARD_S: Final = 0.2
+STEPS: Final = 3
 
 
 class Stage(nn.Module):

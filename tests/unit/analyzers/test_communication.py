@@ -385,6 +385,23 @@ class TestLatencyBound:
     def test_nothing_is_said_where_the_fabric_is_unknown(self):
         assert found("latency-bound", small(40), run=run_of(device="Tesla V100", backend="nccl")) == []
 
+    def test_tiny_messages_are_latency_on_a_fabric_that_is_not_known(self):
+        v100 = run_of(device="Tesla V100", backend="nccl")
+        (finding,) = found("latency-bound", small(40, ranks=(0, 1), message_bytes=4), run=v100)
+        assert (finding.toll_ns, finding.saving_ns) == (20 * MS, 19_500_000)
+        assert finding.confidence == "likely"
+        assert {item.label: item.value for item in finding.evidence}[
+            "the fastest tenth of such messages here takes"
+        ] == 500 * US
+        assert found("latency-bound", small(40, ranks=(0, 1), message_bytes=4096), run=v100) == []
+
+    def test_tiny_messages_are_latency_where_the_job_refutes_the_floor(self):
+        # The floor of 256 bytes is 80 us; they take 20.
+        rows = small(200, ranks=(0, 1), message_bytes=4, duration_ns=20 * US, exposed_ns=20 * US)
+        (finding,) = found("latency-bound", rows)
+        assert (finding.count, finding.toll_ns, finding.confidence) == (200, 4 * MS, "likely")
+        assert finding.saving_ns == pytest.approx(4 * MS - 20 * US, abs=400)
+
     def test_nothing_is_said_where_times_are_unknown(self):
         rows = small(40, exposed_ns=None, start_ns=None, duration_ns=None)
         assert found("latency-bound", rows) == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers import run
+from shardtoll.analyzers.duplicated_remedies import Told, remedy
 from shardtoll.ledger import Compute, Finding, Group
 from shardtoll.ledger.work import OPTIMIZER_STEP, kind_of_work
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
@@ -287,3 +288,21 @@ def test_kinds_of_work() -> None:
     assert kind_of_work("aten.mm.default") == kind_of_work("aten.convolution.default") == "matmul"
     assert kind_of_work(NORM) == "norm"
     assert kind_of_work(OPTIMIZER_STEP) == "optimizer"
+
+
+def test_what_to_paste_for_an_optimizer_takes_the_jobs_own() -> None:
+    told = Told(
+        "optimizer", OPTIMIZER_STEP, 2, None, "ranks 0-1", None, None, ("optimizer",), 9, 8, (), False
+    )
+    code = remedy(told).code or ""
+    assert "optimizer_class=type(optimizer)" in code
+    assert "AdamW" not in code
+
+
+def test_what_to_paste_for_a_module_of_ones_own_does_not_need_a_linear() -> None:
+    told = Told(
+        "", "mm", 2, "tp", "ranks 0-1", "router", "router.weight", ("forward",), 9, None, ("router",), False
+    )
+    code = remedy(told).code or ""
+    assert '{"router": ColwiseParallel()})  # if an nn.Linear' in code
+    assert "# else, before mm" in code

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.ledger import Collective, Finding, Group
-from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
+from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 
 STAGES = 4
 LINE = "train.py:5 (step)"
@@ -69,3 +71,16 @@ def test_a_schedule_that_must_idle_for_most_of_the_step_is_told_so() -> None:
     # One micro-batch: three quarters of the step.
     assert "4 stages and 1 micro-batches need 75 %" in finding.title
     assert finding.saving_ns == 0
+
+
+def test_a_bubble_that_is_not_in_every_step_is_the_machines_load() -> None:
+    rows = messages(4, 9 * MS)
+    calm = [replace(row, step=1) for row in messages(4, 5 * MS)]
+    about = run_of(STAGES)
+    groups = (Group("g", tuple(range(STAGES)), None),)
+    steps = [step(number, rank) for number in (0, 1) for rank in range(STAGES)]
+    report = run(ledger(rows + calm, run=about, groups=groups, steps=steps))
+    assert "pipeline-bubble" not in {finding.kind for finding in report.findings}
+    twice = [replace(row, step=1) for row in rows]
+    report = run(ledger(rows + twice, run=about, groups=groups, steps=steps))
+    assert "pipeline-bubble" in {finding.kind for finding in report.findings}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardtoll.cli import scoreboard
-from shardtoll.cli.verdict import is_weighed, judge, not_run, total
+from shardtoll.cli import incidents_job, scoreboard
+from shardtoll.cli.verdict import Verdict, is_weighed, judge, not_run, total
 from shardtoll.ledger import Evidence, FabricInfo, Finding, Remedy, Report, Where
 from shardtoll.ledger.ledger import empty_tables
 from shardtoll.samples.incidents.expected import Expected, Proven, Wanted
@@ -185,3 +186,31 @@ def test_the_document_is_what_the_board_says() -> None:
         2000,
         2000,
     )
+
+
+def test_the_last_line_says_what_was_not_weighed_and_what_ran_again() -> None:
+    late = finding("straggler", where=Where(op="all_reduce"))
+    verdict = judge(WANTED, report(finding(), late), report(replace(late, severity="info")), 1.0)
+    assert (verdict.good, verdict.others, verdict.others_warn) == (True, 2, 1)
+    line = scoreboard.summary(total([verdict, replace(verdict, runs=2)]))
+    assert "weighed are kinds of correctness, implicit-redistribute" in line
+    assert "4 other findings that nothing was expected of (2 warnings)" in line
+    assert "1 incident missed by times and ran again" in line
+    assert scoreboard.repeated(verdict) is None
+    assert "run 2 times" in (scoreboard.repeated(replace(verdict, runs=2)) or "")
+
+
+@pytest.mark.parametrize(("kind", "runs"), [("latency-bound", 2), ("wide-dtype", 1)])
+def test_only_what_times_decide_is_run_again(
+    kind: str, runs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = replace(WANTED, expected=(Expected(kind, "layer.weight"),))
+    seen = [judge(wanted, report(), report()), judge(wanted, report(finding(kind)), report())]
+
+    def verdict_of(name: str, *_: Any) -> Verdict:
+        (tmp_path / name).mkdir()
+        return seen.pop(0)
+
+    monkeypatch.setattr(incidents_job, "verdict_of", verdict_of)
+    verdict = incidents_job.verdict_again("one", Any, tmp_path)  # type: ignore[arg-type]
+    assert (verdict.runs, verdict.good) == (runs, runs == 2)
