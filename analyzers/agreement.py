@@ -25,6 +25,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.replicas import Replicas
 from shardtoll.ledger import SKETCH_COLUMNS
+from shardtoll.ledger.work import OPTIMIZER_STEP
 
 EPS: Final = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Spacing of a dtype at one."""
@@ -34,6 +35,12 @@ IN_SHAPES: Final = {"bf16[": "bfloat16", "f16[": "float16"}
 
 MOST_LOOKS: Final = 16
 """Steps of one tensor that are looked at closely."""
+
+SAMPLE: Final = 4096
+"""Elements from which a fingerprint may be of a sample: of a tensor with more, equal ones prove little."""
+
+WHOLE: Final = ("size_class", *SKETCH_COLUMNS)
+"""Columns that, besides the fingerprint, tell two large tensors apart: see `whole_contents`."""
 
 Case = Literal["parts", "absent", "zero", "not-finite", "scale", "classes"]
 
@@ -207,6 +214,22 @@ def looks(rows: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     return [(step, rows[(rows["step"] == step).to_numpy(dtype=bool)]) for step in steps]
 
 
+def whole_contents(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with `WHOLE`: what of all elements tells large tensors apart, rounded to be compared.
+
+    The square to four digits or so, the sketch to a thousandth of the tensor's size. What the fingerprint
+    tells by itself, and what has no square, has none.
+    """
+    square = rows["square"].to_numpy(dtype=np.float64, na_value=np.nan)
+    sampled = (rows["numel"] > SAMPLE).to_numpy(dtype=bool) & (square > 0)
+    square = np.where(sampled, square, np.nan)
+    sketches = rows[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
+    rounded = np.round(sketches / np.sqrt(square)[:, None], 3) + 0.0
+    columns = dict(zip(SKETCH_COLUMNS, rounded.T, strict=True))
+    told: pd.DataFrame = rows.assign(size_class=np.round(np.log(square), 4) + 0.0, **columns)
+    return told
+
+
 def rows_of(context: Context, kind: str) -> pd.DataFrame:
     """Return the values of a kind that were taken in a step.
 
@@ -219,5 +242,17 @@ def rows_of(context: Context, kind: str) -> pd.DataFrame:
     ]
     if kind == "gradient":
         used = (found["nth"] == 0).to_numpy(dtype=bool)
-        found = found[used] if used.any() else found
+        if used.any() or _optimizes(context):
+            found = found[used]
     return found
+
+
+@once
+def _optimizes(context: Context) -> bool:
+    """Whether an optimizer stepped in the run, in a step that was looked at or another."""
+    stepped = context.collectives["optimizer_steps"].max()
+    return (
+        (not pd.isna(stepped) and int(stepped) > 0)
+        or bool((context.computes["op"] == OPTIMIZER_STEP).any())
+        or bool(context.parameters["has_grad"].notna().any())
+    )

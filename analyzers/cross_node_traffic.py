@@ -23,9 +23,9 @@ from shardtoll.analyzers.mesh_layouts import (
 from shardtoll.analyzers.nodes import Nodes, nodes_of
 from shardtoll.analyzers.tally import keep, tally
 from shardtoll.analyzers.words import duration, size
+from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 
-HIDEABLE: Final = ("FSDP", "DistributedDataParallel", "DeepSpeed")
 """Causes whose collectives run beside the computation: what waits for every one of its collectives goes
 inside a node before them, however many bytes they move."""
 
@@ -131,7 +131,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
     of_group = np.array([-1 if dim is None else numbers.setdefault(dim, len(numbers)) for dim in own] or [-1])
     frame = keep(frame[list(COLUMNS)], frame["group_id"].notna() & frame["message_bytes"].notna())
     frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
-    hideable = frame["caused_by_op"].fillna("").str.startswith(HIDEABLE)
+    hideable = frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
     found = {}
     for dim, number in numbers.items():
         rows = keep(frame, frame["dim"] == number)

@@ -9,8 +9,7 @@ from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.reductions import members, mesh_groups, reductions
 from shardtoll.analyzers.replicas import held
 from shardtoll.analyzers.tally import keep, text
-
-WRAPPER_CAUSES = ("FSDP", "DDP", "DeepSpeed")
+from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
 
 
 @once

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers import duplicated_remedies as remedies
+from shardtoll.analyzers.agreement import WHOLE, whole_contents
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.equal_data import same_gradients
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.over_ranks import Ranks, listed
 from shardtoll.analyzers.same_work import Repeats, again_on_one_rank, by_placement, by_value, group_name
-from shardtoll.analyzers.tally import Codes, Line, keep, tally
+from shardtoll.analyzers.tally import Codes, Line, codes, keep, tally
 from shardtoll.analyzers.words import flops, place, times
 from shardtoll.ledger import Evidence, Finding
 from shardtoll.ledger.finding import Confidence, Severity, Where
@@ -261,7 +262,8 @@ def _inputs_are_equal(context: Context, sets: tuple[Ranks, ...]) -> bool:
     inputs = keep(inputs, inputs["hash"].notna() & inputs["rank"].isin(sets[0] if sets else ()))
     if inputs.empty:
         return False
-    one = inputs.groupby(["step", "name", "nth"], dropna=False)["hash"].nunique()
+    content, _ = codes(whole_contents(inputs), ["shape", "hash", *WHOLE])
+    one = inputs.assign(content=content).groupby(["step", "name", "nth"], dropna=False)["content"].nunique()
     return bool((one == 1).all())
 
 

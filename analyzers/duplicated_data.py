@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers.agreement import rows_of
+from shardtoll.analyzers.agreement import WHOLE, rows_of, whole_contents
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.data_parallel import data_parallel
 from shardtoll.analyzers.memo import once
@@ -17,6 +17,7 @@ from shardtoll.analyzers.reductions import members
 from shardtoll.analyzers.tally import codes, keep
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
+from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 
 ENOUGH: Final = 8
@@ -60,14 +61,14 @@ def batches(context: Context) -> Batches:
     tell = rows[~constant]
     if tell.empty:
         return Batches(empty)
-    content, _ = codes(tell, ["name", "shape", "dtype", "hash"])
+    content, _ = codes(whole_contents(tell), ["name", "shape", "dtype", "hash", *WHOLE])
     tell = tell.assign(content=content, enough=(tell["numel"] >= ENOUGH).to_numpy(dtype=bool))
     tell = tell.sort_values(["rank", "step", "nth", "content"], kind="stable")
     call = tell.groupby(["rank", "step", "nth"], sort=False)
     made = call.agg(enough=("enough", "any"), contents=("content", tuple)).reset_index()
     # The shapes of a forward's first tensor: constant ones have one too.
     first = rows.drop_duplicates(["rank", "step", "nth"])
-    size = first["shape"].astype(str).str.extract(r"^\[(\d+)", expand=False)
+    size = first["shape"].astype(str).str.extract(r"^\[(\d{1,15})[,\]]", expand=False)
     first = first[["rank", "step", "nth"]].assign(size=pd.to_numeric(size))
     made = made.merge(first, on=["rank", "step", "nth"], how="left")
     batch, _ = pd.factorize(made["contents"])
@@ -161,7 +162,7 @@ def _same_work(context: Context, ranks: Sequence[int]) -> bool:
         & frame["op"].isin(SHARING)
         & frame["module"].notna()
         & frame["parameter"].isna()
-        & ~cause.str.startswith(("FSDP", "DDP", "DeepSpeed")).to_numpy(dtype=bool)
+        & ~cause.str.startswith(WRAPPER_CAUSES).to_numpy(dtype=bool)
         & frame["rank"].isin(ranks),
     )
     known = members(context)

@@ -7,9 +7,9 @@ from typing import Final
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.over_ranks import Ranks
 from shardtoll.analyzers.tally import keep
+from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
 
 REDUCTIONS: Final = ("all_reduce", "reduce_scatter")
-WRAPPERS: Final = ("DistributedDataParallel", "FSDP")
 
 MOST: Final = 0.9
 """Share of the reduced bytes that is equal where data are. A few gradients are so whatever the data, as that
@@ -22,7 +22,9 @@ def same_gradients(context: Context) -> list[Ranks]:
     Only what a wrapper reduces, or what is known to be a parameter's gradient, says so.
     """
     frame = context.in_surveyed
-    of_gradient = frame["parameter"].notna() | frame["caused_by_op"].str.startswith(WRAPPERS).fillna(False)
+    of_gradient = frame["parameter"].notna() | frame["caused_by_op"].str.startswith(WRAPPER_CAUSES).fillna(
+        False
+    )
     frame = keep(
         frame,
         frame["op"].isin(REDUCTIONS)

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers.agreement import EPS, rows_of
+from shardtoll.analyzers.agreement import EPS, WHOLE, rows_of, whole_contents
 from shardtoll.analyzers.clipped_norms import as_one, clipped_by
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import pipelined
-from shardtoll.analyzers.reductions import BACKWARD, members
+from shardtoll.analyzers.reductions import BACKWARD, members, sums
 from shardtoll.analyzers.replicas import replicas
 from shardtoll.analyzers.tally import keep, text
 from shardtoll.analyzers.words import place, times
@@ -42,7 +42,7 @@ def _once_each(rows: pd.DataFrame) -> float | None:
     """Return the sum of squares with each different part counted once; None where one is unknown."""
     if rows["square"].isna().any() or rows["hash"].isna().any():
         return None
-    return float(rows.drop_duplicates(["name", "shape", "hash"])["square"].sum())
+    return float(whole_contents(rows).drop_duplicates(["name", "shape", "hash", *WHOLE])["square"].sum())
 
 
 # -- norms that torch took ----------------------------------------------------------------------------
@@ -86,7 +86,11 @@ def _taken(context: Context) -> list[Finding]:
     low, high = min(ratios.values()), max(ratios.values())
     factor = f"{low:.4g} to {high:.4g}" if differ else f"{low:.4g}"
     tail = (
-        "each rank clips by a norm of its own, so ranks scale their gradients differently"
+        (
+            "each rank clips by a norm of its own, so ranks scale their gradients differently"
+            if call.endswith("clip_grad_norm_")
+            else "each rank takes a norm of its own"
+        )
         if differ
         else "it counts replicas more than once"
         if low > 1
@@ -163,7 +167,8 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
         & frame["phase"].isin(BACKWARD)
         & frame["number_sent"].notna()
         & frame["number_received"].notna()
-        & (frame["group_size"] > 1),
+        & (frame["group_size"] > 1)
+        & sums(frame),
     )
     if frame.empty or gradients["square"].isna().any():
         return []
@@ -188,10 +193,10 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
             found.setdefault(key, []).append(one)
             first.setdefault(key, of_group.iloc[0])
     findings = []
-    for key, sums in found.items():
-        worst = max(sums, key=lambda one: abs(math.log(_factor(one))))
+    for key, taken in found.items():
+        worst = max(taken, key=lambda one: abs(math.log(_factor(one))))
         if abs(_factor(worst) - 1) > LEAST:
-            findings.append(_counted(first[key], worst, sums))
+            findings.append(_counted(first[key], worst, taken))
     return findings
 
 
@@ -240,16 +245,24 @@ def _factor(one: _Sum) -> float:
     return math.sqrt(max(one.got.values()) / one.truth)
 
 
-def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
+def _counted(first: Any, worst: _Sum, taken: list[_Sum]) -> Finding:
     factor, ranks = _factor(worst), tuple(sorted(worst.sent))
+    # Equal sums on all ranks may be added up to be divided by their number afterwards.
+    mean = abs(factor / math.sqrt(len(ranks)) - 1) <= LEAST
     source, dim = text(first["source"]), text(first["mesh_dim"])
     net = f"mesh dim {dim}" if dim else f"group {first['group']}"
     return Finding(
         kind="wrong-gradient",
-        severity="error",
+        severity="warning" if mean else "error",
         title=f"the total gradient norm added up over {net}{place(None, source)} is "
         f"{factor:.4g} times the true one: "
-        + ("it counts replicas once for each rank" if factor > 1 else "it leaves out what other ranks hold"),
+        + (
+            "it counts replicas once for each rank, unless it is divided by their number"
+            if mean
+            else "it counts replicas once for each rank"
+            if factor > 1
+            else "it leaves out what other ranks hold"
+        ),
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -270,7 +283,7 @@ def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
             Evidence("true norm over these ranks", math.sqrt(worst.truth)),
             Evidence("norm as added up", math.sqrt(max(worst.got.values()))),
             Evidence("step", worst.step),
-            Evidence("norms looked at", times(len(sums), "norm")),
+            Evidence("norms looked at", times(len(taken), "norm")),
         ),
         remedy=Remedy(
             "Count each replica once: add up over ranks only the squares of what a rank alone holds "
@@ -282,7 +295,7 @@ def _counted(first: Any, worst: _Sum, sums: list[_Sum]) -> Finding:
             "total = (sharded + sum(g.to_local().square().sum() for g in gradients if not "
             "is_sharded(g))).sqrt()",
         ),
-        confidence="certain",
+        confidence="likely" if mean else "certain",
     )
 
 

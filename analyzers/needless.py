@@ -15,12 +15,12 @@ from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.redundant_collective import repeats
 from shardtoll.analyzers.tally import Line, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
+from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Severity
 
 LEAST_BYTES: Final = 256
 """Smaller messages are metrics and counts, which gain nothing by moving less."""
 
-BY_WRAPPERS: Final = ("FSDP", "DeepSpeed", "DistributedDataParallel")
 """Causes that begin so use buffers of their own and reduce what the user's loss makes of the data."""
 
 FIRST: Final = ("op", "source", "phase", "caused_by_op", "seq")
@@ -55,7 +55,7 @@ def candidates(context: Context, *ops: str) -> pd.DataFrame:
         & frame["match_id"].notna()
         & (frame["group_size"] > 1)
         & (frame["message_bytes"] >= LEAST_BYTES).fillna(False)
-        & ~frame["caused_by_op"].fillna("").str.startswith(BY_WRAPPERS)
+        & ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
         & ~frame.index.isin(repeats(context).index)
     )
     frame = keep(frame, mask)

@@ -195,11 +195,13 @@ class Checking:
         if id(stepping) in self._stepped:
             return
         self._stepped.add(id(stepping))
-        # One that no optimizer is known to have may belong to one that is still to step: it is taken again.
+        # What another optimizer is to use, as a GAN's other half, need not be whole yet. Only where none is
+        # known to have any of the model's, as with copies in float32, is it taken to use all.
+        known = any(id(parameter) in self._owned for _, parameter in self._parameters)
         mine = [
             (name, parameter)
             for name, parameter in self._parameters
-            if id(parameter) in own or (id(parameter) not in self._owned and id(parameter) not in self._taken)
+            if id(parameter) in own or (not known and id(parameter) not in self._taken)
         ]
         self._has_grad |= {name: parameter.grad is not None for name, parameter in mine}
         self._take_gradients(step, mine)
@@ -222,22 +224,27 @@ class Checking:
         step = self._due()
         if step is None:
             return None
+        if any(id(one) not in self._owners() for one in gradients):
+            # FSDP2 shows other tensors while parameters are gathered, as evaluation leaves them.
+            self._seam(self._learn_anew)
+        owners = self._owners()
+        if not gradients or any(id(one) not in owners for one in gradients):
+            # Of activations or weights, to be logged: no gradient is scaled by it.
+            return None
         nth, self._norms = self._norms, self._norms + 1
         self._seam(lambda: self._before_norm(step, nth, gradients))
         return nth
 
     def _before_norm(self, step: int, nth: int, gradients: Sequence[torch.Tensor]) -> None:
         owners = self._owners()
-        if any(id(gradient) not in owners for gradient in gradients):
-            with self._own():
-                self._learn_names()
-            owners = self._owners()
-        found = [(owners.get(id(gradient)), gradient, settled(gradient)) for gradient in gradients]
+        found = [(*owners[id(gradient)], gradient, settled(gradient)) for gradient in gradients]
         with self._own():
-            for at, (owner, gradient, local) in enumerate(found):
-                name = f"tensors[{at}]" if owner is None else owner[0]
-                starts = None if owner is None else self._flat_start(owner[1])
-                self._values.take(step, "normed", name, nth, gradient, local, starts)
+            for name, parameter, gradient, local in found:
+                self._values.take(step, "normed", name, nth, gradient, local, self._flat_start(parameter))
+
+    def _learn_anew(self) -> None:
+        with self._own():
+            self._learn_names()
 
     def _norm_taken(self, call: str, nth: int, norm: torch.Tensor) -> None:
         step = self._due()
@@ -251,6 +258,10 @@ class Checking:
 
     def _forward_begins(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         step = self._due()
+        if not torch.is_grad_enabled():
+            # Evaluation, or what is sampled from the model: nothing is trained on it.
+            self._saw_forward |= step is not None
+            return
         # In backward it is a forward that runs again, for its activations.
         if step is None or in_backward() or self._forwards == _MOST_FORWARDS:
             return

@@ -9,7 +9,7 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.ledger import Group
-from tests.unit.analyzers.ledgers import MS, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.value_rows import noise, parameter, value
 
 
@@ -140,3 +140,32 @@ def test_uneven_batches_are_told():
     (one,) = found(values=rows, parameters=wrapped())
     assert (one.severity, "3 to 4 samples" in one.title) == ("info", True)
     assert not found(values=inputs([(1, 2)]), parameters=wrapped())
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (5, 5)])
+def test_of_large_batches_more_than_a_sample_has_to_be_equal(seeds):
+    large = {"shape": "[4097]", "numel": 4097, "hash": 7}
+    rows = [
+        value("input", "args[0]", rank, noise(seed, (64, 64)), **large) for rank, seed in enumerate(seeds)
+    ]
+    assert bool(found(values=rows, parameters=wrapped())) == (seeds == (5, 5))
+
+
+def test_a_size_that_no_tensor_has_ends_nothing():
+    rows = [value("input", "args[0]", r, noise(r), shape=f"[{'9' * 26}]") for r in (0, 1)]
+    assert not found(values=rows, parameters=wrapped())
+
+
+def test_what_ddp_sends_in_forward_shares_no_batch():
+    sent = [
+        collective(
+            op="broadcast",
+            rank=rank,
+            phase="forward",
+            module="net",
+            parameter=None,
+            caused_by_op="DistributedDataParallel.forward",
+        )
+        for rank in (0, 1)
+    ]
+    assert found(values=inputs([(1, 1)]), parameters=wrapped(), collectives=sent)

@@ -331,3 +331,10 @@ def test_many_alike_are_one_finding():
 def test_values_without_fingerprints_say_nothing():
     rows = replicated([noise(0), noise(1)], hash=None, square=None)
     assert not found(values=rows, parameters=dtensors(), groups=tp_groups())
+
+
+@pytest.mark.parametrize("has_grad", [None, True])
+def test_where_an_optimizer_steps_only_what_it_used_is_judged(has_grad):
+    rows = replicated([noise(0), noise(1)], nth=1)
+    parameters = [parameter("router.weight", rank, has_grad=has_grad, **TP) for rank in (0, 1)]
+    assert bool(found(values=rows, parameters=parameters, groups=tp_groups())) == (has_grad is None)

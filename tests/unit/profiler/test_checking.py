@@ -170,3 +170,51 @@ def test_one_in_so_many_steps_is_looked_at() -> None:
     steps = Counter(session.ledger.tables["values"].column("step").to_pylist())
     assert set(steps) == {None, 0, 3}
     assert session.ledger.tables["parameters"].num_rows == 2
+
+
+def test_what_another_optimizer_is_to_use_is_not_taken_as_used() -> None:
+    model = nn.ModuleDict({"g": nn.Linear(3, 3), "d": nn.Linear(3, 1)})
+    optimizer = torch.optim.SGD(model["g"].parameters(), lr=0.1)
+
+    def step() -> None:
+        model["d"](model["g"](torch.ones(2, 3))).sum().backward()
+        optimizer.step()
+
+    rows = rows_of(model, step)["values"]
+    used = {(row["name"], row["nth"]) for row in rows if row["kind"] == "gradient"}
+    assert used == {("g.weight", 0), ("g.bias", 0), ("d.weight", 1), ("d.bias", 1)}
+
+
+def test_copies_of_the_parameters_in_an_optimizer_use_all_gradients() -> None:
+    model = nn.Linear(3, 2)
+    copies = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+    optimizer = torch.optim.SGD(copies, lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+
+    rows = rows_of(model, step)["values"]
+    assert {row["nth"] for row in rows if row["kind"] == "gradient"} == {0}
+
+
+def test_a_norm_of_anything_but_gradients_is_none_of_ours() -> None:
+    model = nn.Linear(3, 2)
+
+    def step() -> None:
+        out = model(torch.ones(2, 3))
+        out.sum().backward()
+        torch.nn.utils.get_total_norm([out.detach()])
+
+    assert not squares(rows_of(model, step), "norm")
+
+
+def test_inputs_of_evaluation_are_not_trained_on() -> None:
+    model = nn.Linear(3, 2)
+
+    def step() -> None:
+        model(torch.ones(2, 3)).sum().backward()
+        with torch.no_grad():
+            model(2 * torch.ones(2, 3))
+
+    assert squares(rows_of(model, step), "input") == {"args[0]": 6.0}
