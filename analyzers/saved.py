@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from shardtoll.analyzers.step_change import change
 from shardtoll.analyzers.words import duration
 from shardtoll.ledger import Report
+from shardtoll.ledger.levels import watched_steps
 from shardtoll.ledger.verification import Judged, Kept, Saving
 
 
@@ -20,6 +21,9 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
     predicted, besides = _predicted(judged), _predicted(rest)
     measured = found.saved_ns
     kept, why = _kept(measured, (found.low_ns, found.high_ns), predicted, besides)
+    if _slowed(before) != _slowed(after):
+        # What a survey costs besides its own time on record would count as saved.
+        kept, why = "cannot be told", "one of the runs was only surveyed: its steps are slower for that"
     return Saving(
         before_ns=_whole(found.before_ns),
         after_ns=_whole(found.after_ns),
@@ -32,6 +36,11 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
         kept=kept,
         why=why,
     )
+
+
+def _slowed(report: Report) -> bool:
+    """Whether all steps that can be timed were surveyed, which a trace's are not."""
+    return report.run.source == "live" and not watched_steps(report.tables["steps"])
 
 
 def _predicted(judged: Iterable[Judged]) -> int | None:
