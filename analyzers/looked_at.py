@@ -40,7 +40,9 @@ def _batches(report: Report) -> int:
     """Return how many batches the rank with most has on record."""
     table = report.tables["values"]
     inputs = table.filter(pc.equal(table.column("kind"), "input")).select(["rank", "step", "nth"])
-    looks = inputs.group_by(["rank", "step", "nth"]).aggregate([]).group_by("rank").aggregate([([], "count_all")])
+    looks = (
+        inputs.group_by(["rank", "step", "nth"]).aggregate([]).group_by("rank").aggregate([([], "count_all")])
+    )
     return max(looks.column("count_all").to_pylist(), default=0)
 
 

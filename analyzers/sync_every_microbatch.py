@@ -101,10 +101,7 @@ def find(context: Context) -> list[Finding]:
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     sources = Names(frame["source"], result.code)
     micro = frame.groupby(result.code)["passes"].max()
-    found = [
-        _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
-        for line in result.lines
-    ]
+    found = [_finding(line, int(micro[line.code]), parameters, modules, sources) for line in result.lines]
     kept = _all_reduced_once(context, frame)
     return [replace(one, severity="info") if kept and _scatters(one) else one for one in found]
 
@@ -121,14 +118,7 @@ def _all_reduced_once(context: Context, needless_rows: pd.DataFrame) -> bool:
     return len(by_fsdp) > 0 and not bool(repeated.any())
 
 
-def _known(context: Context) -> bool:
-    stepped = context.in_surveyed["optimizer_steps"].max()
-    return not pd.isna(stepped) and int(stepped) > 0
-
-
-def _finding(
-    line: Line, micro: int, parameters: Names, modules: Names, sources: Names, *, known: bool
-) -> Finding:
+def _finding(line: Line, micro: int, parameters: Names, modules: Names, sources: Names) -> Finding:
     toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
     op, cause = str(line.first["op"]), line.text("caused_by_op") or ""
     named, lines, in_modules = parameters.of(line), sources.of(line), modules.of(line)
@@ -138,7 +128,7 @@ def _finding(
         kind="sync-every-microbatch",
         severity="warning",
         title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
-        f"needed, {times(line.each, op)} a step on {line.first['net']}, {size(moved)}{place(None, source)}",
+        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, {size(moved)}{place(None, source)}",
         toll_ns=toll,
         floor_ns=0,
         saving_ns=toll,
@@ -154,6 +144,7 @@ def _finding(
         evidence=(
             Evidence("collective", op),
             Evidence("micro-batches that reduced", micro),
+            Evidence("taken for granted", "gradients are not zeroed between those micro-batches"),
             Evidence("needless bytes a step", moved, "bytes"),
             Evidence("of them on the wire, a rank", line.figures["wire_bytes"], "bytes"),
             Evidence("one of them", _one(line)),
@@ -168,7 +159,9 @@ def _finding(
             if toll is None
             else "the same micro-batches, gradients added up on each rank and reduced with the last",
         ),
-        confidence="certain" if known else "likely",
+        # Whoever zeroes gradients in between (SAM, one task after another, a skipped step) needs each of them,
+        # and that leaves no record.
+        confidence="likely",
     )
 
 

@@ -273,7 +273,9 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(steps: int):
         seeds = random.integers(0, 300, 2)
         runs = []
         for seed, took in zip(seeds, (100, 90), strict=True):
-            rows = [_step(n, r, took + NOISE[(seed + n) % 400], "survey") for n in range(steps) for r in (0, 1)]
+            rows = [
+                _step(n, r, took + NOISE[(seed + n) % 400], "survey") for n in range(steps) for r in (0, 1)
+            ]
             made = ledger(run=run_of(2), steps=rows)
             runs.append(Report(made.run, FabricInfo("none", "none"), made.groups, made.tables))
         found = change(*runs)
