@@ -128,7 +128,8 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, sources:
         kind="sync-every-microbatch",
         severity="warning",
         title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
-        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, {size(moved)}{place(None, source)}",
+        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, "
+        f"{size(moved)}{place(None, source)}",
         toll_ns=toll,
         floor_ns=0,
         saving_ns=toll,
@@ -159,8 +160,8 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, sources:
             if toll is None
             else "the same micro-batches, gradients added up on each rank and reduced with the last",
         ),
-        # Whoever zeroes gradients in between (SAM, one task after another, a skipped step) needs each of them,
-        # and that leaves no record.
+        # Whoever zeroes gradients in between (SAM, task after task, a skipped step) needs each of them, and
+        # that leaves no record.
         confidence="likely",
     )
 

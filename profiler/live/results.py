@@ -342,7 +342,7 @@ def _reads_of_others(result: _Result) -> bool:
 def _mark_own(
     pieces: Sequence[_Piece], tensors: Sequence[torch.Tensor], pending: PendingCollective, dim: int = 0
 ) -> None:
-    """Note where an all_gather's result has this rank's own part: a piece of several, or a part along `dim`."""
+    """Note where an all_gather's result has this rank's own part: a piece of several, or one along `dim`."""
     rank, ranks = pending.group_rank, pending.group_size
     if pending.op != "all_gather" or rank is None:
         return

@@ -68,7 +68,8 @@ def report(
 def _step(number: int, rank: int, took_ms: float, level: str) -> Any:
     took = round(took_ms * MS)
     return step(number, rank, start_ns=number * 200 * MS, duration_ns=took, compute_ns=took - 2 * MS,
-                exposed_comm_ns=0, idle_ns=0, unattributed_ns=2 * MS, capture_ns=2 * MS, level=level)  # fmt: skip
+                exposed_comm_ns=0, idle_ns=0, unattributed_ns=2 * MS, capture_ns=2 * MS,
+                level=level)  # fmt: skip
 
 
 def verified(before: Report, after: Report, *wanted: str) -> Verification:
