@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import duplicated_data
 from shardtoll.analyzers import duplicated_remedies as remedies
 from shardtoll.analyzers.agreement import WHOLE, whole_contents
 from shardtoll.analyzers.context import Context
@@ -116,6 +117,7 @@ def _on_several(context: Context, frame: pd.DataFrame, weigh: _Weigh) -> list[Fi
     names = {
         column: Names(frame[column], result.code) for column in ("module", "parameter", "source", "phase")
     }
+    told = _told_by_inputs(context) if (frame["why"] == "data").any() else []
     return [
         _finding(
             context,
@@ -126,6 +128,16 @@ def _on_several(context: Context, frame: pd.DataFrame, weigh: _Weigh) -> list[Fi
             weigh,
         )
         for line in result.lines
+        if not (line.first["why"] == "data" and any({*line.ranks} <= ranks for ranks in told))
+    ]
+
+
+def _told_by_inputs(context: Context) -> list[set[int]]:
+    """Return the ranks whose equal inputs `duplicated-data` bills, with all that they compute from them."""
+    return [
+        set(finding.ranks)
+        for finding in duplicated_data.find(context)
+        if finding.where.op == "input" and finding.toll_ns is not None
     ]
 
 

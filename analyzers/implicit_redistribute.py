@@ -62,7 +62,7 @@ def find(context: Context) -> list[Finding]:
         findings.append(
             Finding(
                 kind="implicit-redistribute",
-                severity="warning",
+                severity="info" if _required(cause, before, after, phase) else "warning",
                 title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.each, op)} "
                 f"a step on {line.first['net']}, {size(moved)}"
                 f"{place(module, line.text('source'))}",
@@ -102,6 +102,20 @@ def find(context: Context) -> list[Finding]:
     return findings
 
 
+def _required(cause: str | None, before: str | None, after: str | None, phase: str) -> bool:
+    """Whether the operator cannot do without: it needs the values of a pending sum, as softmax's backward.
+
+    An optimizer reads a gradient several times, a matmul could have been given operands cut to fit.
+    """
+    moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
+    reduces = bool(moves) and all(was == "partial" for was, _ in moves)
+    return reduces and phase != "optimizer" and not _is_matmul(cause or "")
+
+
+def _is_matmul(cause: str) -> bool:
+    return cause.removeprefix("aten.").split(".")[0] in MATMULS
+
+
 def _remedy(
     cause: str,
     before: str | None,
@@ -113,7 +127,7 @@ def _remedy(
     """Return what placement would have spared the collective, as far as the placements tell."""
     moves = {(a.split(":")[0], b.split(":")[0]) for a, b in changes(before, after)}
     which = "; ".join(operands) or "of unknown place"
-    is_matmul = cause.removeprefix("aten.").split(".")[0] in MATMULS
+    is_matmul = _is_matmul(cause)
     if ("partial", "replicate") in moves and phase == "optimizer":
         text = (
             "The gradient is still a pending sum when the optimizer reads it, and each read reduces it. "

@@ -39,6 +39,20 @@ def _rows(table: str) -> Looked:
     return lambda report: report.tables[table].num_rows > 0
 
 
+EPOCH_ORDER: Final = "epoch order"
+"""What a finding about the order of batches is told by, in `where.op`: only whole epochs show it."""
+
+
+def _batches(report: Report) -> int:
+    """Return how many batches the rank with most has on record."""
+    table = report.tables["values"]
+    inputs = table.filter(pc.equal(table.column("kind"), "input")).select(["rank", "step", "nth"])
+    looks = (
+        inputs.group_by(["rank", "step", "nth"]).aggregate([]).group_by("rank").aggregate([([], "count_all")])
+    )
+    return max(looks.column("count_all").to_pylist(), default=0)
+
+
 _SURVEY: Final = (_surveyed, "has no surveyed step", 'audit(model, level="survey")')
 _CHECK: Final = (
     _checked,
@@ -58,14 +72,41 @@ _OPERATORS: Final = (_rows("computes"), "has no operators on record", 'audit(mod
 LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
     "implicit-redistribute": (_SURVEY,),
     "redundant-collective": (_SURVEY,),
+    "sync-every-microbatch": (_SURVEY,),
+    "latency-bound": (_SURVEY,),
+    "below-roofline": (_SURVEY,),
+    "exposed-communication": (_SURVEY,),
+    "serialized-collectives": (_SURVEY,),
+    "cross-node-traffic": (_SURVEY,),
+    "wide-dtype": (_SURVEY,),
+    "straggler": (_SURVEY,),
     "duplicated-compute": (_SURVEY, _OPERATORS),
+    "duplicated-data": (_INPUTS,),
     "recompute": (_SURVEY,),
     "wrong-gradient": (_CHECK, _GRADIENTS),
     "replica-drift": (_STATES,),
     "unsynced-parameter": (_MODEL,),
-    "duplicated-data": (_INPUTS,),
+    "pipeline-bubble": (_SURVEY,),
+    "pipeline-imbalance": (_SURVEY,),
+    "data-stall": (_SURVEY,),
+    "host-sync": (_SURVEY,),
+    "transfer-stall": (_SURVEY,),
+    "checkpoint-stall": (_SURVEY,),
+    "unattributed-time": (_SURVEY,),
+    "unmatched-collectives": (),
+    "incomplete-input": (),
+    "clock-skew": (),
 }
-"""Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so."""
+"""Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so.
+
+Every kind has an entry. Watched steps tell some times too, but not what takes them; a run that looked at less
+than the one before is not asked to prove anything."""
+
+NOT_IN_TRACES: Final = (
+    *("implicit-redistribute", "redundant-collective", "sync-every-microbatch", "duplicated-compute"),
+    *("recompute", "wrong-gradient", "replica-drift", "unsynced-parameter", "duplicated-data", "wide-dtype"),
+)
+"""Kinds that rest on values, placements or operators' inputs, which traces do not have."""
 
 
 def unseen(finding: Finding, before: Report, after: Report) -> str | None:
@@ -75,10 +116,13 @@ def unseen(finding: Finding, before: Report, after: Report) -> str | None:
     """
     if before.tables["steps"].num_rows and not after.tables["steps"].num_rows:
         return "the run after has no finished step"
+    epochs = finding.where.op == EPOCH_ORDER
+    if epochs and _batches(after) < _batches(before):
+        return f"the run after has {_batches(after)} batches on record, the one before {_batches(before)}"
     for looked, lacks, how in LOOKS.get(finding.kind, ()):
         if looked(before) and not looked(after):
             return f"the run after {lacks}: {how}"
-    if before.run.source == "live" and after.run.source == "trace" and finding.kind in LOOKS:
+    if before.run.source == "live" and after.run.source == "trace" and finding.kind in NOT_IN_TRACES:
         return "the run after is a trace, which does not tell of it: record it with audit()"
     gone = set(after.run.ranks_missing)
     if before.run.world_size == after.run.world_size and gone and set(finding.ranks) & gone:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
-from shardtoll.analyzers.redundant_collective import repeats
+from shardtoll.analyzers.redundant_collective import is_sampled, repeats
 from shardtoll.analyzers.tally import Line, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
@@ -92,6 +92,7 @@ def findings(context: Context, frame: pd.DataFrame, tell: Callable[[Line], Told]
     values = ("exposed_ns", "message_bytes", "used_bytes")
     result = tally(frame, KEYS, values, context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
+    sampled = is_sampled(frame).groupby(result.code).any()
     made = []
     for line in result.lines:
         told = tell(line)
@@ -131,7 +132,10 @@ def findings(context: Context, frame: pd.DataFrame, tell: Callable[[Line], Told]
                     Evidence("in all steps and ranks", line.total),
                 ),
                 remedy=remedy,
-                confidence=told.confidence,
+                # Fingerprints of long messages are of a sample.
+                confidence="likely"
+                if told.confidence == "certain" and bool(sampled[line.code])
+                else told.confidence,
             )
         )
     return made

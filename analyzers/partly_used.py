@@ -30,8 +30,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a place.
 
     An all_reduce of which a share is used could be a reduce_scatter, which sends half the bytes: half of its
-    time is claimed. An all_gather of whose result each rank reads a share can be spared altogether where that
-    is the rank's own, which the bytes read do not tell.
+    time is claimed. An all_gather of whose result each rank reads its own share can be spared altogether; of
+    others' parts capture leaves unknown how much was read.
     """
     frame = partly_used(context)
     return findings(context, without_first(frame), _told)
@@ -90,7 +90,7 @@ def _ungathered(cause: str, source: str | None) -> Remedy:
     )
     return Remedy(
         text=f"The whole is gathered{f' at {source}' if source else ''} and each rank reads one rank's share "
-        "of it. Where that is its own part, it has that already; where it is another's, send only that.",
+        "of it, its own part, which it has already.",
         code=code,
         counterfactual="the same step without this all_gather, each rank keeping its own part",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,20 @@ PHASE_CLASS: Final = {"recompute": "backward"}
 
 SENT_BY_ROOT: Final = ("broadcast", "scatter")
 """Only the root has bytes to compare."""
+
+SAMPLE: Final = 4096
+"""Elements at most that a fingerprint is made of: of longer messages it is a sample."""
+
+WIDTHS: Final = {
+    "float64": 8,
+    "int64": 8,
+    "complex64": 8,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+}
+"""Bytes of an element; of types that are not here as few as can be."""
 
 DDP_ITSELF: Final = "DistributedDataParallel"
 """Causes that begin so broadcast, besides buffers, what each model agrees on once."""
@@ -119,6 +133,7 @@ def find(context: Context) -> list[Finding]:
     result = tally(frame, KEYS, ("exposed_ns", "message_bytes"), context.surveyed)
     parameters, modules = Names(frame["parameter"], result.code), Names(frame["module"], result.code)
     unmatched = frame["match_id"].isna().groupby(result.code).any()
+    sampled = is_sampled(frame).groupby(result.code).any()
     findings = []
     for line in result.lines:
         toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
@@ -149,15 +164,29 @@ def find(context: Context) -> list[Finding]:
                     Evidence("again", _one(line, "")),
                     Evidence("fingerprint of both inputs", _hex(line.first["input_hash"])),
                     Evidence("message", number(line.first["message_bytes"]), "bytes"),
+                    *(
+                        (Evidence("fingerprints are of", f"{SAMPLE:,} elements at most, by a fixed stride"),)
+                        if bool(sampled[line.code])
+                        else ()
+                    ),
                     *parameters.evidence(line, "parameters"),
                     *modules.evidence(line, "modules"),
                     Evidence("repeats in all steps and ranks", line.total),
                 ),
                 remedy=_remedy(op, cause, phase, claimed=toll is not None),
-                confidence="likely" if bool(unmatched[line.code]) else "certain",
+                confidence="likely" if bool(unmatched[line.code] or sampled[line.code]) else "certain",
             )
         )
     return findings
+
+
+def is_sampled(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Return for each collective whether its message has more elements than a fingerprint looks at.
+
+    Then equal fingerprints do not prove equal bytes: one row of a table may differ.
+    """
+    width = frame["dtype"].map(WIDTHS).fillna(1).astype("int64")
+    return (frame["message_bytes"].fillna(0) > SAMPLE * width).astype(bool)
 
 
 def _hex(fingerprint: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from shardtoll.analyzers.step_change import change, timed_words
 from shardtoll.analyzers.words import duration
 from shardtoll.ledger import Report
+from shardtoll.ledger.levels import watched_steps
 from shardtoll.ledger.verification import Judged, Kept, Saving
 
 
@@ -27,6 +28,9 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
     measured = found.saved_ns
     others = "gone" if all(one.after is None for one in rest if _counts(one)) else "gone or smaller"
     kept, why = _kept(measured, (found.low_ns, found.high_ns), predicted, besides, others)
+    if _slowed(before) != _slowed(after):
+        # What a survey costs besides its own time on record would count as saved.
+        kept, why = "cannot be told", "one of the runs was only surveyed: its steps are slower for that"
     return Saving(
         before_ns=_whole(found.before_ns),
         after_ns=_whole(found.after_ns),
@@ -44,6 +48,11 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
 
 def _counts(one: Judged) -> bool:
     return one.finding.saving_ns is not None and one.verdict in ("gone", "smaller")
+
+
+def _slowed(report: Report) -> bool:
+    """Whether all steps that can be timed were surveyed, which a trace's are not."""
+    return report.run.source == "live" and not watched_steps(report.tables["steps"])
 
 
 def _predicted(judged: Iterable[Judged]) -> int | None:

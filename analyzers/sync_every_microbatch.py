@@ -134,6 +134,11 @@ def _subjects(frame: pd.DataFrame) -> Codes:
     return subject
 
 
+def _known(context: Context) -> bool:
+    stepped = context.in_surveyed["optimizer_steps"].max()
+    return not pd.isna(stepped) and int(stepped) > 0
+
+
 def find(context: Context) -> list[Finding]:
     """Return one finding a wrapper, op, group and line.
 
@@ -153,11 +158,8 @@ def find(context: Context) -> list[Finding]:
     watched = _watched_tolls(context, frame)
     found = []
     for line in result.lines:
-        toll = watched.get(_key(line), line.figures["exposed_ns"])
-        line.figures["exposed_ns"] = toll
-        found.append(
-            _finding(line, int(micro[line.code]), parameters, modules, sources, known=_known(context))
-        )
+        line.figures["exposed_ns"] = watched.get(_key(line), line.figures["exposed_ns"])
+        found.append(_finding(line, int(micro[line.code]), parameters, modules, sources))
     kept = _all_reduced_once(context, frame)
     return [replace(one, severity="info") if kept and _scatters(one) else one for one in found]
 
@@ -191,14 +193,7 @@ def _all_reduced_once(context: Context, needless_rows: pd.DataFrame) -> bool:
     return len(by_fsdp) > 0 and not bool(repeated.any())
 
 
-def _known(context: Context) -> bool:
-    stepped = context.in_surveyed["optimizer_steps"].max()
-    return not pd.isna(stepped) and int(stepped) > 0
-
-
-def _finding(
-    line: Line, micro: int, parameters: Names, modules: Names, sources: Names, *, known: bool
-) -> Finding:
+def _finding(line: Line, micro: int, parameters: Names, modules: Names, sources: Names) -> Finding:
     toll, moved = line.figures["exposed_ns"], line.figures["message_bytes"]
     op, cause = str(line.first["op"]), line.text("caused_by_op") or ""
     named, lines, in_modules = parameters.of(line), sources.of(line), modules.of(line)
@@ -208,7 +203,8 @@ def _finding(
         kind="sync-every-microbatch",
         severity="warning",
         title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
-        f"needed, {times(line.each, op)} a step on {line.first['net']}, {size(moved)}{place(None, source)}",
+        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, "
+        f"{size(moved)}{place(None, source)}",
         toll_ns=toll,
         floor_ns=0,
         saving_ns=toll,
@@ -224,6 +220,7 @@ def _finding(
         evidence=(
             Evidence("collective", op),
             Evidence("micro-batches that reduced", micro),
+            Evidence("taken for granted", "gradients are not zeroed between those micro-batches"),
             Evidence("needless bytes a step", moved, "bytes"),
             Evidence("of them on the wire, a rank", line.figures["wire_bytes"], "bytes"),
             Evidence("one of them", _one(line)),
@@ -238,7 +235,9 @@ def _finding(
             if toll is None
             else "the same micro-batches, gradients added up on each rank and reduced with the last",
         ),
-        confidence="certain" if known and named else "likely",
+        # Whoever zeroes gradients in between (SAM, task after task, a skipped step) needs each of them, and
+        # that leaves no record.
+        confidence="likely",
     )
 
 

@@ -184,11 +184,12 @@ def by_time(verdict: Verdict) -> bool:
 def is_weighed(finding: Finding) -> bool:
     """Whether precision counts it: it says that results are wrong, or that work is avoidable.
 
-    Replicated computation that is a choice is told as information and claims nothing.
+    Replicated computation that is a choice, and a reduction that an operator cannot do without, are told as
+    information.
     """
     if KINDS[finding.kind] == "correctness":
         return True
-    is_choice = finding.kind == "duplicated-compute" and finding.severity == "info"
+    is_choice = finding.kind in ("duplicated-compute", "implicit-redistribute") and finding.severity == "info"
     return finding.kind in AVOIDABLE and not is_choice
 
 

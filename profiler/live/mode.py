@@ -155,7 +155,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif kind == _READ and (args[0].device.type != "cpu" or func._schema.name == _READS[0]):
                 recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
             if touched:
-                results.ran(func, touched, result)
+                results.ran(func, touched, result, args)
             if func is _CLONE and args and not region.fake:
                 recorder.cuts.copied(args[0], result)
             attribution = recorder.attribution

@@ -73,6 +73,8 @@ class PendingCollective:
     """How many steps of optimizers this rank had finished when it was issued."""
     unseen: bool = False
     """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
+    group_rank: int | None = None
+    """This rank's number in the group; None unknown."""
 
 
 @dataclass(frozen=True, slots=True)

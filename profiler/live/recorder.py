@@ -383,6 +383,7 @@ class Recorder:
             place=place,
             issue_ns=issue_ns,
             tickets=tickets,
+            group_rank=None if group_rank < 0 else group_rank,
         )
         pending.seq = self.groups.sequence_number(call.group)
         return pending

@@ -76,6 +76,8 @@ class _Piece:
     reads: set[Extent] = field(default_factory=set)
     whole: bool = False
     """All of it was read."""
+    own: Extent | None = None
+    """What lies in it of this rank's own input, where an all_gather's layout tells."""
 
     @property
     def size(self) -> int:
@@ -139,6 +141,7 @@ class Results:
             return
         result = _Result(pending)
         pieces = [_piece(result, tensor) for tensor in tensors]
+        _mark_own(pieces, tensors, pending)
         self._results.append(result)
         for piece in pieces:
             self._add(piece)
@@ -211,8 +214,11 @@ class Results:
                 self._remove(piece)
         return hits
 
-    def ran(self, func: Any, hits: list[_Hit], result: Any) -> None:
-        """Note what a view or copy of results has made; `hits` is what `touched` returned."""
+    def ran(self, func: Any, hits: list[_Hit], result: Any, args: Sequence[Any] = ()) -> None:
+        """Note what a view or copy of results has made; `hits` is what `touched` returned.
+
+        `args` are the operator's: they say along which dimension pieces were put together.
+        """
         made = [tensor for tensor in _tensors((result,)) if tensor.layout is torch.strided]
         if not made:
             return
@@ -224,12 +230,12 @@ class Results:
                 if narrower and piece.result.first is None:
                     piece.result.first = str(func)
             return
-        if len(made) == 1 and self._stands_for(hits, made[0]):
+        if len(made) == 1 and self._stands_for(hits, made[0], _dimension(func, args)):
             return
         for piece, tensor in hits:
             self._read(piece, tensor, func)
 
-    def _stands_for(self, hits: list[_Hit], copy: torch.Tensor) -> bool:
+    def _stands_for(self, hits: list[_Hit], copy: torch.Tensor, dim: int) -> bool:
         """Follow a copy of a whole result in its place; False where it is none."""
         result = hits[0][0].result
         if any(piece.result is not result for piece, _ in hits):
@@ -251,7 +257,9 @@ class Results:
             self._remove(piece)
         # What was taken apart to be laid out anew is no use of it.
         result.pieces, result.first = [], None
-        self._add(_piece(result, copy))
+        piece = _piece(result, copy)
+        _mark_own([piece], [copy], result.pending, dim)
+        self._add(piece)
         return True
 
     def _overwritten(self, hits: list[_Hit], args: Sequence[Any]) -> None:
@@ -307,12 +315,53 @@ def _used(result: _Result, *, unseen_reads: bool) -> int | None:
     size = sum(piece.size for piece in result.pieces)
     if total == size:
         return total
-    if unseen_reads:
+    if unseen_reads or not all(piece.storage.expired() for piece in result.pieces):
+        # Of what is kept over the step, what reads it is still to come.
         return None
-    if total == 0 and not all(piece.storage.expired() for piece in result.pieces):
-        # Kept over the step: what reads it is still to come.
+    if result.pending.op == "all_gather" and _reads_of_others(result):
         return None
     return total
+
+
+def _reads_of_others(result: _Result) -> bool:
+    """Whether more was read than this rank's own part, so that the gather was of use, or that is unknown."""
+    for piece in result.pieces:
+        if not piece.whole and not piece.reads:
+            continue
+        if piece.own is None:
+            return True
+        if piece.whole:
+            own = covered_bytes([piece.own])
+            if own is None or own < piece.size:
+                return True
+            continue
+        both, own = covered_bytes([*piece.reads, piece.own]), covered_bytes([piece.own])
+        if both is None or own is None or both > own:
+            return True
+    return False
+
+
+def _mark_own(
+    pieces: Sequence[_Piece], tensors: Sequence[torch.Tensor], pending: PendingCollective, dim: int = 0
+) -> None:
+    """Note where an all_gather's result has this rank's own part: a piece of several, or one along `dim`."""
+    rank, ranks = pending.group_rank, pending.group_size
+    if pending.op != "all_gather" or rank is None:
+        return
+    if len(pieces) == ranks:
+        pieces[rank].own = extent_of(tensors[rank], pieces[rank].begin)
+    elif len(pieces) == 1 and tensors[0].dim() > 0:
+        whole = tensors[0].detach()
+        if whole.size(dim) % ranks == 0:
+            part = whole.size(dim) // ranks
+            pieces[0].own = extent_of(whole.narrow(dim, rank * part, part), pieces[0].begin)
+
+
+def _dimension(func: Any, args: Sequence[Any]) -> int:
+    """Return the dimension along which pieces are put together; a copy of one keeps the first."""
+    if func._schema.name != "aten::cat" or len(args) < 2:
+        return 0
+    return int(args[1])
 
 
 def outcome_of(pending: PendingCollective) -> Outcome:

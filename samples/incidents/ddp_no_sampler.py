@@ -62,7 +62,6 @@ INCIDENT = Incident(
     expected=(Expected("duplicated-data", "input", says=("ranks 0-1", "DistributedSampler")),),
     proven=(
         Proven("duplicated-compute", "aten.", "equal batches through equal weights: all work is done twice"),
-        Proven("redundant-collective", "", "both ranks' gradients are equal before they are reduced"),
     ),
     checks=("data",),
 )

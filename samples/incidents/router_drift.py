@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from shardtoll.profiler import Session
-from shardtoll.samples.incidents.common import Expected, Incident, Program, Proven, main
+from shardtoll.samples.incidents.common import Expected, Incident, Program, main
 
 TOKENS: Final = 32
 DIM: Final = 16
@@ -105,15 +105,6 @@ INCIDENT = Incident(
     expected=(
         Expected("wrong-gradient", "router.weight", says=("Partial treated as Replicate", "mesh dim tp")),
         Expected("replica-drift", "router.weight", says=("after step 0",)),
-    ),
-    proven=(
-        Proven(
-            "implicit-redistribute",
-            "router",
-            "the cure itself: softmax's backward needs the whole gradient, so DTensor adds the parts up "
-            "there; what it is told to save is only what lies above the floor of that one reduction",
-            twin=True,
-        ),
     ),
     checks=("gradients", "replicas"),
 )

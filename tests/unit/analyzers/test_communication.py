@@ -75,6 +75,20 @@ class TestImplicitRedistribute:
         (finding,) = found("implicit-redistribute", on_ranks((0, 1), **(IMPLICIT | change)))
         assert remedy in finding.remedy.text
 
+    @pytest.mark.parametrize(
+        ("change", "severity"),
+        [
+            ({"caused_by_op": "aten._softmax_backward_data.default", "phase": "backward"}, "info"),
+            ({"caused_by_op": "aten.mm.default"}, "warning"),
+            ({"caused_by_op": "aten.add_.Tensor", "phase": "optimizer"}, "warning"),
+            ({"caused_by_op": "aten.cat.default", "placements_from": "(Shard(dim=0),)"}, "warning"),
+        ],
+    )
+    def test_a_reduction_that_the_operator_needs_is_information(self, change, severity):
+        partial = IMPLICIT | {"placements_from": "(Partial(sum),)", "op": "all_reduce"}
+        (finding,) = found("implicit-redistribute", on_ranks((0, 1), **(partial | change)))
+        assert finding.severity == severity
+
     def test_each_cause_is_a_finding_of_its_own(self):
         changes = [{}, {"module": "b"}, {"source": "x.py:1 (f)"}, {"phase": "backward"}, {"mesh_dim": "tp"}]
         rows = [
@@ -173,7 +187,13 @@ class TestRedundantCollective:
         assert evidence(finding)["first"] == "backward, seq 1, train.py:1 (f)"
         assert evidence(finding)["again"] == "backward, seq 2, train.py:2 (f)"
         assert evidence(finding)["fingerprint of both inputs"] == "f" * 16
-        assert finding.confidence == "certain"
+        assert finding.confidence == "likely", "of 262,144 elements a sample was looked at"
+        assert "4,096 elements" in evidence(finding)["fingerprints are of"]
+
+    @pytest.mark.parametrize(("elements", "confidence"), [(4096, "certain"), (4097, "likely")])
+    def test_a_fingerprint_proves_no_more_than_it_looks_at(self, elements: int, confidence: str):
+        (finding,) = found("redundant-collective", twice(message_bytes=4 * elements))
+        assert finding.confidence == confidence
 
     @pytest.mark.parametrize(
         "change",

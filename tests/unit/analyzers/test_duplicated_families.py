@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
+from shardtoll.analyzers import duplicated_data, run
 from shardtoll.analyzers.duplicated_remedies import Told, remedy
-from shardtoll.ledger import Compute, Finding, Group
+from shardtoll.ledger import Compute, Finding, Group, Where
 from shardtoll.ledger.work import OPTIMIZER_STEP, kind_of_work
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
@@ -178,6 +179,14 @@ def test_equal_gradients_before_the_reduction_are_equal_data_and_said_once() -> 
     assert "DistributedSampler" in finding.remedy.code
     assert evidence(finding)["FLOPs too many a step"] == 5 * FLOPS
     assert finding.severity == "warning"
+
+
+def test_equal_data_that_inputs_show_are_billed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    billed = Finding("duplicated-data", "warning", "equal", 1, None, 1, None, 1, (0, 1), Where(op="input"))
+    reduced = [reduction(0, 5), reduction(1, 5)]
+    for one, left in ((billed, 0), (replace(billed, ranks=(2, 3)), 1)):
+        monkeypatch.setattr(duplicated_data, "find", lambda _, one=one: [one])
+        assert len(found(DATA, ranks=2, collectives=reduced)) == left
 
 
 @pytest.mark.parametrize(

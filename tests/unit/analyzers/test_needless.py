@@ -255,7 +255,8 @@ class TestSyncEveryMicrobatch:
         assert "3 of 4 are not needed" in finding.title
         assert "model.no_sync()" in finding.remedy.code
         assert evidence(finding)["needless in all steps and ranks"] == 2 * 3 * 2
-        assert finding.confidence == "certain"
+        assert finding.confidence == "likely", "gradients may have been zeroed in between"
+        assert "if they add up" in finding.title
 
     def test_time_is_that_of_watched_steps_where_there_are_some(self):
         """It is held against the length of those."""

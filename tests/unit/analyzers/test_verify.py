@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardtoll.analyzers.looked_at import LOOKS
 from shardtoll.analyzers.step_change import change, step_times
 from shardtoll.analyzers.verify import verify
 from shardtoll.dashboards.verdict import figures as verdict_lines
-from shardtoll.ledger import Evidence, Finding, Notice, Report, UsageError, Where
+from shardtoll.ledger import KINDS, Evidence, Finding, Notice, Report, UsageError, Where
 from shardtoll.ledger.report import FabricInfo
 from shardtoll.ledger.tables import to_table
 from shardtoll.ledger.verification import Verification, verification_to_json
@@ -49,11 +50,12 @@ def report(
     gradient: Any = G,
     run: Any = None,
     seed: int = 0,
+    level: str = "survey",
     **given: Any,
 ) -> Report:
     """Two ranks whose steps take about `took_ms`; of rank 1 by 10 ms more."""
     rows = [
-        _step(number, rank, took_ms + 10 * rank + noise_ms * NOISE[number + 31 * seed])
+        _step(number, rank, took_ms + 10 * rank + noise_ms * NOISE[number + 31 * seed], level)
         for number in range(steps)
         for rank in (0, 1)
     ]
@@ -64,10 +66,11 @@ def report(
     return Report(made.run, FabricInfo("none", "none"), made.groups, made.tables, tuple(findings))
 
 
-def _step(number: int, rank: int, took_ms: float) -> Any:
+def _step(number: int, rank: int, took_ms: float, level: str) -> Any:
     took = round(took_ms * MS)
     return step(number, rank, start_ns=number * 200 * MS, duration_ns=took, compute_ns=took - 2 * MS,
-                exposed_comm_ns=0, idle_ns=0, unattributed_ns=2 * MS, capture_ns=2 * MS)  # fmt: skip
+                exposed_comm_ns=0, idle_ns=0, unattributed_ns=2 * MS, capture_ns=2 * MS,
+                level=level)  # fmt: skip
 
 
 def verified(before: Report, after: Report, *wanted: str) -> Verification:
@@ -204,6 +207,44 @@ def test_a_run_that_only_watched_does_not_prove_that_operators_are_shared():
     assert "surveyed" in one.why
 
 
+def test_every_kind_says_what_a_run_must_have_looked_at():
+    assert set(LOOKS) == set(KINDS)
+
+
+NEEDS_NO_SURVEY = {
+    *("duplicated-data", "wrong-gradient", "replica-drift", "unsynced-parameter"),
+    *("unmatched-collectives", "incomplete-input", "clock-skew"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - NEEDS_NO_SURVEY))
+def test_a_run_that_only_watched_proves_no_finding_gone(kind: str):
+    watched = [step(number, rank, level="watch") for number in range(4) for rank in (0, 1)]
+    made = ledger(run=run_of(2), steps=watched)
+    after = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    found = verified(report([finding(kind)]), after, kind)
+    assert [one.verdict for one in found.findings] == ["cannot be told"]
+    assert not found.passed
+
+
+@pytest.mark.parametrize(("batches", "verdict"), [(8, "gone"), (7, "cannot be told")])
+def test_the_order_of_epochs_needs_as_many_batches(batches: int, verdict: str):
+    def looked(count: int, *found: Finding) -> Report:
+        rows = [row for n in range(count) for row in replicated(G, (0, 1), kind="input", step=n)]
+        one = report(found)
+        return replace(one, tables={**one.tables, "values": to_table("values", rows)})
+
+    order = finding("duplicated-data", where=Where(op="epoch order"))
+    (one,) = verified(looked(8, order), looked(batches)).findings
+    assert one.verdict == verdict
+
+
+def test_a_surveyed_run_and_a_watched_one_compare_no_times():
+    saved = verified(report([finding()], level="survey"), report(level="watch")).saving
+    assert saved.kept == "cannot be told"
+    assert "surveyed" in saved.why
+
+
 def test_a_lost_rank_proves_nothing():
     after = report(run=run_of(2, ranks_seen=(0,), ranks_per_host=None))
     (one,) = verified(report([finding()]), after).findings
@@ -298,7 +339,9 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(steps: int):
         seeds = random.integers(0, 300, 2)
         runs = []
         for seed, took in zip(seeds, (100, 90), strict=True):
-            rows = [_step(n, r, took + NOISE[(seed + n) % 400]) for n in range(steps) for r in (0, 1)]
+            rows = [
+                _step(n, r, took + NOISE[(seed + n) % 400], "survey") for n in range(steps) for r in (0, 1)
+            ]
             made = ledger(run=run_of(2), steps=rows)
             runs.append(Report(made.run, FabricInfo("none", "none"), made.groups, made.tables))
         found = change(*runs)

@@ -29,13 +29,13 @@ class Watching(TorchDispatchMode):
         hits = self.results.touched(func, args, kwargs) if self.results.pieces else None
         result = func(*args, **kwargs or {})
         if hits:
-            self.results.ran(func, hits, result)
+            self.results.ran(func, hits, result, args)
         return result
 
 
 def pending(op: str = "all_reduce", cause: str | None = None) -> PendingCollective:
     place = Place("forward", caused_by_op=cause)
-    return PendingCollective(op, "g", 2, "float32", WHOLE, WHOLE, "SUM", None, place, 0)
+    return PendingCollective(op, "g", 2, "float32", WHOLE, WHOLE, "SUM", None, place, 0, group_rank=1)
 
 
 class Followed:
@@ -58,6 +58,8 @@ class Followed:
         self._mode.__exit__(None, None, None)
 
     def outcome(self, *, unseen_reads: bool = False) -> Outcome:
+        self.tensors.clear()
+        gc.collect()
         self.results.finish(unseen_reads=unseen_reads)
         assert self.pending.outcome is not None
         return self.pending.outcome
@@ -94,8 +96,8 @@ READS = {
 def test_bytes_read(name: str) -> None:
     read, used, first = READS[name]
     followed = Followed()
-    with followed as x:
-        read(x)
+    with followed:
+        read(followed.tensors[0])
     outcome = followed.outcome()
     assert outcome.used_bytes == used
     if first is not None:
@@ -103,18 +105,48 @@ def test_bytes_read(name: str) -> None:
 
 
 def test_what_is_kept_unread_is_unknown_and_what_is_freed_unread_is_not_used() -> None:
-    assert Followed().outcome().used_bytes is None
     followed = Followed()
-    followed.tensors.clear()
-    gc.collect()
-    assert followed.outcome().used_bytes == 0
+    kept = list(followed.tensors)
+    assert followed.outcome().used_bytes is None
+    assert kept
+    assert Followed().outcome().used_bytes == 0
+
+
+def test_what_is_read_in_part_and_kept_is_unknown() -> None:
+    followed = Followed()
+    with followed as x:
+        x[0].sum()
+    assert followed.outcome().used_bytes is None, "the next step may read the rest"
+    assert x.numel()
+
+
+@pytest.mark.parametrize(
+    ("parts", "read", "used"),
+    [
+        (2, lambda own, _: own.sum(), WHOLE // 2),
+        (2, lambda _, other: other.sum(), None),
+        (2, lambda own, other: torch.cat([other, own])[ROWS // 2 :].sum(), WHOLE // 2),
+        (2, lambda own, other: torch.cat([other, own])[: ROWS // 2].sum(), None),
+        (2, lambda own, other: torch.cat([other, own], 1)[:, COLUMNS:].sum(), WHOLE // 2),
+        (2, lambda own, other: torch.cat([other, own], 1)[:, :COLUMNS].sum(), None),
+        (1, lambda whole: whole[ROWS // 2 :].sum(), WHOLE // 2),
+        (1, lambda whole: whole[: ROWS // 2].sum(), None),
+        (1, lambda whole: whole.sum(), WHOLE),
+    ],
+)
+def test_of_a_gather_only_reads_of_the_own_part_count_as_a_share(parts: int, read: Any, used: Any) -> None:
+    followed = Followed("all_gather", parts=parts)
+    with followed:
+        # This rank is the second of two.
+        read(*reversed(followed.tensors))
+    assert followed.outcome().used_bytes == used
 
 
 def test_where_compiled_code_may_have_read_a_part_proves_nothing() -> None:
     for read, used in ((lambda x: x[:1] + 1, None), (lambda x: x + 1, WHOLE)):
         followed = Followed()
-        with followed as x:
-            read(x)
+        with followed:
+            read(followed.tensors[0])
         assert followed.outcome(unseen_reads=True).used_bytes == used
 
 
@@ -125,7 +157,7 @@ def test_all_outputs_of_a_list_count() -> None:
     assert followed.outcome().used_bytes == COLUMNS * 4
     followed = Followed("all_gather", parts=2)
     with followed:
-        torch.cat(followed.tensors)[:3].sum()
+        torch.cat(followed.tensors)[-3:].sum()
     assert followed.outcome().used_bytes == 3 * COLUMNS * 4
 
 
@@ -135,6 +167,7 @@ def test_what_is_overwritten_is_read_no_more() -> None:
         x[0].sum()
         x.zero_()
         x.sum()
+    del x
     assert followed.outcome().used_bytes == COLUMNS * 4
 
 
