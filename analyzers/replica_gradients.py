@@ -26,7 +26,7 @@ from shardtoll.analyzers.reduced_later import reduced_later
 from shardtoll.analyzers.reductions import covered, mesh_groups
 from shardtoll.analyzers.replica_remedies import gradient_remedy
 from shardtoll.analyzers.replicas import Replicas, replicas
-from shardtoll.analyzers.tally import keep, text
+from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
 from shardtoll.ledger import Evidence, Finding, Where
@@ -92,8 +92,6 @@ def apart(context: Context) -> list[Apart]:
         if one.basis == "start" and how.case == "absent":
             # A rank that does not use a parameter it happens to begin equal with others proves nothing.
             continue
-        if one.basis == "start" and _updated_alike(context, one, step):
-            continue
         over, within = _structure(context, one, how)
         found.append(
             Apart(
@@ -110,20 +108,6 @@ def apart(context: Context) -> list[Apart]:
             )
         )
     return found
-
-
-def _updated_alike(context: Context, one: Replicas, since: int) -> bool:
-    """Return whether all ranks changed the parameter and ended equal in every step looked at since then.
-
-    What updated it were then not these gradients, but what was made of them: as where each rank keeps a part
-    of the optimizer's states, scatters the sum of a packed copy and gathers the parts it updated.
-    """
-    values = context.values
-    rows = keep(values, (values["kind"] == "parameter") & (values["name"] == one.name))
-    rows = keep(rows, rows["rank"].isin(one.ranks) & rows["hash"].notna())
-    by_step = keep(rows, (rows["step"] >= since).fillna(False)).groupby("step")["hash"]
-    equal = (by_step.nunique() == 1) & (by_step.size() == len(one.ranks))
-    return len(equal) > 0 and bool(equal.all()) and rows["hash"].nunique() > 1
 
 
 def _claimed(rows: pd.DataFrame, one: Replicas) -> pd.Series[bool]:

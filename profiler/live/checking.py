@@ -23,7 +23,7 @@ from shardtoll.ledger.value import Parameter, Value
 from shardtoll.profiler.live.check_inputs import compiled, inputs_of, watch_inputs
 from shardtoll.profiler.live.check_norms import watch_norms
 from shardtoll.profiler.live.checks import Checks
-from shardtoll.profiler.live.names import clean_name
+from shardtoll.profiler.live.names import address_of, clean_name, local_of
 from shardtoll.profiler.live.positions import layout_of
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.spans import in_backward
@@ -132,6 +132,9 @@ class Checking:
         self._saw_forward |= self._forwards > 0
         if "gradients" in self._checks.names:
             untaken = [item for item in self._parameters if id(item[1]) not in self._taken]
+            for name, parameter in untaken:
+                if parameter.grad is not None:
+                    self._has_grad[name] = True
             self._take_gradients(step, untaken, nth=1)
         if "replicas" in self._checks.names:
             self._learn_names()
@@ -228,7 +231,9 @@ class Checking:
             # FSDP2 shows other tensors while parameters are gathered, as evaluation leaves them.
             self._seam(self._learn_anew)
         owners = self._owners()
-        if not gradients or any(id(one) not in owners for one in gradients):
+        # A DTensor's local gradient is another object each time that it is asked for.
+        places = {address_of(local_of(parameter.grad)) for _, parameter in owners.values()}
+        if not gradients or any(id(one) not in owners and address_of(one) not in places for one in gradients):
             # Of activations or weights, to be logged: no gradient is scaled by it.
             return None
         nth, self._norms = self._norms, self._norms + 1
@@ -237,10 +242,12 @@ class Checking:
 
     def _before_norm(self, step: int, nth: int, gradients: Sequence[torch.Tensor]) -> None:
         owners = self._owners()
-        found = [(*owners[id(gradient)], gradient, settled(gradient)) for gradient in gradients]
+        found = [(owners.get(id(gradient)), gradient, settled(gradient)) for gradient in gradients]
         with self._own():
-            for name, parameter, gradient, local in found:
-                self._values.take(step, "normed", name, nth, gradient, local, self._flat_start(parameter))
+            for at, (owner, gradient, local) in enumerate(found):
+                name = f"tensors[{at}]" if owner is None else owner[0]
+                starts = None if owner is None else self._flat_start(owner[1])
+                self._values.take(step, "normed", name, nth, gradient, local, starts)
 
     def _learn_anew(self) -> None:
         with self._own():

@@ -351,10 +351,12 @@ def _mark_own(
     if len(pieces) == ranks:
         pieces[rank].own = extent_of(tensors[rank], pieces[rank].begin)
     elif len(pieces) == 1 and tensors[0].dim() > 0:
-        whole = tensors[0].detach()
-        if whole.size(dim) % ranks == 0:
-            part = whole.size(dim) // ranks
-            pieces[0].own = extent_of(whole.narrow(dim, rank * part, part), pieces[0].begin)
+        # The user's modes have no part in it.
+        with torch._C._DisableTorchDispatch():
+            whole = tensors[0].detach()
+            if whole.size(dim) % ranks == 0:
+                part = whole.size(dim) // ranks
+                pieces[0].own = extent_of(whole.narrow(dim, rank * part, part), pieces[0].begin)
 
 
 def _dimension(func: Any, args: Sequence[Any]) -> int:

@@ -370,7 +370,7 @@ class TestOnce:
                 self.made = []
 
             def __setitem__(self, key, value):
-                self.made.append((key.__module__, key.__name__))
+                self.made.append(key if isinstance(key, tuple) else (key.__module__, key.__name__))
                 super().__setitem__(key, value)
 
         rows = each_step(seq=lambda n: n)

@@ -74,19 +74,6 @@ def test_groups_of_another_mesh_with_equal_names_are_not_the_parameters():
     assert one.ranks == (0, 1)
 
 
-def test_parts_of_an_optimizer_are_updated_by_what_was_scattered():
-    # ZeRO by hand: a rank's own gradients stay in parts, yet all end each step with the same new weights.
-    def job(ends):
-        of = [value("parameter", "up.weight", rank, noise(0), step=None) for rank in (0, 1)]
-        of += [value("gradient", "up.weight", rank, noise(1 + rank)) for rank in (0, 1)]
-        return of + [value("parameter", "up.weight", rank, end) for rank, end in enumerate(ends)]
-
-    table = [parameter("up.weight", rank) for rank in (0, 1)]
-    assert not found(values=job([noise(5), noise(5)]), parameters=table)
-    assert found(values=job([noise(5), noise(6)]), parameters=table), "they drift apart"
-    assert found(values=job([noise(0), noise(0)]), parameters=table), "nothing was updated"
-
-
 def test_what_fsdp2_had_gathered_is_sharded_all_the_same():
     # Evaluation at the end of a step leaves the root's parameters gathered; their gradients are shards.
     table = [parameter("head.weight", rank, wrapper="FSDP2", group="pg") for rank in (0, 1)]

@@ -286,7 +286,7 @@ def test_no_more_than_the_step_is_predicted():
 
 def test_figures_say_which_steps_they_are_of():
     rows = [
-        replace(_step(n, rank, 50 if n in (0, 2, 3) else 20), level="survey" if n in (0, 2, 3) else "watch")
+        _step(n, rank, 50 if n in (0, 2, 3) else 20, "survey" if n in (0, 2, 3) else "watch")
         for n in range(8)
         for rank in (0, 1)
     ]
