@@ -17,8 +17,7 @@ demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes
 	@$(BIN)/shardtoll demo
 
 test: lint $(VENV)/.browser  ## lint, then every test
-	@$(BIN)/python -m pytest --ignore tests/unit
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/unit
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
 	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \

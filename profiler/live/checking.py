@@ -232,7 +232,11 @@ class Checking:
             self._seam(self._learn_anew)
         owners = self._owners()
         # A DTensor's local gradient is another object each time that it is asked for.
-        places = {address_of(local_of(parameter.grad)) for _, parameter in owners.values()}
+        places = {
+            address_of(local_of(parameter.grad))
+            for _, parameter in owners.values()
+            if parameter.grad is not None
+        }
         if not gradients or any(id(one) not in owners and address_of(one) not in places for one in gradients):
             # Of activations or weights, to be logged: no gradient is scaled by it.
             return None
