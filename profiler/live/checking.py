@@ -132,9 +132,6 @@ class Checking:
         self._saw_forward |= self._forwards > 0
         if "gradients" in self._checks.names:
             untaken = [item for item in self._parameters if id(item[1]) not in self._taken]
-            for name, parameter in untaken:
-                if parameter.grad is not None:
-                    self._has_grad[name] = True
             self._take_gradients(step, untaken, nth=1)
         if "replicas" in self._checks.names:
             self._learn_names()
