@@ -212,16 +212,19 @@ def _settle() -> None:
 def _gloo_runs() -> bool:
     """Whether one of gloo's threads runs or waits for a core; False where the system does not tell."""
     try:
-        for task in os.scandir("/proc/self/task"):
-            with open(f"{task.path}/stat", "rb") as file:
-                _, _, about = file.read().partition(b"(")
-            name, _, rest = about.rpartition(b") ")
-            if b"gloo" in name and rest[:1] == b"R":
-                return True
+        with os.scandir("/proc/self/task") as tasks:
+            return any(_runs(task.path) for task in tasks)
     except OSError:
         # No such system, or a thread that has just ended.
         return False
-    return False
+
+
+def _runs(task: str) -> bool:
+    """Whether the thread of that folder of /proc is one of gloo's, and runs or waits for a core."""
+    with open(f"{task}/stat", "rb") as file:
+        _, _, about = file.read().partition(b"(")
+    name, _, rest = about.rpartition(b") ")
+    return b"gloo" in name and rest[:1] == b"R"
 
 
 def in_backward() -> bool:
