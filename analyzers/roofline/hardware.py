@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from typing import Final
 
 from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.gpu import named
 from shardtoll.analyzers.roofline.load import known_fabrics
+
+_COUNT: Final = re.compile(r"(?<![a-z0-9])(\d+) ?x ?(?=[a-z])")
+"""`8xH100` is eight of them: the name starts after the x."""
+_USUAL: Final = 8
 
 
 def fabric_of(hardware: str) -> Fabric | None:
-    """Return the shipped fabric whose words the description holds; None where none has one in it.
+    """Return the shipped fabric that the description names; None where it names none.
 
-    Of several the one with the most letters found wins, so that `p5.48xlarge` goes before `H100`.
+    Where it names an accelerator, only fabrics of that one count. The longest of a fabric's words that is
+    found decides. Without any it is the plain machine with that many of the accelerator (8 where the number
+    is not said), whose network is not known.
     """
-    plain = _plain(hardware)
-    best = max(_shipped(), key=lambda fabric: _found(plain, fabric), default=None)
-    return best if best is not None and _found(plain, best) else None
+    text = hardware.casefold()
+    plain = _COUNT.sub(r"\1 ", text)
+    shipped = known_fabrics()
+    of_gpu = [fabric for fabric in shipped if named(plain, fabric.device_names, fabric.device_names_not)]
+    found = [(_longest(plain, fabric), fabric) for fabric in of_gpu or shipped]
+    best = max(found, key=lambda pair: pair[0], default=None)
+    if best is not None and best[0]:
+        return best[1]
+    counted = _COUNT.search(text)
+    count = int(counted[1][:6]) if counted else _USUAL
+    bare = [fabric for fabric in of_gpu if fabric.inter is None]
+    # A stable sort: among equally near ones the first by name.
+    return min(bare, key=lambda fabric: abs(_ranks_per_node(fabric) - count), default=None)
 
 
-@lru_cache(maxsize=1)
-def _shipped() -> tuple[Fabric, ...]:
-    return tuple(known_fabrics())
+def _longest(plain: str, fabric: Fabric) -> int:
+    return max((len(word) for word in fabric.hardware if named(plain, (word,))), default=0)
 
 
-def _plain(text: str) -> str:
-    # `8xH100` is eight of them: the name starts after the x.
-    return re.sub(r"(?<![a-z0-9])(\d+)x(?=[a-z])", r"\1 ", text.casefold())
-
-
-def _found(plain: str, fabric: Fabric) -> int:
-    words = (_plain(word) for word in fabric.hardware)
-    return sum(len(word) for word in words if _holds(plain, word))
-
-
-def _holds(plain: str, word: str) -> bool:
-    return re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", plain) is not None
+def _ranks_per_node(fabric: Fabric) -> float:
+    return fabric.ranks_per_node.value if fabric.ranks_per_node is not None else _USUAL

@@ -98,7 +98,7 @@ def test_a_cell_with_a_comma_is_quoted():
         (f"{HEADER}\n{ROW.replace('1024', '9' * 5000)}", "x.csv line 2 has bytes '99999"),
         (f"{HEADER}\n{ROW.replace(',16,', ',0,')}", "x.csv line 2 has gpus '0': "),
         (f"{HEADER}\n{ROW.replace(',16,', ',1,')}", "x.csv line 2 has 2 nodes and 1 GPUs: "),
-        (f"{HEADER}\n{ROW.replace('all_reduce', 'hypercube')}", "x.csv line 2 has the collective 'hypercube': "),
+        (f"{HEADER}\n{ROW.replace('all_reduce', 'cube')}", "x.csv line 2 has the collective 'cube': "),
         (
             f"{HEADER}\n{ROW}\n{ROW.replace(',16,', ',32,')}",
             "x.csv holds several sweeps: gpus is '16', '32': ",
