@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Any, Final, cast
+
+import tomllib
 
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.quantity import Certainty, Quantity
@@ -55,7 +56,7 @@ class Library:
         return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_library(name: str) -> Library:
     """Return the shipped constants of `nccl`, `rccl` or `gloo`."""
     data = tomllib.loads(resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8"))

@@ -95,7 +95,12 @@ class Pricing:
         low, high = band_of_model(self.library, model.machine, basis, message_bytes)
         wider = self._wider(fit, at)
         return best, Price(
-            time_ns, latency_ns, time_ns * math.exp(-low * wider), time_ns * math.exp(high * wider), time_ns, basis
+            time_ns,
+            latency_ns,
+            time_ns * math.exp(-low * wider),
+            time_ns * math.exp(high * wider),
+            time_ns,
+            basis,
         )
 
     def light_ns_per_byte(self, op: str, at: Placement) -> float:
