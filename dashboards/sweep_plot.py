@@ -36,7 +36,7 @@ def render(found: SweepTable) -> str:
         _section(name, sweep, figures[name]) for name, sweep in zip(figures, found.sweeps, strict=True)
     )
     totals = "".join(
-        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors
+        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors[-1].count
     )
     plotly = get_plotlyjs()
     return f"""<!DOCTYPE html>
@@ -80,7 +80,7 @@ def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
 <h2 id="{name}">{_text(sweep.file)}</h2>
 <p class="lead">{_text(lead)}</p>
 {"" if drawn.empty else drawing}
-{notes}{_error_table(sweep.errors)}
+{notes}{_error_table(sweep.errors) if sweep.predicted else ""}
 <details class="more"><summary>The same as a table</summary>{_size_table(sweep)}</details>
 </section>
 """
