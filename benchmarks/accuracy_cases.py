@@ -12,11 +12,11 @@ from shardtoll.analyzers.roofline.evaluate import (
     Evaluation,
     Predict,
     calibrated,
+    fabric_of,
     not_fitted,
     refused,
     transferred,
 )
-from shardtoll.analyzers.roofline.hardware import fabric_of
 from shardtoll.analyzers.roofline.score import BANDS
 from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
 
@@ -87,7 +87,7 @@ def read_all(folder: Path) -> dict[str, Sweep]:
 
 def cases(sweeps: Mapping[str, Sweep], predict_of: Mapping[str, Predict]) -> Iterator[Case]:
     """Yield every case. `predict_of`: what predicts each scored sweep, by its name."""
-    fabrics = {name: fabric_of(sweep.hardware) for name, sweep in sweeps.items()}
+    fabrics = {name: fabric_of(sweep)[0] for name, sweep in sweeps.items()}
     for name, sweep in sweeps.items():
         fabric, predict = fabrics[name], predict_of[name]
         size = SMALL if sweep.nodes <= 4 else MIDDLE if sweep.nodes < 8 else BIG

@@ -63,6 +63,8 @@ class SweepLine:
     nodes: int
     ranks: int
     fabric: str | None
+    sure: str
+    """How sure the choice of the fabric is, in words."""
     mode: str
     """`model`, `calibrated` or `transferred`."""
     sizes: tuple[SizeLine, ...]

@@ -74,7 +74,7 @@ def render(found: SweepTable) -> str:
 def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in drawn.notes)
     drawing = f'<div class="panel"><div id="{name}-figure" class="figure"></div></div>'
-    fabric = f"fabric {sweep.fabric}" if sweep.fabric else "no fabric"
+    fabric = f"fabric {sweep.fabric} ({sweep.sure})" if sweep.fabric else "no fabric"
     lead = f"{sweep.title()}, {sweep.hardware or 'hardware not named'}; {fabric}: {sweep.mode_words()}"
     return f"""<section id="{name}-section" aria-labelledby="{name}">
 <h2 id="{name}">{_text(sweep.file)}</h2>

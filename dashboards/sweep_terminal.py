@@ -43,7 +43,9 @@ def renderable(found: SweepTable) -> RenderableType:
 def _head(sweep: SweepLine) -> RenderableType:
     text = Text(clip(sweep.file, 200), style="bold", overflow="fold")
     body = Text(f"{sweep.title()}, {clip(sweep.hardware, 120) or 'hardware not named'}\n", overflow="fold")
-    body.append(f"fabric {clean(sweep.fabric)}: " if sweep.fabric else "no fabric: ")
+    body.append(
+        f"fabric {clean(sweep.fabric)} ({clip(sweep.sure, 200)}): " if sweep.fabric else "no fabric: "
+    )
     body.append(sweep.mode_words())
     if sweep.guesses:
         body.append(f"\nguesses: {', '.join(map(clean, sweep.guesses))}", style="yellow")

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost
-from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
-from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
+from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
+from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
+from shardtoll.ledger.measured import Timings
 
 Mode = Literal["model", "calibrated", "transferred"]
 """model: nothing fitted. calibrated: fitted on every second size of the same sweep, the others scored.
@@ -98,26 +100,26 @@ def transferred(
     return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict)
 
 
-def curve_of(sweep: Sweep) -> Curve:
-    """Return the sweep as measured points; a size measured several times has their median and range."""
-    times: dict[int, list[float]] = {}
+def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
+    """Return the fabric that the sweep's hardware names and how sure that is; None where it names none."""
+    fabric, sure = fabric_of_hardware(sweep.hardware, sweep.nodes, sweep.ranks)
+    return (None if fabric.name == UNKNOWN.name else fabric), sure
+
+
+def timings_of(sweep: Sweep) -> Timings | None:
+    """Return the sweep's times as a calibration keeps them; None between fewer than two ranks."""
+    times: dict[int, list[int]] = {}
     for point in sweep.points:
-        # A curve is kept over the logarithm of the size.
-        if point.message_bytes > 0:
-            times.setdefault(point.message_bytes, []).append(point.time_ns)
-    points = tuple(_curve_point(size, sorted(found)) for size, found in sorted(times.items()))
-    return Curve(sweep.op, sweep.ranks, sweep.nodes, points, sweep.source or sweep.hardware)
+        times.setdefault(point.message_bytes, []).append(max(1, round(point.time_ns)))
+    if not times or sweep.ranks < 2:
+        return None
+    source = sweep.source or sweep.hardware or "a measured sweep"
+    return Timings(sweep.op, sweep.ranks, sweep.nodes, times, source)
 
 
 def _curves(sweeps: Sequence[Sweep]) -> tuple[Curve, ...]:
-    curves = (curve_of(sweep) for sweep in sweeps)
-    return tuple(curve for curve in curves if curve.points)
-
-
-def _curve_point(size: int, times: list[float]) -> CurvePoint:
-    middle = len(times) // 2
-    typical = times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
-    return CurvePoint(size, round(typical), round(times[0]), round(times[-1]), len(times))
+    found = (timings_of(sweep) for sweep in sweeps)
+    return merged(curve_of(timings) for timings in found if timings is not None)
 
 
 def _evaluate(
