@@ -10,7 +10,8 @@ _FAMILY: Final = re.compile(
     r"(?:(?<![a-z0-9.])(?P<count>\d{1,2}) ?[x×*] ?|(?<![a-z0-9]))"
     r"(?:nvidia |tesla |amd |instinct |geforce )*"
     r"(?P<name>g[bh][23]00|[bh][123]00|a100|v100|mi\d{3}[axc]?|l40s?|l4|a10g?|a40|t4|rtx ?\d{4})"
-    r"(?P<rest>(?:(?:[ -]|(?<=\d)(?=sxm))(?:sxm\d?|pcie|nvl(?!ink|\d)|oam|hgx|hbm\d?e?|\d{2,3} ?g(?:i?b)?(?![a-z/])|(?<=-)(?:16|32|40|64|80)(?!\d)))*)"
+    r"(?P<rest>(?:(?:[ -]|(?<=\d)(?=sxm))(?:sxm\d?|pcie|nvl(?!ink|\d)|oam|hgx|hbm\d?e?|"
+    r"\d{2,3} ?g(?:i?b)?(?![a-z/])|(?<=-)(?:16|32|40|64|80)(?!\d)))*)"
     r"(?:(?![a-z0-9])|(?=[x×*]\d))"
 )
 _COUNT_AFTER: Final = re.compile(r"^ ?(?:gpus? ?)?[x×*] ?(\d{1,2})(?!\d)")

@@ -25,7 +25,7 @@ _MOST_TEXT: Final = 200
 
 def machine_hint(root: Path = _SYS, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return words as `p5.48xlarge; 32x efa; NCCL_NET=AWS Libfabric`; None where nothing is said."""
-    said = [_text(root / "class/dmi/id/product_name"), *_cards(root / "class")]
+    said = [_text(root / "class/dmi/id/product_name"), _cards(root / "class")]
     said += [f"{name}={environment[name][:40]}" for name in _VARIABLES if environment.get(name)]
     return "; ".join(part for part in said if part)[:_MOST_TEXT] or None
 
@@ -39,36 +39,41 @@ def this_machine() -> str | None:
         return None
 
 
+@cache
 def nccl_version(backend: str | None) -> str | None:
     """Return the version of NCCL (or RCCL) that torch was built with, where the job uses it."""
     if backend is None or "nccl" not in backend or not torch.cuda.is_available():
         return None
     try:
-        version = torch.cuda.nccl.version()
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     except (RuntimeError, AttributeError):
         return None
     return ".".join(map(str, version)) if isinstance(version, tuple) else None
 
 
-def _cards(root: Path) -> list[str]:
-    """Return the active network cards, as `8x infiniband 400 Gb/s`, most first."""
-    kinds = Counter(_card(card) for card in _listed(root / "infiniband"))
+def _cards(root: Path) -> str:
+    """Return the active network cards, as `8x infiniband 400 Gb/s`: those that are fastest together."""
     slingshot = len(_listed(root / "cxi"))
-    found = [f"{number}x {kind}" for kind, number in kinds.most_common() if kind]
-    return [*found, *([f"{slingshot}x slingshot"] if slingshot else [])]
+    if slingshot:
+        return f"{slingshot}x slingshot"
+    kinds = Counter(card for card in map(_card, _listed(root / "infiniband")) if card is not None)
+    if not kinds:
+        return ""
+    (kind, gbit), number = max(kinds.items(), key=lambda item: item[1] * max(item[0][1], 1))
+    return f"{number}x {kind} {gbit} Gb/s" if gbit else f"{number}x {kind}"
 
 
-def _card(card: Path) -> str:
-    """Return the kind and rate of a card; empty where its port is down."""
+def _card(card: Path) -> tuple[str, int] | None:
+    """Return the kind and the Gb/s of a card, 0 where it does not say; None where its port is down."""
     port = card / "ports/1"
     state = _text(port / "state")
     if state and "ACTIVE" not in state:
-        return ""
+        return None
     if _text(card / "device/vendor") == _AMAZON:
-        return "efa"
+        return "efa", 0
     kind = "roce" if _text(port / "link_layer") == "Ethernet" else "infiniband"
-    rate = re.match(r"(\d+)(?:\.\d+)? Gb/sec", _text(port / "rate"))
-    return f"{kind} {rate[1]} Gb/s" if rate else kind
+    rate = re.match(r"\d+", _text(port / "rate"))
+    return kind, int(rate[0]) if rate else 0
 
 
 def _listed(folder: Path) -> list[Path]:
