@@ -163,7 +163,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
     from shardtoll.dashboards.sweep_lines import SweepLine
 
     sweep = found.sweep
-    fabric, sure = (forced, "given") if forced else fabric_of(sweep)
+    fabric, sure = (forced, _given(forced)) if forced else fabric_of(sweep)
     files: dict[str, tuple[str, ...]] = {
         "model": (),
         "calibrated": (file,),
@@ -185,6 +185,11 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         guesses=() if fabric is None else fabric.guesses,
         errors=_errors([found]),
     )
+
+
+def _given(fabric: Fabric) -> str:
+    curves = len(fabric.curves)
+    return f"given, with {curves} measured curves of its own" if curves else "given"
 
 
 def _bare(point: SweepPoint) -> SizeLine:
