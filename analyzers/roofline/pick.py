@@ -125,14 +125,15 @@ def _by_name(fabrics: Sequence[Fabric], words: str) -> Choice | None:
 
 
 def _by_network(known: Known) -> Choice:
-    kind = known.net.kind
+    # Ethernet is everywhere, and says nothing of the machine on it.
+    kind = None if known.net.kind == "ethernet" else known.net.kind
     of_kind = [
         f for f in known_fabrics() if kind is not None and f.inter is not None and f.inter.kind == kind
     ]
     if not of_kind:
         return Choice(UNKNOWN, "unknown", "neither an accelerator nor a machine that is known is named")
     best = _common(of_kind, known)
-    return Choice(best, "assumed", f"{kind} is named and no accelerator", _names(of_kind, best))
+    return Choice(best, "assumed", f"{kind} is named and no accelerator that is known", _names(of_kind, best))
 
 
 def _common(fabrics: Sequence[Fabric], known: Known) -> Fabric:
