@@ -68,7 +68,7 @@ def _shipped_text(name: str) -> str:
 def _instead(name: str) -> str:
     """Return what to name instead: those alike, and where all are listed."""
     begun = [known for known in fabric_names() if known.startswith(name[:4].casefold())] if name else []
-    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.4) or ["h100x8-ib400"]
+    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.6) or ["h100x8-ib400"]
     return f"name one that `shardtoll fabrics` lists, as {', '.join(alike)}, or the path of a .toml file"
 
 
