@@ -69,7 +69,7 @@ class _InOrder(typer.core.TyperGroup):
     """Commands as `COMMANDS` has them; typer lists those with others under them last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in COMMANDS if name in self.commands]
+        return [name for name in COMMANDS if self.get_command(ctx, name)]
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`shardtoll fabrics`: the interconnects whose floors can be computed; the commands under it, and their list."""
+"""`shardtoll fabrics`: the interconnects whose floors can be computed, and the commands about them."""
 
 from __future__ import annotations
 
