@@ -17,7 +17,7 @@ Sureness = Literal["certain", "likely", "assumed", "unknown"]
 """certain: what counts is on record. likely: what is on record fits few others. assumed: the network between
 nodes is not on record, and the fabric is the common one."""
 
-_VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|frontier|.*-roce")
+_VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|jupiter|frontier|.*-roce")
 """Names of fabrics that only some have; where nothing names them another goes before them."""
 _COMMON: Final = ("h100", "a100")
 """Accelerators that are meant where none is named, most common first."""
