@@ -34,14 +34,10 @@ def command(
         return
     from shardtoll.dashboards.fabrics import FabricLine, show
 
-    lines = [
-        FabricLine(
-            name=fabric.name,
-            title=fabric.title,
-            provenance=fabric.provenance,
-            numbers=len(list(fabric.quantities())),
-            guesses=len(fabric.guesses),
-        )
-        for fabric in fabrics
-    ]
+    lines = []
+    for fabric in fabrics:
+        numbers = [number for _, number in fabric.quantities()]
+        numbers += [] if fabric.gpu is None else [number for _, number in fabric.gpu.quantities()]
+        guesses = sum(number.confidence == "GUESS" for number in numbers)
+        lines.append(FabricLine(fabric.name, fabric.title, fabric.provenance, len(numbers), guesses))
     show(lines, width)
