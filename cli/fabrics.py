@@ -10,7 +10,7 @@ import typer
 from shardtoll.cli import fabrics_list
 from shardtoll.cli.options import Width
 
-SUBCOMMANDS: Final = ("list", "show")
+SUBCOMMANDS: Final = ("list", "show", "eval")
 """Commands under this one; each is the function `command` in the file `fabrics_` and its name."""
 
 
