@@ -69,8 +69,10 @@ def read(folder: Path) -> list[Case]:
         if path.name == "INDEX.csv" or any(f"_{word}" in path.stem for word in FORCED):
             continue
         sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
-        fabric, _ = fabric_of(sweep)
-        if fabric is not None and (not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None):
+        fabric, sure = fabric_of(sweep)
+        if fabric is None or sure.startswith("assumed"):
+            continue
+        if not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None:
             found.append(Case(path.stem, sweep, fabric))
     return found
 
