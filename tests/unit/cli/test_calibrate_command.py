@@ -25,11 +25,12 @@ def points(**changes):
     return {"facts": facts, "provenance": "measured on this machine (a)", "timings": [{**timing, **changes}]}
 
 
-def test_nccl_tests_files_become_a_fabric(run_cli, tmp_path):
+def test_nccl_tests_files_become_a_fabric(shardtoll, tmp_path, monkeypatch):
     (tmp_path / "ar.txt").write_text(printed("all_reduce", POINTS))
     (tmp_path / "ag.txt").write_text(printed("all_gather", POINTS))
-    ran = run_cli("calibrate", "--from-nccl-tests", "ar.txt", "ag.txt", "-o", "mine.toml", cwd=tmp_path)
-    assert ran.exit_code == 0, ran.output
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-nccl-tests", "ar.txt", "ag.txt", "-o", "mine.toml")
+    assert ran.code == 0, ran.err
     fabric = load_fabric(tmp_path / "mine.toml")
     assert fabric.measured
     assert [(curve.op, curve.ranks) for curve in fabric.curves] == [("all_reduce", 8), ("all_gather", 8)]
@@ -39,10 +40,11 @@ def test_nccl_tests_files_become_a_fabric(run_cli, tmp_path):
     assert cost.time_ns == pytest.approx((44200 * 44900) ** 0.5, rel=1e-4)
 
 
-def test_points_become_a_fabric(run_cli, tmp_path):
+def test_points_become_a_fabric(shardtoll, tmp_path, monkeypatch):
     (tmp_path / "points.json").write_text(json.dumps(points()))
-    ran = run_cli("calibrate", "--from-points", "points.json", "-o", "mine.toml", cwd=tmp_path)
-    assert ran.exit_code == 0, ran.output
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-points", "points.json", "-o", "mine.toml")
+    assert ran.code == 0, ran.err
     fabric = load_fabric(tmp_path / "mine.toml")
     assert fabric.provenance == "measured on this machine (a)"
     assert fabric.intra == load_fabric("loopback-gloo").intra
@@ -66,14 +68,15 @@ def test_points_become_a_fabric(run_cli, tmp_path):
         (["--from-nccl-tests", "good.txt", "--ranks", "2"], "busbw"),
     ],
 )
-def test_mistakes_are_one_line(run_cli, tmp_path, arguments, says):
+def test_mistakes_are_one_line(shardtoll, tmp_path, monkeypatch, arguments, says):
     (tmp_path / "bad.txt").write_text("hello\n")
     (tmp_path / "good.txt").write_text(printed("all_reduce", POINTS))
-    ran = run_cli("calibrate", *arguments, cwd=tmp_path)
-    assert ran.exit_code == 2
-    assert says in ran.output
-    assert "Traceback" not in ran.output
-    assert len(ran.output.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", *arguments)
+    assert ran.code == 2
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
     assert not (tmp_path / "fabric.toml").exists()
 
 
@@ -92,20 +95,22 @@ def test_mistakes_are_one_line(run_cli, tmp_path, arguments, says):
         json.dumps(points(more=1)),
     ],
 )  # fmt: skip
-def test_points_that_are_none_are_told_in_one_line(run_cli, tmp_path, text):
+def test_points_that_are_none_are_told_in_one_line(shardtoll, tmp_path, monkeypatch, text):
     (tmp_path / "points.json").write_text(text)
-    ran = run_cli("calibrate", "--from-points", "points.json", cwd=tmp_path)
-    assert ran.exit_code == 2
-    assert len(ran.output.strip().splitlines()) == 1
-    assert "points" in ran.output
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-points", "points.json")
+    assert ran.code == 2
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
+    assert "points" in ran.err
 
 
-def test_a_huge_file_is_refused(run_cli, tmp_path):
+def test_a_huge_file_is_refused(shardtoll, tmp_path, monkeypatch):
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(MOST_BYTES + 1)
-    ran = run_cli("calibrate", "--from-nccl-tests", "huge.txt", cwd=tmp_path)
-    assert ran.exit_code == 2
-    assert "larger than" in ran.output
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-nccl-tests", "huge.txt")
+    assert ran.code == 2
+    assert "larger than" in ran.err
 
 
 def test_the_mesh_of_the_help_fits_its_ranks():

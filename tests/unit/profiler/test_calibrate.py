@@ -96,7 +96,8 @@ def test_groups_of_equal_placement_share_a_curve_and_a_send_is_a_receive_too():
     made = Sweep(cases, [[1, 2], [3], [4], [5], [6]], 2)
     found = {(one.op, one.ranks, one.nodes): one for one in made.timings(lambda names: f"of {names}")}
     assert set(found) == {
-        ("all_reduce", 2, 1), ("all_reduce", 4, 2), ("send", 2, 2), ("recv", 2, 2), ("send", 2, 1), ("recv", 2, 1)
+        ("all_reduce", 2, 1), ("all_reduce", 4, 2),
+        ("send", 2, 2), ("recv", 2, 2), ("send", 2, 1), ("recv", 2, 1),
     }  # fmt: skip
     assert found["all_reduce", 2, 1].times_ns == {64: [1, 2, 3]}
     assert found["all_reduce", 2, 1].source == "of dp, tp"
@@ -115,7 +116,13 @@ def test_medians_that_are_not_sure_are_named():
 
 
 def test_provenance_says_when_where_and_how_often():
-    facts = {"when": "2026-11-22 00:50 UTC", "hosts": ["a"], "backend": "gloo", "world_size": 4, "library_version": None}
+    facts = {
+        "when": "2026-11-22 00:50 UTC",
+        "hosts": ["a"],
+        "backend": "gloo",
+        "world_size": 4,
+        "library_version": None,
+    }
     assert provenance(facts, 99) == (
         "measured on this machine (a), 2026-11-22 00:50 UTC: 99 timed collectives between 4 gloo ranks"
     )
