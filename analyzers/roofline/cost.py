@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from shardtoll.analyzers.roofline.direct import direct
 from shardtoll.analyzers.roofline.fabric import Fabric, Link
@@ -33,6 +33,16 @@ class Cost:
     steps: int
     wire_bytes: int
     """Bytes one rank must send by that algorithm."""
+
+    low_ns: int = 0
+    high_ns: int = 0
+    floor_ns: int = 0
+    light_ns: int = 0
+    protocol: str = ""
+    near_bytes: int = 0
+    net_bytes: int = 0
+    basis: Literal["measured", "transferred", "model"] = "model"
+    guesses: tuple[str, ...] = ()
 
     @property
     def latency_dominated(self) -> bool:
@@ -63,4 +73,12 @@ def collective_cost(fabric: Fabric, op: str, message_bytes: int | None, at: Plac
         algorithm=best.algorithm,
         steps=best.steps,
         wire_bytes=best.wire_bytes,
+        low_ns=math.floor(0.8 * best.time_ns),
+        high_ns=math.ceil(1.3 * best.time_ns),
+        floor_ns=math.ceil(best.time_ns),
+        light_ns=math.floor(0.75 * best.transfer_ns),
+        near_bytes=0 if at.spans_nodes else best.wire_bytes,
+        net_bytes=best.wire_bytes if at.spans_nodes else 0,
+        basis="measured" if fabric.measured else "model",
+        guesses=fabric.guesses,
     )

@@ -39,6 +39,9 @@ class Link:
     """Least time of a collective before its first hop, as its launch."""
     default: Rates
     per_op: Mapping[str, Rates] = field(default_factory=dict)
+    rank_gbps: Quantity = Quantity(1.0, "", "derived")
+    node_gbps: Quantity | None = None
+    cards: Quantity | None = None
     """Rates of ops that differ from `default`, by name in `ledger.volume.OPS`."""
 
     def rates(self, op: str) -> Rates:

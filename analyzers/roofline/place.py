@@ -17,6 +17,7 @@ class Placement:
     ranks: int
     nodes: int
     ranks_per_node: int
+    sharing: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= self.ranks <= self.nodes * self.ranks_per_node:
