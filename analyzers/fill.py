@@ -108,9 +108,9 @@ def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
 
 def add_floors(
     frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric
-) -> tuple[pd.DataFrame, tuple[Cost, ...]]:
+) -> tuple[pd.DataFrame, tuple[Cost, ...], tuple[Placement, ...]]:
     """Return `frame` with floor_ns, light_ns and, new, floor_latency_ns, group_id, match_id and cost_id; and
-    the costs that cost_id counts in.
+    the costs that cost_id counts in, with where the ranks of each stand.
 
     A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
     groups share the network cards of a node follows from the mesh and, where times are known, from them.
@@ -143,7 +143,8 @@ def add_floors(
     ):
         frame[name] = pd.arrays.IntegerArray(values[code].astype(np.int64), ~known[code])
     filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
-    return filled, tuple(own)
+    places = (at for at, has in zip(placed, known, strict=True) if at is not None and has)
+    return filled, tuple(own), tuple(places)
 
 
 def _placed(keys: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> list[Placement | None]:
