@@ -93,8 +93,9 @@ def alike(frame: pd.DataFrame, members: Members, run: Run, per_host: int) -> Ali
 def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[float]:
     """Return, by `kind`, how many transfers of one sort a node's cards carried at once, in the median.
 
-    `frame` has the rows that cross nodes: kind, rank, op, group_id, match_id, arrival_ns, duration_ns,
-    transfer_ns. Transfers are of one sort where op and dimension agree. A kind without times is not in it.
+    `frame` has the rows that cross nodes: kind, rank, op, group_id, match_id, message_bytes, arrival_ns,
+    duration_ns, transfer_ns. Transfers are of one sort where op, size and dimension agree: what is said of
+    them holds for each, so that a slow one, which ends alone, has company too. A kind without times is not in it.
     """
     frame = keep(frame, (frame["transfer_ns"] > 0) & frame["match_id"].notna() & frame["arrival_ns"].notna())
     if frame.empty:
@@ -110,6 +111,7 @@ def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[f
             "match": frame["match_id"].to_numpy(dtype=np.int64),
             "node": rank // per_host,
             "op": frame["op"].to_numpy(),
+            "size": frame["message_bytes"].to_numpy(dtype=np.int64, na_value=-1),
             "dim": of_group[frame["group_id"].fillna(0).to_numpy(dtype=np.int64)],
             "begin": end - frame["transfer_ns"].to_numpy(dtype=np.int64),
             "end": end,
@@ -117,5 +119,8 @@ def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[f
     ).drop_duplicates(["match", "node", "op"])
     lane, _ = codes(rows, ("node", "op", "dim"))
     own = Intervals(lane, rows["begin"].to_numpy(dtype=np.int64), rows["end"].to_numpy(dtype=np.int64))
-    together: pd.Series[float] = pd.Series(mean_active(own, own)).groupby(rows["kind"].to_numpy()).median()
+    sort, _ = codes(rows, ("op", "dim", "size"))
+    middle = pd.Series(mean_active(own, own)).groupby(sort).median()
+    kinds = pd.DataFrame({"kind": rows["kind"].to_numpy(), "sort": sort}).drop_duplicates("kind")
+    together: pd.Series[float] = kinds.set_index("kind")["sort"].map(middle)
     return together
