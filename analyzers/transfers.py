@@ -73,7 +73,7 @@ def rows(context: Context) -> pd.DataFrame:
 def judged(context: Context) -> pd.DataFrame:
     """Return one row a collective, on float columns: times of the transfer, predicted_ns, factor (transfer
     over predicted), ratio (factor over what makes a transfer slow), hidden (share that compute hid, NaN
-    unknown), others (mean number of other groups' transfers on the same cards or ranks meanwhile).
+    unknown), others (transfers of other dimensions on the same cards or ranks for each of its own).
 
     Of a collective's ranks the fastest transfer counts: the fabric did that much. A message is two rows, of
     its send and of its receive.
@@ -117,9 +117,10 @@ def judged(context: Context) -> pd.DataFrame:
 
 
 def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], each: pd.DataFrame) -> Floats:
-    """Return how many transfers of other dimensions ran besides, in the mean over each collective.
+    """Return how many transfers of other dimensions ran besides for each of its own dimension, as a mean.
 
     On the cards of its nodes where it crosses nodes, else on its own ranks; of several the busiest counts.
+    That the groups of its own dimension share the cards is in the prediction already.
     """
     per_host = ranks_per_host(context.ledger.run, context.fabric) or context.ledger.run.world_size
     crosses = np.array([cost.net_bytes > 0 for cost in context.costs])[
@@ -144,7 +145,7 @@ def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], 
     lane, _ = codes(on, ("lane",))
     own, _ = codes(on, ("lane", "net"))
     whole, alike = (Intervals(number, begin, ends) for number in (lane, own))
-    np.maximum.at(
-        found, on["code"].to_numpy(dtype=np.int64), mean_active(whole, whole) - mean_active(alike, alike)
-    )
+    sharing = mean_active(alike, alike)
+    besides = np.divide(mean_active(whole, whole), sharing, out=np.ones(len(on)), where=sharing > 0) - 1
+    np.maximum.at(found, on["code"].to_numpy(dtype=np.int64), besides)
     return found
