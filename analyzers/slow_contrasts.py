@@ -104,8 +104,8 @@ def contention(of: Slow) -> Reason | None:
     return Reason(
         name="contention",
         score=score,
-        why=f"for each of them {beside.mean():.1f} transfers of other groups run at the same time on the same "
-        "cards or ranks, in the mean",
+        why=f"for each of them {beside.mean():.1f} transfers of other groups run at the same time on the "
+        "same cards or ranks",
         text="Let the groups' collectives follow each other: issue one after the other's work is waited for, "
         "limit how far FSDP prefetches, or put the groups on different cards.",
         code="# FSDP2: one gather ahead, so that it does not meet the reductions of the layer before\n"

@@ -10,8 +10,8 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, load_fabric
-from shardtoll.ledger import Collective, Evidence, Finding, Group, Stall
-from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, run_of, step
+from shardtoll.ledger import Collective, Finding, Group, Stall
+from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
 
 MB = 1_000_000
 GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
