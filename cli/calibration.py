@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shardtoll.analyzers.roofline import Fabric, MeasuredPoint, fit_fabric, load_fabric
+from shardtoll.analyzers.roofline import Fabric, load_fabric
+from shardtoll.analyzers.roofline.measured import calibrated
 from shardtoll.cli.ranks import run_job
+from shardtoll.ledger.measured import Timings
 
 
 def measure_fabric(ranks: int, *, seconds: float, folder: Path, limit_s: float) -> Fabric:
@@ -22,6 +24,11 @@ def measure_fabric(ranks: int, *, seconds: float, folder: Path, limit_s: float) 
         limit_s=limit_s,
         log=folder / "calibration.log",
     )
-    points = [MeasuredPoint(**point) for point in json.loads(points_file.read_text())["points"]]
+    points = json.loads(points_file.read_text())["points"]
     provenance = f"measured on this machine: {len(points)} timed collectives between {ranks} gloo ranks"
-    return fit_fabric(points, load_fabric("loopback-gloo"), provenance)
+    samples: dict[tuple[str, int], dict[int, list[int]]] = {}
+    for point in points:
+        of_group = samples.setdefault((point["op"], point["group_size"]), {})
+        of_group.setdefault(point["message_bytes"], []).append(point["time_ns"])
+    timings = [Timings(op, size, 1, times, "this machine") for (op, size), times in samples.items()]
+    return calibrated(load_fabric("loopback-gloo"), timings, provenance)
