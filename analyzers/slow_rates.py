@@ -9,6 +9,7 @@ import numpy as np
 
 from shardtoll.analyzers.kernel_names import ran
 from shardtoll.analyzers.roofline import Cost, Link, Placement
+from shardtoll.analyzers.roofline.ways import Way
 from shardtoll.analyzers.slow_reasons import BY_PATTERN, Floats, Reason, Slow
 from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import percent, size
@@ -61,38 +62,38 @@ def small_message(of: Slow) -> Reason | None:
     )
 
 
-def other_algorithm(of: Slow, lines: Callable[[int], list[Cost]]) -> Reason | None:
+def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | None:
     """The times are those of another algorithm or protocol than the fastest for this size.
 
-    `lines`: the cost by each algorithm and protocol there is, of a cost id.
+    `lines`: the times by each algorithm and protocol there is, of a cost id.
     """
     ids = sorted({int(at) for at in of.bad["cost_id"]})
     chosen = {at: (of.context.costs[at].algorithm, of.context.costs[at].protocol) for at in ids}
     slower: dict[tuple[str, str], dict[int, float]] = {}
     for at in ids:
-        for cost in lines(at):
-            slower.setdefault((cost.algorithm, cost.protocol), {})[at] = float(cost.time_ns)
+        for way in lines(at):
+            slower.setdefault((way.algorithm, way.protocol), {})[at] = way.time_ns
     if not slower:
         return None
     told = ran(_kernel(of))
     fits = {
-        way: of.explained(of.of_cost(times))
-        for way, times in slower.items()
-        if any(chosen[at] != way for at in ids) and len(times) == len(ids)
-        if told.algorithm in (None, way[0]) and told.protocol in (None, way[1])
+        each: of.explained(of.of_cost(times))
+        for each, times in slower.items()
+        if any(chosen[at] != each for at in ids) and len(times) == len(ids)
+        if told.algorithm in (None, each[0]) and told.protocol in (None, each[1])
     }
     if not fits:
         return None
-    way = max(fits, key=lambda each: fits[each])
+    found = max(fits, key=lambda each: fits[each])
     wanted = chosen[ids[len(ids) // 2]]
     # One size lies on some line or other; sizes that all lie on the same one are no accident.
     sizes = len({int(value) for value in of.column("message_bytes")})
     sure = 1.0 if told.algorithm else BY_PATTERN if sizes > 1 else 0.7 * BY_PATTERN
-    named, best = _way(*way), _way(*wanted)
+    named, best = _way(*found), _way(*wanted)
     here = ", as the kernel's name says" if told.algorithm else ""
     return Reason(
         name=f"wrong algorithm or protocol ({named})",
-        score=sure * fits[way],
+        score=sure * fits[found],
         why=f"the times are those of {named}{here}; for this size {best} is faster",
         text="Let the library choose: look for NCCL_ALGO, NCCL_PROTO or a tuner plugin that is set in the "
         "environment or in nccl.conf, and unset it; NCCL logs what it chooses.",
@@ -102,7 +103,7 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Cost]]) -> Reason | No
         f"# to try: {_settings(*wanted)}",
         evidence=(
             Evidence("fits", named),
-            Evidence("how well", round(fits[way], 3)),
+            Evidence("how well", round(fits[found], 3)),
             Evidence("fastest for this size", best),
         ),
     )
