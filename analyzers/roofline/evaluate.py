@@ -108,9 +108,8 @@ def curve_of(sweep: Sweep, fabric: Fabric) -> Curve:
         if point.message_bytes > 0:
             times.setdefault(point.message_bytes, []).append(point.time_ns)
     points = tuple(_curve_point(size, sorted(found)) for size, found in sorted(times.items()))
-    return Curve(
-        sweep.op, sweep.ranks, sweep.placement_on(fabric).nodes, points, sweep.source or sweep.hardware
-    )
+    nodes = sweep.placement_on(fabric).nodes
+    return Curve(sweep.op, sweep.ranks, nodes, points, sweep.source or sweep.hardware)
 
 
 def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
@@ -155,13 +154,8 @@ def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
     if cost is None or cost.time_ns >= least_ns or cost.basis == "measured":
         return cost
     least = math.ceil(least_ns)
-    spread = math.log(cost.high_ns / cost.time_ns)
-    return replace(
-        cost,
-        time_ns=least,
-        low_ns=math.floor(least * math.exp(-spread)),
-        high_ns=math.ceil(least * math.exp(spread)),
-    )
+    factor = cost.high_ns / cost.time_ns
+    return replace(cost, time_ns=least, low_ns=math.floor(least / factor), high_ns=math.ceil(least * factor))
 
 
 def _why_refused(fabric: Fabric, sweep: Sweep) -> str:

@@ -125,7 +125,7 @@ class Pricing:
         return number is None or number.confidence == "GUESS"
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
-        """Return what a band is multiplied with: 1, more where the fit comes from much fewer or more nodes."""
+        """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""
         if not fit.nodes:
             return 1.0
         apart = min(max(nodes, at.nodes) / min(nodes, at.nodes) for nodes in fit.nodes)

@@ -67,7 +67,7 @@ class Sweep:
         return Placement(self.ranks, self.nodes, -(-self.ranks // self.nodes))
 
     def placement_on(self, fabric: Fabric) -> Placement:
-        """Return where its ranks stand on a fabric: what its links tell apart are domains, where it has them."""
+        """Return where its ranks stand on a fabric; a node is a domain there, where it has some."""
         domain = fabric.ranks_per_domain
         if domain is None:
             return self.placement
@@ -75,7 +75,7 @@ class Sweep:
         return Placement(self.ranks, nodes, min(self.ranks, int(domain.value)))
 
     def least_ns(self, library: Library) -> float:
-        """Return what each call takes at least in the tool that measured: torch's own needs the host's time."""
+        """Return what each call takes at least in the tool that measured: from torch it costs host time."""
         host_us = library.number("host_call_us", "torch", otherwise=0.0)
         return 1000 * host_us if "torch" in self.settings.lower() else 0.0
 
