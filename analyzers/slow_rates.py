@@ -20,7 +20,7 @@ REACHED: Final = 0.8
 measured (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
 
 FEWER: Final = 0.75
-"""A rate below this part of the cards' is that of fewer cards; above it all are at work."""
+"""A rate below this part of what cards carry is that of fewer cards; above it all of them are at work."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
@@ -31,9 +31,6 @@ LARGE_BYTES: Final = 1 << 26
 FEW_CHANNELS: Final = 320.7 / 391.4
 """busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, all_reduce of 8 GB on 8 nodes of
 8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
-
-ALIKE: Final = 0.08
-"""How far from that ratio a rate may be to be taken for it."""
 
 
 def small_message(of: Slow) -> Reason | None:
@@ -133,21 +130,16 @@ def few_channels(of: Slow) -> Reason | None:
     link = of.context.fabric.inter
     if link is None or link.cards is None or link.cards.value < 8 or _card_gbps(link) < 45:
         return None
-    fitting = [
-        cost.algorithm == "ring" and at.nodes > 2 and at.ranks_per_node == 8 for cost, at, _ in of.costs()
-    ]
+    fitting = [at.nodes > 2 and at.ranks_per_node == 8 for _, at, _ in of.costs()]
     if of.context.fabric.library != "nccl" or not all(fitting):
         return None
     if float(np.median(of.column("message_bytes"))) < LARGE_BYTES:
         return None
     took, predicted = of.column("transfer_ns"), of.column("predicted_ns")
     reached = float(np.median(predicted / took))
-    fit = 1 - abs(reached - FEW_CHANNELS) / ALIKE
-    if fit <= 0:
-        return None
     return Reason(
         name="too few channels",
-        score=BY_PATTERN * fit,
+        score=BY_PATTERN * of.explained(predicted / FEW_CHANNELS),
         why=f"they reach {percent(reached)} of the prediction; with its own number of channels NCCL reached "
         f"{percent(FEW_CHANNELS)} of what 24 channels did on 8 such nodes",
         text="Let NCCL use more channels: on 8 nodes of 8 H100 with a 400 Gb/s card each, NCCL_MIN_CTAS=24 "
@@ -182,6 +174,8 @@ def fewer_cards(of: Slow) -> Reason | None:
         return None
     found: tuple[float, int] = (0.0, 0)
     for used in sorted({1, cards // 2}):
+        if not FEWER * REACHED <= rate / (used * card) <= 1.02:
+            continue
         # Anything from what a library reaches to the line rate is that card at its limit.
         rates: Floats = np.clip(node_bytes / took, REACHED * used * card, used * card)
         found = max(found, (of.explained(node_bytes / rates), used))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, load_fabric
+from shardtoll.analyzers.roofline import (
+    Curve,
+    CurvePoint,
+    Fabric,
+    Placement,
+    collective_cost,
+    load_fabric,
+)
+from shardtoll.analyzers.roofline.ways import ways
 from shardtoll.ledger import Collective, Finding, Group, Stall
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
 
@@ -331,3 +340,125 @@ class TestNetworkCards:
     def test_a_rate_between_is_not_that_of_a_number_of_cards(self):
         (finding,) = findings(rows("dp", lambda group, nth: self.factor(2), change=plain))
         assert not any("network cards" in name for name in reasons(finding))
+
+
+class TestAlgorithm:
+    SIZES = (64 * MB, 128 * MB, 256 * MB, 512 * MB)
+    AT = Placement(8, 1, 8)
+
+    def slow_as(
+        self, algorithm: str, protocol: str, sizes: tuple[int, ...] = SIZES, kernel: str | None = None
+    ) -> list[Finding]:
+        """Findings on all_reduces inside a node that take the times of another algorithm or protocol."""
+        found: list[Collective] = []
+        for number, size in enumerate(sizes):
+            cost = collective_cost(H100, "all_reduce", size, self.AT)
+            assert cost is not None
+            (other,) = [
+                way
+                for way in ways(H100, "all_reduce", size, self.AT, cost)
+                if (way.algorithm, way.protocol) == (algorithm, protocol)
+            ]
+            found += rows(
+                "tp",
+                lambda group, nth, by=other.time_ns / cost.time_ns: by,
+                size=size,
+                first_ns=MS + number * 5000 * MS,
+                seq=10 * number,
+                change=lambda row: plain(row | ({"kernel": kernel} if kernel else {})),
+            )
+        return findings(found)
+
+    def test_the_times_of_another_protocol(self):
+        (finding,) = self.slow_as("ring", "LL")
+        assert reasons(finding)[0] == "wrong algorithm or protocol (ring with LL)"
+        assert "NCCL_PROTO" in finding.remedy.code
+        assert score(finding) == 70
+
+    def test_the_name_of_a_kernel_that_cannot_come_about_otherwise_is_believed(self):
+        exact = "ncclDevKernel_AllReduce_Sum_bf16_RING_SIMPLE(ncclDevKernelArgsStorage<4096ul>)"
+        (finding,) = self.slow_as("ring", "LL", kernel=exact)
+        assert "wrong algorithm or protocol (ring with LL)" not in reasons(finding)
+        usual = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        (finding,) = self.slow_as("ring", "LL", kernel=usual)
+        assert score(finding) == 70, "the name proves nothing"
+
+    def test_one_size_lies_on_some_line_or_other(self):
+        (finding,) = self.slow_as("ring", "LL", (256 * MB,))
+        assert score(finding) == 49
+
+    def test_times_that_no_line_has(self):
+        (finding,) = findings(rows("tp", lambda group, nth: 40.0, change=plain))
+        assert not any("algorithm" in name for name in reasons(finding))
+
+
+class TestChannels:
+    SHAPE = (8, 8)
+
+    def test_eight_nodes_of_eight_cards_with_the_librarys_own_channels(self):
+        # Calibrated where 24 channels were set; the job runs without.
+        at = Placement(64, 8, 8)
+        time_ns = predicted(H100, "all_reduce", 8 << 30, at)
+        point = CurvePoint(8 << 30, time_ns, time_ns, time_ns, 20)
+        curve = Curve("all_reduce", 64, 8, (point,), "made for a test")
+        tuned = replace(H100, measured=True, curves=(curve,))
+        took = round(time_ns * 391.4 / 320.7)
+        world = [
+            collective(
+                rank=rank, group="world", group_size=64, seq=nth, message_bytes=8 << 30, dtype="bfloat16",
+                issue_ns=MS + nth * 500 * MS, start_ns=MS + nth * 500 * MS, duration_ns=took, exposed_ns=took,
+            )
+            for rank in range(64)
+            for nth in range(6)
+        ]  # fmt: skip
+        run_ = run_of(64, **(GPU | {"hosts": tuple("abcdefgh"), "ranks_per_host": 8}))
+        book = ledger(world, run=run_, groups=[Group("world", tuple(range(64)))])
+        (finding,) = [f for f in run(book, tuned).findings if f.kind == "below-roofline"]
+        assert fact(finding, "median transfer over prediction") == 1.22
+        assert reasons(finding)[0] == "too few channels"
+        assert 'os.environ["NCCL_MIN_CTAS"] = "24"' in finding.remedy.code
+        # Published figures do not tell so finely, nor what was measured of transfers with company.
+        assert not [f for f in run(book, H100).findings if f.kind == "below-roofline"]
+        hidden = [replace(row, exposed_ns=took // 2) for row in world]
+        book = ledger(hidden, run=run_, groups=[Group("world", tuple(range(64)))])
+        assert not [f for f in run(book, tuned).findings if f.kind == "below-roofline"]
+
+
+class TestSmallMessages:
+    SIZE = 4096
+
+    def job(self, factor: float, fabric: Fabric) -> list[Finding]:
+        time_ns = predicted(fabric, "all_reduce", self.SIZE, Placement(2, 1, 2))
+        took = round(factor * time_ns)
+        small = [
+            collective(
+                rank=rank, seq=nth, message_bytes=self.SIZE, issue_ns=nth * MS, start_ns=nth * MS,
+                duration_ns=took, exposed_ns=took,
+            )
+            for rank in (0, 1)
+            for nth in range(1000)
+        ]  # fmt: skip
+        report = run(ledger(small, run=run_of(2, **GPU)), fabric)
+        return [finding for finding in report.findings if finding.kind == "below-roofline"]
+
+    def measured(self) -> Fabric:
+        """H100 whose small all_reduces of two ranks were timed."""
+        points = []
+        for size in (256, 1024, self.SIZE, 65536):
+            time_ns = predicted(H100, "all_reduce", size, Placement(2, 1, 2))
+            points.append(CurvePoint(size, time_ns, time_ns * 9 // 10, time_ns * 11 // 10, 20))
+        curve = Curve("all_reduce", 2, 1, tuple(points), "made for a test")
+        return replace(H100, measured=True, curves=(curve,))
+
+    def test_latency_is_told_where_rates_were_measured(self):
+        (finding,) = self.job(1.9, self.measured())
+        assert reasons(finding)[0] == "small messages"
+        assert "measured on this machine" in fact(finding, "prediction by")
+        assert finding.confidence == "likely"
+
+    def test_latency_of_published_figures_is_not_held_against_anybody(self):
+        assert self.job(3.0, H100) == []
+
+    def test_what_takes_far_longer_is_not_slow_by_its_size(self):
+        (finding,) = self.job(30.0, self.measured())
+        assert "small messages" not in reasons(finding)
