@@ -191,7 +191,7 @@ def double_tree_all_reduce(world: World) -> Traffic:
 
 
 def _read_sums(world: World, shards: int) -> list[Message]:
-    """Each rank reads the sum of its shard from its host's switch, to which every GPU there sends its part."""
+    """Each rank reads the sum of its shard from its host's switch, to which all there send their part."""
     g = world.per_node
     return [
         (tuple(world.on(host)), (rank,), (t, rank % g))
