@@ -110,14 +110,17 @@ def chain_reduce(world: World, chunks: int = 1, root: int = 0) -> Traffic:
     return machine.traffic(machine.rounds)
 
 
+def _halves(n: int) -> list[int]:
+    """Return the powers of two below n, the largest first."""
+    return [1 << bit for bit in reversed(range((n - 1).bit_length()))]
+
+
 def binomial_broadcast(world: World) -> Traffic:
-    """In each round all that have the message hand it on: rank r to r + 2^t."""
+    """All that have the message hand it on, the farthest first: rank r to r + n/2, r + n/4, ..."""
     machine, n = Machine(world), world.ranks
     machine.give(0, "all", Fraction(1))
-    reach = 1
-    while reach < n:
-        machine.round(((r,), (r + reach,), "all") for r in range(reach) if r + reach < n)
-        reach *= 2
+    for distance in _halves(n):
+        machine.round(((r,), (r + distance,), "all") for r in range(0, n - distance, 2 * distance))
     machine.all_have(range(n), ["all"], [0])
     return machine.traffic(machine.rounds)
 
@@ -126,10 +129,8 @@ def binomial_reduce(world: World) -> Traffic:
     machine, n = Machine(world), world.ranks
     for rank in range(n):
         machine.give(rank, "all", Fraction(1))
-    reach = 1 << (n - 1).bit_length()
-    while reach > 1:
-        reach //= 2
-        machine.round(((r + reach,), (r,), "all") for r in range(reach) if r + reach < n)
+    for distance in reversed(_halves(n)):
+        machine.round(((r + distance,), (r,), "all") for r in range(0, n - distance, 2 * distance))
     machine.all_have([0], ["all"], range(n))
     return machine.traffic(machine.rounds)
 
@@ -317,7 +318,10 @@ def recursive_doubling_all_reduce(world: World) -> Traffic:
 
 
 def halving_doubling_all_reduce(world: World) -> Traffic:
-    """Rabenseifner: halve what is added at each distance, then double what is handed back."""
+    """Rabenseifner: halve what is added with each neighbour, the nearest first; then double it on the way back.
+
+    Nearest first, as MPICH does, keeps the large halves inside hosts.
+    """
     machine, n = Machine(world), world.ranks
     power = 1 << (n.bit_length() - 1)
     pieces: list[object] = list(range(power))
@@ -325,23 +329,21 @@ def halving_doubling_all_reduce(world: World) -> Traffic:
         for piece in pieces:
             machine.give(rank, piece, Fraction(1, power))
     ranks = _folded(machine, pieces)
-    distances = [power >> bit for bit in range(1, power.bit_length())]
+    distances = [1 << bit for bit in range(power.bit_length() - 1)]
 
-    def shared(one: int, other: int, distance: int) -> list[int]:
-        """Return the pieces that `other` keeps once all distances down to this one are done."""
-        return [piece for piece in range(power) if piece // distance == other // distance]
+    def kept(rank: int, distance: int) -> list[int]:
+        """Return the pieces that are left to the rank after the exchange at this distance."""
+        return [piece for piece in range(power) if (piece ^ rank) % (2 * distance) == 0]
 
     for distance in distances:
         machine.round(
             ((rank,), (rank ^ distance,), piece)
             for rank in ranks
-            for piece in shared(rank, rank ^ distance, distance)
+            for piece in kept(rank ^ distance, distance)
         )
     for distance in reversed(distances):
         machine.round(
-            ((rank,), (rank ^ distance,), piece)
-            for rank in ranks
-            for piece in shared(rank ^ distance, rank, distance)
+            ((rank,), (rank ^ distance,), piece) for rank in ranks for piece in kept(rank, distance)
         )
     _unfolded(machine, pieces)
     machine.all_have(range(n), pieces, range(n))
@@ -367,8 +369,7 @@ def bruck_all_gather(world: World) -> Traffic:
 
 def _pat_edges(n: int) -> list[list[tuple[int, int]]]:
     """Return, phase by phase, the edges of a binomial tree whose far edges come first, as offsets."""
-    distances = [1 << bit for bit in reversed(range((n - 1).bit_length()))]
-    return [[(x, x + d) for x in range(0, n, 2 * d) if x + d < n] for d in distances]
+    return [[(x, x + d) for x in range(0, n, 2 * d) if x + d < n] for d in _halves(n)]
 
 
 def pat_all_gather(world: World) -> Traffic:
