@@ -318,7 +318,7 @@ def recursive_doubling_all_reduce(world: World) -> Traffic:
 
 
 def halving_doubling_all_reduce(world: World) -> Traffic:
-    """Rabenseifner: halve what is added with each neighbour, the nearest first; then double it on the way back.
+    """Rabenseifner: halve what is added with each neighbour, the nearest first, and double it again.
 
     Nearest first, as MPICH does, keeps the large halves inside hosts.
     """
