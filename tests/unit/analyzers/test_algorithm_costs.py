@@ -33,7 +33,7 @@ class Row:
     fits: Callable[[World], bool] = lambda world: True
     """Worlds in which a library has this algorithm."""
     exact: Callable[[World], bool] = lambda world: True
-    """Worlds for which the published form holds; elsewhere the model may say less, never more than is real."""
+    """Worlds for which the published form holds; elsewhere the model may say less, not more than is real."""
 
 
 def several_hosts(world: World) -> bool:

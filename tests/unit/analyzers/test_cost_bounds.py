@@ -81,7 +81,8 @@ def test_bounds_are_in_order(given_, size):
 def test_more_bytes_never_take_less(given_, size, more):
     fabric, op, at = given_
     small, large = cost(fabric, op, size, at), cost(fabric, op, size + more, at)
-    for name in ("time_ns", "low_ns", "high_ns", "floor_ns", "light_ns"):
+    # Not so the band's ends: larger messages are predicted better.
+    for name in ("time_ns", "floor_ns", "light_ns", "wire_bytes"):
         assert getattr(small, name) <= getattr(large, name), name
 
 
