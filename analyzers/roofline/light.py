@@ -9,18 +9,17 @@ workstations", 2009). Latencies count as nothing.
 from __future__ import annotations
 
 from shardtoll.analyzers.roofline.direct import PAIRED, ROOTED
-from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.machine import Machine, physical_near_gbps, physical_net_gbps
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.ring import CHAINED
 from shardtoll.analyzers.roofline.switched import WITH_SHARP
 
 
-def light_ns_per_byte(fabric: Fabric, machine: Machine, op: str, at: Placement) -> float:
+def light_ns_per_byte(machine: Machine, op: str) -> float:
     """Return the least ns a byte of the message for `op`; times add to it, never less."""
-    assert fabric.intra is not None, "asked only where the links are known"
+    fabric, at = machine.fabric, machine.at
     n, k, g = at.ranks, at.nodes, at.ranks_per_node
-    near_gbps = physical_near_gbps(fabric.intra, g)
+    near_gbps = physical_near_gbps(machine.near, g)
     if k == 1:
         return _rank_bytes(op, n, adding=_switch_adds(machine)) / near_gbps
     net_gbps = physical_net_gbps(fabric, at)
