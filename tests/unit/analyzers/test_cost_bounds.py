@@ -86,6 +86,15 @@ def test_more_bytes_never_take_less(given_, size, more):
         assert getattr(small, name) <= getattr(large, name), name
 
 
+@given(given_=groups(), size=st.integers(1, 1 << 30), times=st.integers(2, 1000))
+@SOME
+def test_light_is_bytes_over_rates_and_nothing_else(given_, size, times):
+    fabric, op, at = given_
+    one, many = cost(fabric, op, size, at), cost(fabric, op, times * size, at)
+    if one.basis == many.basis == "model":
+        assert many.light_ns == pytest.approx(times * one.light_ns, abs=times)
+
+
 @given(given_=groups(), size=SIZES)
 @SOME
 def test_the_bus_is_never_faster_than_the_links_it_consists_of(given_, size):
