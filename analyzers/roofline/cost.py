@@ -88,7 +88,7 @@ def collective_cost(fabric: Fabric, op: str, message_bytes: int | None, at: Plac
     size = 0 if op == "barrier" or message_bytes is None else message_bytes
     best, price = pricing.price(op, size, at)
     light_ns = pricing.light_ns_per_byte(op, at) * size
-    # Where published rates and measured times disagree, the measured ones are right; a band is no measurement.
+    # Where published rates and measured times disagree, the measured ones are right; a band measures nothing.
     light_ns = min(light_ns, price.floor_ns, price.low_ns if price.basis == "measured" else price.time_ns)
     return Cost(
         time_ns=math.ceil(price.time_ns),

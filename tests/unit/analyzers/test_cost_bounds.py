@@ -95,6 +95,16 @@ def test_light_is_bytes_over_rates_and_nothing_else(given_, size, times):
         assert many.light_ns == pytest.approx(times * one.light_ns, abs=times)
 
 
+@pytest.mark.parametrize(
+    "fabric", [fabric for fabric in FABRICS if fabric.inter], ids=lambda fabric: fabric.name
+)
+@pytest.mark.parametrize("op", ["broadcast", "all_gather", "all_to_all"])
+def test_a_wide_band_does_not_lower_the_speed_of_light(fabric, op):
+    at = Placement(2, 2, 1)
+    small, large = cost(fabric, op, 1 << 23, at), cost(fabric, op, 1 << 30, at)
+    assert large.light_ns == pytest.approx(128 * small.light_ns, abs=128)
+
+
 @given(given_=groups(), size=SIZES)
 @SOME
 def test_the_bus_is_never_faster_than_the_links_it_consists_of(given_, size):
