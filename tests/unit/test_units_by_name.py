@@ -114,23 +114,27 @@ def test_units_fit_in_our_code(folder):
 
 WITHOUT_UNIT = {
     # counts
-    "ranks", "nodes", "ranks_per_node", "ranks_per_domain", "per_host", "ranks_per_host", "group_size",
-    "steps", "cards", "peers", "samples", "sharing", "at_least", "fitting", "line",
+    "ranks_per_domain", "per_host", "ranks_per_host", "group_size", "peers", "samples", "count", "sizes", "line",
     # ratios
-    "reached",
+    "reached", "ramp", "most_of_a_host",
+    # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them
+    "latency", "transfer", "band_of_model", "median", "p90", "inside", "errors", "error", "quantiles",
     # a number of any unit, which the holder's name tells
-    "value", "quantity", "quantities", "rates", "number",
+    "value", "quantity", "quantities", "rates", "number", "numbers", "least", "most", "otherwise",
 }  # fmt: skip
 
 
 def numbers(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield where and name of every field, parameter, constant and answer of a file that is a number."""
+    """Yield where and name of every public field, parameter and answer of a file that is a number."""
 
     def is_number(annotation: ast.expr | None) -> bool:
         words = set(re.findall(r"\w+", "" if annotation is None else ast.unparse(annotation)))
         return bool(words & {"int", "float", "Quantity"}) and not words & {"Callable", "dict", "str"}
 
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in [part for holder in (tree, *tree.body) for part in getattr(holder, "body", ())]:
+        if getattr(node, "name", "_").startswith("_"):
+            continue
         if isinstance(node, ast.FunctionDef):
             for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
                 if is_number(argument.annotation):

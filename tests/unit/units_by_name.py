@@ -44,14 +44,13 @@ UNITS = {
     "flops": Unit(flops=1),
     "tflops": Unit(seconds=-1, flops=1, exponent=12),
 }
-NO_UNIT = frozenset({
-    # counts
-    "ranks", "nodes", "ranks_per_node", "ranks_per_domain", "steps", "hops", "rounds", "n", "g", "k", "m",
-    "cards", "samples", "sharing", "channels",
-    # ratios
-    "ratio", "factor", "efficiency", "reached",
-})  # fmt: skip
-"""Names of numbers that are counts or ratios."""
+NO_UNIT = frozenset(
+    {"n", "g", "k", "ranks", "nodes", "ranks_per_node", "steps", "rounds", "hops", "cards", "sharing"}
+)
+"""Names of counts."""
+
+RATIOS = ("share", "ratio", "factor", "hops", "ranks", "nodes", "steps", "rounds")
+"""Last words of names of ratios and counts."""
 
 SAME = frozenset({
     "abs", "ceil", "floor", "round", "int", "float", "fsum", "sum", "min", "max", "mean", "median",
@@ -63,10 +62,17 @@ SAME = frozenset({
 
 def unit_of_name(name: str) -> Unit | None:
     """Return the unit that a name tells; None where it tells none."""
-    if name.lower() in NO_UNIT:
-        return PLAIN
     words = name.strip("_").lower().split("_")
-    if "per" in words or (len(words) == 1 and words[0] not in ("ns", "gbps", "tflops")):
+    if name.lower() in NO_UNIT or (len(words) > 1 and words[-1] in RATIOS):
+        return PLAIN
+    if "per" in words:
+        above, below = words[: words.index("per")], words[words.index("per") + 1 :]
+        rate = [
+            UNITS.get(above[-1]) if above else None,
+            UNITS.get(f"{below[-1]}s", UNITS.get(below[-1])) if below else None,
+        ]
+        return rate[0].times(rate[1], -1) if rate[0] is not None and rate[1] is not None else None
+    if len(words) == 1 and words[0] not in ("ns", "gbps", "tflops"):
         return None
     return UNITS.get(words[-1])
 
