@@ -119,7 +119,8 @@ WITHOUT_UNIT = {
     # ratios
     "reached", "ramp", "most_of_a_host",
     # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them
-    "latency", "transfer", "band", "band_of_model", "known", "median", "p90", "inside", "errors", "error", "quantiles",
+    "latency", "transfer", "band", "band_of_model", "known", "median", "p90", "inside",
+    "errors", "error", "quantiles",
     # a number of any unit, which the holder's name tells
     "value", "quantity", "quantities", "rates", "number", "numbers", "least", "most", "otherwise",
 }  # fmt: skip
