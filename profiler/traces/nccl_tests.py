@@ -264,6 +264,6 @@ def _check(table: Table, test: str, ranks: int) -> None:
     if 2 * len(off) > len(table.busbw_gbps):
         size, busbw, ours = off[-1]
         raise TraceError(
-            f"{table.place}: busbw of {size} bytes is {busbw:g} GB/s, not {ours:.3g} as for {test} of {ranks}",
+            f"{table.place}: busbw of {size} bytes is {busbw:g}, not {ours:.3g} as for {test} of {ranks}",
             "it is of another collective, or of other ranks: say --op or --ranks",
         )
