@@ -24,8 +24,7 @@ from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
 from shardtoll.analyzers.roofline import Fabric, Quantity
 from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
 from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
-from shardtoll.analyzers.roofline.evaluate import curve_of
-from shardtoll.analyzers.roofline.hardware import fabric_of
+from shardtoll.analyzers.roofline.evaluate import curves_of, fabric_of
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.model import Model
 from shardtoll.analyzers.roofline.pricing import Pricing
@@ -70,8 +69,10 @@ def read(folder: Path) -> list[Case]:
         if path.name == "INDEX.csv" or any(f"_{word}" in path.stem for word in FORCED):
             continue
         sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
-        fabric = fabric_of(sweep.hardware)
-        if fabric is not None and (not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None):
+        fabric, sure = fabric_of(sweep)
+        if fabric is None or sure.startswith("assumed"):
+            continue
+        if not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None:
             found.append(Case(path.stem, sweep, fabric))
     return found
 
@@ -142,7 +143,7 @@ def errors_of(
                 case.sweep.nodes,
             ):
                 continue
-            pricing = Pricing(replace(case.fabric, curves=(curve_of(other.sweep, case.fabric),)), library)
+            pricing = Pricing(replace(case.fabric, curves=curves_of([other.sweep], case.fabric)), library)
             at = case.sweep.placement_on(case.fabric)
             times = [
                 pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns

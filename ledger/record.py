@@ -77,6 +77,10 @@ class Run:
     """Ranks that share a host; None where unknown or uneven."""
     rank_hosts: tuple[str | None, ...] = ()
     """Host of each rank in `ranks_seen`, None where unknown; empty where no rank's is known."""
+    nccl_version: str | None = None
+    """Version of NCCL (or RCCL), as `2.27.3`; None where unknown or not used."""
+    machine: str | None = None
+    """What a host of the job says of its make and network, as `p5.48xlarge; 32x efa`; None where unknown."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")

@@ -53,6 +53,7 @@ from shardtoll.profiler.live.gradient_steps import GradientSteps
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.loading import Loading
+from shardtoll.profiler.live.machine import nccl_version, this_machine
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
@@ -728,6 +729,8 @@ class Session:
             ranks_seen=(self.rank,),
             epoch_ns=self._recorder.epoch_ns,
             ranks_per_host=ranks_per_node(self.rank, self.world_size),
+            nccl_version=nccl_version(self._backend),
+            machine=this_machine(),
         )
 
     def _describe(self) -> None:

@@ -83,6 +83,7 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
         ranks_seen=(rank,),
         epoch_ns=epoch_ns,
         rank_hosts=(meta.host,) if meta.host else (),
+        nccl_version=meta.nccl,
     )
     return Ledger(run, groups.records(), tables)
 
