@@ -20,7 +20,14 @@ from shardtoll.ledger import KINDS, PHASES
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/findings.md", "docs/integrations.md")
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/findings.md",
+        "docs/floors.md",
+        "docs/integrations.md",
+    )
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
