@@ -137,10 +137,9 @@ def _doubled(
         bytes=message,
         count=len(names),
         ranks=ranks,
-        where=Where(
+        where=Where.of_parameter(
+            names[0],
             phase=text(first["phase"]),
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
             op=str(first["op"]),
             source=source,
             group=group,
@@ -216,10 +215,9 @@ def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
         bytes=None,
         count=len(names),
         ranks=ranks,
-        where=Where(
+        where=Where.of_parameter(
+            names[0],
             phase=text(first["phase"]),
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
             op=str(first["op"]),
             source=source,
             group=str(first["group"]),

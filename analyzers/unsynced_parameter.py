@@ -85,7 +85,8 @@ def _late(
     told = "each rank trains it on its own data alone"
     if relative is not None:
         told += f", and their gradients are {100 * relative:.3g} % apart"
-    module = name.rpartition(".")[0]
+    where = Where.of_parameter(name, phase="backward")
+    part = where.module or name
     return Finding(
         kind="unsynced-parameter",
         severity="error",
@@ -97,7 +98,7 @@ def _late(
         bytes=None,
         count=1,
         ranks=tuple(ranks),
-        where=Where(phase="backward", module=module, parameter=name),
+        where=where,
         evidence=(
             Evidence("wrapper", wrapper),
             Evidence("known to the wrapper", "no"),
@@ -106,12 +107,11 @@ def _late(
             Evidence("ranks", rank_words(ranks)),
         ),
         remedy=Remedy(
-            f"Add {module or name} to the model first and wrap it last, when all its parameters exist; if "
-            f"it has to be "
+            f"Add {part} to the model first and wrap it last, when all its parameters exist; if it has to be "
             "added later, wrap again, and make its values equal on all ranks.",
-            f"model.{module or name} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
+            f"model.{part} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
             if wrapper == "DDP"
-            else f"model.{module or name} = ...  # first\nfully_shard(model)  # then wrap",
+            else f"model.{part} = ...  # first\nfully_shard(model)  # then wrap",
         ),
         confidence="certain" if wrapper == "DDP" and apart is not None else "likely",
     )
@@ -155,7 +155,7 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         bytes=None,
         count=len(names),
         ranks=ranks,
-        where=Where(phase="backward", module=names[0].rpartition(".")[0], parameter=names[0], mesh_dim=over),
+        where=Where.of_parameter(names[0], phase="backward", mesh_dim=over),
         evidence=(
             Evidence("reductions of it by name", "none on record"),
             Evidence("replicas because", "the ranks began with equal values"),
@@ -210,7 +210,7 @@ def _unused(context: Context) -> list[Finding]:
             bytes=None,
             count=len(never),
             ranks=ranks,
-            where=Where(phase="backward", module=never[0].rpartition(".")[0], parameter=never[0]),
+            where=Where.of_parameter(never[0], phase="backward"),
             evidence=(
                 Evidence("parameters", ", ".join(never)),
                 Evidence("ranks", rank_words(ranks)),
@@ -243,7 +243,7 @@ def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
         bytes=None,
         count=len(never),
         ranks=ranks,
-        where=Where(phase="backward", module=never[0].rpartition(".")[0], parameter=never[0]),
+        where=Where.of_parameter(never[0], phase="backward"),
         evidence=(
             Evidence("parameters", ", ".join(never[:GROUP_ABOVE])),
             Evidence("ranks", rank_words(ranks)),
