@@ -11,6 +11,7 @@ import pandas as pd
 from shardtoll.analyzers.agreement import rows_of
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.reductions import reductions, sums
+from shardtoll.analyzers.remedy_code import parameter
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED
 from shardtoll.analyzers.tally import codes, keep, text
 from shardtoll.analyzers.words import place, times
@@ -232,7 +233,7 @@ def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
         remedy=Remedy(
             "Average it like the others, or divide by the number of ranks; where it was divided before, "
             "leave it.",
-            f'dist.all_reduce(model.get_parameter("{names[0]}").grad, op=dist.ReduceOp.AVG)',
+            f"dist.all_reduce({parameter(names[0])}.grad, op=dist.ReduceOp.AVG)",
         ),
         confidence="possible",
     )

@@ -13,6 +13,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged
 from shardtoll.analyzers.overruled import checked_right
 from shardtoll.analyzers.reductions import covered
+from shardtoll.analyzers.remedy_code import parameter
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED, Apart
 from shardtoll.analyzers.replica_remedies import reduce_code
 from shardtoll.analyzers.tally import keep
@@ -221,7 +222,7 @@ def _unused(context: Context) -> list[Finding]:
                 "not called. "
                 "Use them, or freeze them, which spares their optimizer states and their part of every "
                 "reduction.",
-                f'model.get_parameter("{never[0]}").requires_grad_(False)',
+                f"{parameter(never[0])}.requires_grad_(False)",
             ),
         )
     ]
