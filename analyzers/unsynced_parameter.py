@@ -20,6 +20,7 @@ from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Remedy, Where
+from shardtoll.ledger.finding import Confidence
 
 
 def find(context: Context) -> list[Finding]:
@@ -199,31 +200,21 @@ def _unused(context: Context) -> list[Finding]:
         sorted(int(r) for r in rows[rows["name"].isin(never).to_numpy(dtype=bool)]["rank"].unique())
     )
     return [
-        Finding(
-            kind="unsynced-parameter",
-            severity="warning",
-            title=f"{shown} never got a gradient in {times(steps, 'checked step')}"
+        _without_gradient(
+            f"{shown} never got a gradient in {times(steps, 'checked step')}"
             if len(never) == 1
             else f"{len(never)} parameters never got a gradient in {times(steps, 'checked step')}: {shown}",
-            toll_ns=None,
-            floor_ns=None,
-            saving_ns=None,
-            bytes=None,
-            count=len(never),
-            ranks=ranks,
-            where=Where.of_parameter(never[0], phase="backward"),
-            evidence=(
-                Evidence("parameters", ", ".join(never)),
-                Evidence("ranks", rank_words(ranks)),
-                Evidence("parameters that had a gradient", len(others)),
-            ),
-            remedy=Remedy(
+            never,
+            never,
+            ranks,
+            len(others),
+            Remedy(
                 "Nothing in the loss depends on them: a branch not taken, a detach(), a module built and "
-                "not called. "
-                "Use them, or freeze them, which spares their optimizer states and their part of every "
-                "reduction.",
+                "not called. Use them, or freeze them, which spares their optimizer states and their part "
+                "of every reduction.",
                 f"{parameter(never[0])}.requires_grad_(False)",
             ),
+            "certain",
         )
     ]
 
@@ -233,11 +224,38 @@ def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
     ranks = tuple(sorted(int(rank) for rank in context.parameters["rank"].unique()))
     wrapper = context.parameters["wrapper"].dropna()
     fsdp2 = bool((wrapper.astype(str) == "FSDP2").any())
+    return _without_gradient(
+        f"none of {times(len(never), 'parameter')} ever had a gradient as the optimizer stepped: "
+        "it trains nothing of this model",
+        never,
+        never[:GROUP_ABOVE],
+        ranks,
+        0,
+        Remedy(
+            "Where gradients are kept back while micro-batches are added up, let the last one reduce them: "
+            "FSDP2 gives a parameter its gradient only then. Else see that backward runs before step().",
+            "model.set_requires_gradient_sync(last_micro_batch)"
+            if fsdp2
+            else "loss.backward()\noptimizer.step()  # and zero_grad() after it, not between",
+        ),
+        "likely",
+    )
+
+
+def _without_gradient(
+    title: str,
+    never: Sequence[str],
+    named: Sequence[str],
+    ranks: tuple[int, ...],
+    others: int,
+    remedy: Remedy,
+    confidence: Confidence,
+) -> Finding:
+    """Return the finding of parameters that never got a gradient; `others`: how many had one."""
     return Finding(
         kind="unsynced-parameter",
         severity="warning",
-        title=f"none of {times(len(never), 'parameter')} ever had a gradient as the optimizer stepped: "
-        "it trains nothing of this model",
+        title=title,
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -246,16 +264,10 @@ def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
         ranks=ranks,
         where=Where.of_parameter(never[0], phase="backward"),
         evidence=(
-            Evidence("parameters", ", ".join(never[:GROUP_ABOVE])),
+            Evidence("parameters", ", ".join(named)),
             Evidence("ranks", rank_words(ranks)),
-            Evidence("parameters that had a gradient", 0),
+            Evidence("parameters that had a gradient", others),
         ),
-        remedy=Remedy(
-            "Where gradients are kept back while micro-batches are added up, let the last one reduce them: "
-            "FSDP2 gives a parameter its gradient only then. Else see that backward runs before step().",
-            "model.set_requires_gradient_sync(last_micro_batch)"
-            if fsdp2
-            else "loss.backward()\noptimizer.step()  # and zero_grad() after it, not between",
-        ),
-        confidence="likely",
+        remedy=remedy,
+        confidence=confidence,
     )
