@@ -21,10 +21,12 @@ pytestmark = pytest.mark.live
 
 
 @cache
+def together(kinds: tuple[str, ...], ranks: int) -> list[dict[str, Any]]:
+    return run_ranks(check_programs.trials, ranks, list(kinds), limit_s=300)
+
+
 def trials(kind: str) -> list[dict[str, Any]]:
-    if kind == "two_d":
-        return run_ranks(check_programs.trials, 4, ["two_d"], limit_s=240)
-    return run_ranks(check_programs.trials, 2, list(KINDS), limit_s=300)
+    return together(("two_d",), 4) if kind == "two_d" else together(KINDS, 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
