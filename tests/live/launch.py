@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardtoll.cli.fork_server import LATE
 from tests import leftovers
 from tests.live.nursery import Nursery
 
@@ -81,9 +82,13 @@ def run_ranks(
                 results.append(None)
             else:
                 raise AssertionError(
-                    f"rank {rank} left no result (exit {codes[rank]}):\n{logs[rank].read_text()[-4000:]}"
+                    f"rank {rank} left no result ({_ending(codes[rank])}):\n{logs[rank].read_text()[-4000:]}"
                 )
         return results
+
+
+def _ending(code: int) -> str:
+    return "too late" if code == LATE else f"exit {code}"
 
 
 def _fresh(
