@@ -90,7 +90,7 @@ class Forked:
         }
         log.parent.mkdir(parents=True, exist_ok=True)
         parts = [log.with_name(f"{log.name}.{rank}") for rank in range(ranks)]
-        asked = [
+        asked: list[dict[str, Any]] = [
             {
                 "task": list(task),
                 "log": str(parts[rank]),
