@@ -1,0 +1,195 @@
+"""Timed collectives of a calibration, and what their samples say: the typical time and a band.
+
+The profiler makes them, on process groups or from the files of other tools; the roofline reads the curves
+that come of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.ledger.volume import OPS
+
+HELD: Final = 0.9
+"""Share of sound runs that a band holds."""
+
+_MEANT: Final = 0.95
+"""Share that a band is made for: what is left over pays for drift after the calibration."""
+
+FEW: Final = 5
+"""With fewer samples a size, noise and shape cannot be told apart: they are kept as they are."""
+
+NEIGHBOURS: Final = 2
+"""Sizes on either side whose delays are taken for a size's own."""
+
+LEAST_BELOW: Final = 0.7
+"""The low end of a band is never less of the least sample than that, nor moved further by drift."""
+
+_MEDIAN_SIGMAS: Final = 1.96
+"""A 95 % interval of the median, by ranks: n / 2 +- 1.96 sqrt(n) / 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What one message size took: the typical time and the interval that held 90 % of the samples."""
+
+    message_bytes: int
+    """As nccl-tests counts them; 0 for a barrier."""
+    time_ns: int
+    """Median of the samples."""
+    low_ns: int
+    """Equal to `time_ns` where there is one sample."""
+    high_ns: int
+    samples: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Times of one op between the ranks of one group, by message size."""
+
+    op: str
+    """One of `ledger.volume.OPS`."""
+    ranks: int
+    nodes: int
+    """Hosts that the group's ranks are on."""
+    times_ns: Mapping[int, Sequence[int]]
+    """Message bytes -> one time a sample, in the order in which they were taken."""
+    source: str
+    """Where and when they were measured."""
+    sharing: int = 1
+    """How many such groups used a host's network cards at once."""
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise ValueError(f"unknown op {self.op!r}")
+        if not (self.ranks >= 2 and 1 <= self.nodes <= self.ranks and self.sharing >= 1):
+            raise ValueError(f"{self.op} between {self.ranks} ranks on {self.nodes} hosts cannot be")
+        if not self.times_ns or not all(
+            size >= 0 and times and min(times) > 0 for size, times in self.times_ns.items()
+        ):
+            raise ValueError(f"{self.op}: a time or a message size is missing or not above 0")
+
+
+def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
+    """Return one point a message size: median and band of its samples, sorted by size.
+
+    With `FEW` samples a size or more the curve is made to rise with the message: the medians by isotonic
+    regression, the band by its envelopes, since a message can be padded to a longer one. The band is made
+    wider until the earlier and the later half of the samples hold each other. With fewer samples the band
+    is the least and the most.
+    """
+    sizes = sorted(timings.times_ns)
+    samples = [timings.times_ns[size] for size in sizes]
+    medians = [_median(times) for times in samples]
+    if min(len(times) for times in samples) >= FEW:
+        bands, (down, up) = _bands(samples), _drift(samples)
+        lows = _running_min([low / down for low, _ in bands])
+        highs = _running_max([high * up for _, high in bands])
+        medians = _isotonic(medians, [len(times) for times in samples])
+    else:
+        lows, highs = [float(min(times)) for times in samples], [float(max(times)) for times in samples]
+    return tuple(
+        CurvePoint(size, max(1, round(median)), max(1, math.floor(low)), max(1, math.ceil(high)), len(times))
+        for size, median, low, high, times in zip(sizes, medians, lows, highs, samples, strict=True)
+    )
+
+
+def uncertainty(times_ns: Sequence[int]) -> float | None:
+    """Return the half-width of the median's 95 % interval as a share of the median; None for under six.
+
+    The interval is between order statistics and supposes no distribution.
+    """
+    count = len(times_ns)
+    if count < 6:
+        return None
+    ordered = sorted(times_ns)
+    reach = _MEDIAN_SIGMAS * math.sqrt(count) / 2
+    low = max(0, math.floor(count / 2 - reach))
+    high = min(count - 1, math.ceil(count / 2 + reach))
+    return (ordered[high] - ordered[low]) / 2 / _median(ordered)
+
+
+def _median(times: Sequence[int]) -> float:
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else math.sqrt(ordered[middle - 1] * ordered[middle])
+
+
+def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """Return for each size the interval that holds `_MEANT` of samples to come, when they are as those seen.
+
+    Of n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
+    Delays are mostly of the machine and not of the size: the upper end is a size's least time times a
+    quantile of how far samples of it and its neighbours lie above their least. The lower end has little
+    room, as nothing is quicker than undisturbed: where there are too few samples for its quantile, it lies
+    below the least as the least lies below the next, or a little further.
+    """
+    least = [min(times) for times in samples]
+    bands = []
+    for at, times in enumerate(samples):
+        near = range(max(0, at - NEIGHBOURS), min(len(samples), at + NEIGHBOURS + 1))
+        above = sorted(time / least[size] for size in near for time in samples[size])
+        place = (1 - _MEANT) / 2 * (len(above) + 1) - 1
+        high = least[at] * _between(above[::-1], max(place, 0.0))
+        ordered = sorted(times)
+        place = (1 - _MEANT) / 2 * (len(ordered) + 1) - 1
+        if place >= 0:
+            low = _between(ordered, place)
+        else:
+            step = ordered[0] / ordered[1] if len(ordered) > 1 else 1.0
+            low = ordered[0] * max(LEAST_BELOW, step ** (-place / (1 + place)))
+        bands.append((low, max(high, float(ordered[-1]) if place < 0 else 0.0)))
+    return bands
+
+
+def _between(ordered: Sequence[float], at: float) -> float:
+    whole = math.floor(at)
+    if whole + 1 >= len(ordered):
+        return ordered[-1]
+    return ordered[whole] + (at - whole) * (ordered[whole + 1] - ordered[whole])
+
+
+def _drift(samples: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return the factors by which the two ends of bands must be moved out for the earlier half of the
+    samples to hold the later, and the other way about."""
+    halves = [(times[: len(times) // 2], times[len(times) // 2 :]) for times in samples]
+    below: list[float] = []
+    above: list[float] = []
+    for known, new in ((0, 1), (1, 0)):
+        for (low, high), pair in zip(_bands([pair[known] for pair in halves]), halves, strict=True):
+            below += [low / time for time in pair[new]]
+            above += [time / high for time in pair[new]]
+    at = math.ceil((1 + _MEANT) / 2 * len(below)) - 1
+    low, high = (max(1.0, sorted(ratios)[at]) for ratios in (below, above))
+    return min(low, 1 / LEAST_BELOW), high
+
+
+def _running_min(values: Sequence[float]) -> list[float]:
+    """Return for each value the least of it and all after it."""
+    least = math.inf
+    found = [least := min(least, value) for value in reversed(values)]
+    return found[::-1]
+
+
+def _running_max(values: Sequence[float]) -> list[float]:
+    most = 0.0
+    return [most := max(most, value) for value in values]
+
+
+def _isotonic(values: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """Return the closest rising values, by weighted squares of logarithms (pool adjacent violators).
+
+    Barlow, Bartholomew, Bremner, Brunk, "Statistical Inference under Order Restrictions" (1972).
+    """
+    pools: list[tuple[float, int, int]] = []  # mean logarithm, weight, how many values
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, many = math.log(value), weight, 1
+        while pools and pools[-1][0] > mean:
+            before, heavy, more = pools.pop()
+            mean = (mean * total + before * heavy) / (total + heavy)
+            total, many = total + heavy, many + more
+        pools.append((mean, total, many))
+    return [math.exp(mean) for mean, _, many in pools for _ in range(many)]
