@@ -46,7 +46,7 @@ class _Begun:
 
 
 class OptimizerSteps:
-    """Notes what optimizers do. Its methods are called on the training thread only."""
+    """Tells the recorder when an optimizer steps, and notes what it does where a step is surveyed."""
 
     def __init__(
         self, recorder: Recorder, is_recording: Callable[[], bool], on_failure: Callable[[Exception], None]
@@ -65,6 +65,7 @@ class OptimizerSteps:
         raise AssertionError("not reached")
 
     def _before(self, optimizer: Any, *_: Any) -> None:
+        self._recorder.in_optimizer = True
         region = self._recorder.region
         if not self._is_recording() or region is None or region.light:
             return
@@ -76,6 +77,8 @@ class OptimizerSteps:
         self._begun.append(_Begun(optimizer, region, now_ns, len(region.ran), len(region.computes)))
 
     def _after(self, optimizer: Any, *_: Any) -> None:
+        self._recorder.in_optimizer = False
+        self._recorder.optimizer_steps += 1
         region = self._recorder.region
         while self._begun and self._begun[-1].optimizer is not optimizer:
             self._begun.pop()
