@@ -98,6 +98,11 @@ class Report:
         return to_frame(self.tables["parameters"])
 
     @property
+    def device_ops(self) -> pd.DataFrame:
+        """One row a step, rank, operator and kind of inputs: what its kernels did; see `device_op.DeviceOp`."""
+        return to_frame(self.tables["device_ops"])
+
+    @property
     def notices(self) -> list[Notice]:
         """What the capture had to say about itself."""
         return to_records("notices", self.tables["notices"])

@@ -120,6 +120,34 @@ class HostWork:
     """Number into `Trace.comm_args`, for events that describe a collective."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """An operator with the inputs that one or more of its calls had, still as written."""
+
+    name: str
+    dims: bytes = b""
+    types: bytes = b""
+    strides: bytes = b""
+    concrete: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators of a trace: sorted ids, and the place in `kinds` of each."""
+
+    external: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    kind: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    kinds: tuple[OpKind, ...] = ()
+
+    def at(self, external: I64) -> I64:
+        """Return for each id its place in `kinds`; -1 where no operator has it."""
+        if not len(self.external):
+            return np.full(len(external), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.external, external), len(self.external) - 1)
+        found = self.external[place] == external
+        return np.where(found, self.kind[place], -1).astype(np.int64)
+
+
 @dataclass(slots=True)
 class Trace:
     """All that is kept of one trace file."""
@@ -138,6 +166,8 @@ class Trace:
     frames: HostWork
     """`python_function`."""
     comm_args: list[CommArgs]
+    operators: Operators = field(default_factory=Operators)
+    """Every operator with an id: what launched each kernel."""
     start_ns: int = 0
     """First instant that was recorded."""
     end_ns: int = 0
