@@ -99,7 +99,7 @@ class Report:
 
     @property
     def device_ops(self) -> pd.DataFrame:
-        """One row a step, rank, operator and kind of inputs: what its kernels did; see `device_op.DeviceOp`."""
+        """One row a step, rank, operator and kind of inputs, as traces tell; see `device_op.DeviceOp`."""
         return to_frame(self.tables["device_ops"])
 
     @property

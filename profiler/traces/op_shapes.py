@@ -64,6 +64,10 @@ class Inputs:
         """The known operands, in order."""
         return [operand for operand in self.operands if operand is not None]
 
+    def operand(self, place: int) -> Operand | None:
+        """Return the tensor at a position; None where there is none that is known."""
+        return self.operands[place] if place < len(self.operands) else None
+
     def text(self) -> str:
         """Return `bf16[64,32] bf16[32,16]`, cut where it is long."""
         words = " ".join(f"{each.dtype}[{','.join(map(str, each.shape))}]" for each in self.tensors)

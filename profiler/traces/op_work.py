@@ -97,10 +97,9 @@ def work_of(op: str, inputs: Inputs) -> OpWork:
 
 
 def _matmul(inputs: Inputs, left: int) -> OpWork:
-    pair = inputs.operands[left : left + 2]
-    if len(pair) < 2 or pair[0] is None or pair[1] is None:
+    a, b = inputs.operand(left), inputs.operand(left + 1)
+    if a is None or b is None:
         return NOTHING_KNOWN
-    a, b = pair
     if len(a.shape) < 2 or len(a.shape) != len(b.shape) or a.shape[-1] != b.shape[-2]:
         return NOTHING_KNOWN
     elements = math.prod(a.shape[:-1]) * b.shape[-1]
@@ -111,16 +110,13 @@ def _matmul(inputs: Inputs, left: int) -> OpWork:
 
 
 def _convolution(inputs: Inputs, at_padding: int, at_stride: int, at_dilation: int) -> OpWork:
-    given, weight = (*inputs.operands, None, None)[:2]
+    given, weight = inputs.operand(0), inputs.operand(1)
     lists = [inputs.numbers(place) for place in (at_padding, at_stride, at_dilation)]
     if given is None or weight is None or len(given.shape) != len(weight.shape) or len(given.shape) < 3:
         return NOTHING_KNOWN
     size = len(given.shape) - 2
-    spread = [_spread(found, size) for found in lists]
-    if any(found is None for found in spread):
-        return NOTHING_KNOWN
-    padding, stride, dilation = ([0] * size if found is None else found for found in spread)
-    if min(stride) < 1:
+    padding, stride, dilation = (_spread(found, size) for found in lists)
+    if padding is None or stride is None or dilation is None or min(stride) < 1:
         return NOTHING_KNOWN
     places = [
         (length + 2 * pad - far * (kernel - 1) - 1) // step + 1
@@ -137,8 +133,9 @@ def _convolution(inputs: Inputs, at_padding: int, at_stride: int, at_dilation: i
 
 
 def _convolution_backward(inputs: Inputs) -> OpWork:
-    """`convolution_backward(grad_output, input, weight, bias_sizes, stride, ..., transposed at 7, mask at 10)`."""
-    gradient, given, weight = (*inputs.operands, None, None, None)[:3]
+    """Return its work; its arguments are the result's gradient, input, weight, sizes of the bias, stride,
+    padding, dilation, transposed, output padding, groups and which gradients are asked for."""
+    gradient, given, weight = (inputs.operand(place) for place in range(3))
     if gradient is None or given is None or weight is None or len(given.shape) < 3:
         return NOTHING_KNOWN
     mask = inputs.concrete[10] if len(inputs.concrete) > 10 else ""
@@ -170,7 +167,7 @@ def _reads_all(weight: Operand, stride: list[int]) -> bool:
 
 def _attention(op: str, inputs: Inputs) -> OpWork:
     flops = _attention_flops(op, inputs.operands[:3])
-    query = inputs.operands[0] if inputs.operands else None
+    query = inputs.operand(0)
     moved = _sum_of(inputs.tensors)
     # The result is as large as the query where values are as wide as keys.
     return OpWork(flops, None if moved is None or query is None else moved + query.bytes)
@@ -202,7 +199,7 @@ def _element_bytes(op: str, inputs: Inputs) -> int | None:
     if _READS_PARTLY.search(op):
         return None
     moved = _sum_of(inputs.tensors)
-    own = inputs.operands[0] if inputs.operands else None
+    own = inputs.operand(0)
     in_place = op.endswith("_") and op != _COPY and not _ONLY_WRITES.search(op)
     if moved is None or not in_place or own is None:
         return moved
