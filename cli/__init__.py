@@ -11,7 +11,8 @@ import typer
 COMMANDS: Final = ("demo", "run", "report", "verify", "fabrics", "calibrate")
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
-`CONTEXT`, where a file has it, is how its command reads arguments. Such a file imports typer at its top
+`CONTEXT`, where a file has it, is how its command reads arguments; `group`, where a file has it, makes the
+command with others under it. Such a file imports typer at its top
 and no more: `shardtoll --help` imports them all.
 """
 
@@ -55,6 +56,9 @@ def app() -> typer.Typer:
     made.callback()(_options)
     for name in COMMANDS:
         module = import_module(f"shardtoll.cli.{name}")
+        if hasattr(module, "group"):
+            made.add_typer(module.group(), name=name)
+            continue
         made.command(name, context_settings=getattr(module, "CONTEXT", None))(module.command)
     return made
 

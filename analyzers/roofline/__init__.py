@@ -2,26 +2,32 @@
 
 from shardtoll.analyzers.roofline.choose import choose_fabric
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost
-from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link, Quantity, Rates
-from shardtoll.analyzers.roofline.fit import MeasuredPoint, fit_fabric
-from shardtoll.analyzers.roofline.load import known_fabrics, load_fabric, parse_fabric
+from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
+from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link
+from shardtoll.analyzers.roofline.gpu import Gpu
+from shardtoll.analyzers.roofline.gpus import find_gpu, known_gpus
+from shardtoll.analyzers.roofline.load import fabric_names, known_fabrics, load_fabric, parse_fabric
 from shardtoll.analyzers.roofline.place import Placement, hosts_note, one_node, place, ranks_per_host
+from shardtoll.analyzers.roofline.quantity import Quantity
 from shardtoll.analyzers.roofline.write import to_toml
 
 __all__ = [
     "UNKNOWN",
     "Cost",
+    "Curve",
+    "CurvePoint",
     "Fabric",
+    "Gpu",
     "Link",
-    "MeasuredPoint",
     "Placement",
     "Quantity",
-    "Rates",
     "choose_fabric",
     "collective_cost",
-    "fit_fabric",
+    "fabric_names",
+    "find_gpu",
     "hosts_note",
     "known_fabrics",
+    "known_gpus",
     "load_fabric",
     "one_node",
     "parse_fabric",

@@ -6,44 +6,58 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-Certainty = Literal["verified", "derived", "GUESS"]
-"""verified: read in the source named. derived: computed from such numbers. GUESS: neither."""
+from shardtoll.analyzers.roofline.curve import Curve
+from shardtoll.analyzers.roofline.gpu import Gpu
+from shardtoll.analyzers.roofline.quantity import Quantity
 
-CERTAINTIES: Final[tuple[str, ...]] = get_args(Certainty)
+IntraKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "memory"]
+"""nvswitch: any pair at a GPU's full rate. nvlink, xgmi: a mesh of direct links. memory: processes of one
+host without accelerators."""
+InterKind = Literal["infiniband", "roce", "efa", "tcpx", "slingshot", "ethernet"]
+LinkKind = Literal[
+    "nvswitch", "nvlink", "xgmi", "pcie", "memory",
+    "infiniband", "roce", "efa", "tcpx", "slingshot", "ethernet",
+]  # fmt: skip
+INTRA_KINDS: Final[tuple[str, ...]] = get_args(IntraKind)
+INTER_KINDS: Final[tuple[str, ...]] = get_args(InterKind)
 
+Library = Literal["nccl", "rccl", "gloo"]
+LIBRARIES: Final[tuple[str, ...]] = get_args(Library)
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A number with where it comes from. The name of the field that holds it tells its unit."""
+REACHED: Final = ("ring", "tree", "nvls", "nvlstree", "collnet", "pairwise", "direct")
+"""Algorithms for which a link may say what share of it is reached."""
 
-    value: float
-    source: str
-    confidence: Certainty
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What one op reaches at its best over one kind of link."""
-
-    step_latency_ns: Quantity
-    """Least time of one hop of a small message."""
-    bandwidth_gbps: Quantity
-    """GB/s (1e9) that one rank sends in one direction."""
+LINK_NUMBERS: Final = ("rank_gbps", "node_gbps", "cards", "plugin_latency_ns", "peers")
+"""Fields of a link that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One kind of link: between ranks of a host, or between hosts."""
+    """One kind of link: between ranks of a host (or NVLink domain), or between hosts."""
 
-    base_latency_ns: Quantity
-    """Least time of a collective before its first hop, as its launch."""
-    default: Rates
-    per_op: Mapping[str, Rates] = field(default_factory=dict)
-    """Rates of ops that differ from `default`, by name in `ledger.volume.OPS`."""
+    kind: LinkKind
+    rank_gbps: Quantity
+    """GB/s (1e9) that one rank can send in one direction by physics; between hosts over its own card(s)."""
+    node_gbps: Quantity | None = None
+    """Between hosts: GB/s of all cards of a host together, in one direction."""
+    cards: Quantity | None = None
+    """Between hosts: network cards a host."""
+    plugin_latency_ns: Quantity | None = None
+    """Between hosts: latency that the network's plugin adds to NCCL's own."""
+    peers: Quantity | None = None
+    """In a mesh: direct links a rank has; a pair of ranks has `rank_gbps / peers`."""
+    reached: Mapping[str, Quantity] = field(default_factory=dict)
+    """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`); one
+    that is missing reaches what the library's own constants say. Above 1 where the network helps reduce."""
 
-    def rates(self, op: str) -> Rates:
-        """Return the rates of this op."""
-        return self.per_op.get(op, self.default)
+    def quantities(self) -> Iterator[tuple[str, Quantity]]:
+        """Yield every number with its dotted name, as `reached.ring`."""
+        for name in LINK_NUMBERS:
+            number = getattr(self, name)
+            if number is not None:
+                yield name, number
+        for algorithm, number in self.reached.items():
+            yield f"reached.{algorithm}", number
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +69,46 @@ class Fabric:
     """One line for a list of fabrics."""
     provenance: str
     """Where the numbers come from, for the report: `measured on this machine ...`, or else."""
-    measured: bool = False
-    """Whether the numbers were measured on the machine whose job is judged."""
+    library: Library = "nccl"
+    """The library that runs the collectives; its constants are the model's."""
+    gpu: Gpu | None = None
     ranks_per_node: Quantity | None = None
     """Ranks of one host where the run does not tell."""
+    ranks_per_domain: Quantity | None = None
+    """Ranks that share `intra` where that is more than a host holds, as 72 in an NVL72 rack."""
     intra: Link | None = None
-    """Between ranks of one host."""
+    """Between ranks of one host, or of one domain."""
     inter: Link | None = None
-    """Between hosts; its bandwidth is that of one rank's share of the network cards."""
+    """Between hosts, or domains."""
+    curves: tuple[Curve, ...] = ()
+    """Measured times; where one fits a collective it goes before the model."""
+    measured: bool = False
+    """Whether the numbers were measured on the machine whose job is judged."""
+    sharp: bool = False
+    """Whether the network's switches reduce (InfiniBand SHARP)."""
     device_names: tuple[str, ...] = ()
-    """Device names that contain one of these have this fabric (case does not matter) ..."""
+    """Device names that hold one of these as a word have this fabric (case does not matter) ..."""
     device_names_not: tuple[str, ...] = ()
-    """... unless they contain one of these."""
+    """... unless they hold one of these."""
     backends: tuple[str, ...] = ()
     """Backends of jobs without an accelerator that run on this fabric."""
+    hardware: tuple[str, ...] = ()
+    """Words by which descriptions of such machines name them, as `p5.48xlarge`."""
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
-        """Yield every number with its dotted name, as `inter.default.bandwidth_gbps`."""
+        """Yield every number of the interconnect with its dotted name, as `inter.rank_gbps`."""
         if self.ranks_per_node is not None:
             yield "ranks_per_node", self.ranks_per_node
-        for name, link in (("intra", self.intra), ("inter", self.inter)):
-            if link is None:
-                continue
-            yield f"{name}.base_latency_ns", link.base_latency_ns
-            for op, rates in {"default": link.default, **link.per_op}.items():
-                yield f"{name}.{op}.step_latency_ns", rates.step_latency_ns
-                yield f"{name}.{op}.bandwidth_gbps", rates.bandwidth_gbps
+        if self.ranks_per_domain is not None:
+            yield "ranks_per_domain", self.ranks_per_domain
+        for place, link in (("intra", self.intra), ("inter", self.inter)):
+            if link is not None:
+                for name, number in link.quantities():
+                    yield f"{place}.{name}", number
 
     @property
     def guesses(self) -> tuple[str, ...]:
-        """Names of the numbers that are guesses; output that uses them says so."""
+        """Names of the interconnect's numbers that are guesses; output that uses them says so."""
         return tuple(name for name, number in self.quantities() if number.confidence == "GUESS")
 
 

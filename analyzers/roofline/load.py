@@ -1,118 +1,45 @@
-"""Fabrics from TOML: those shipped here, by name, and the user's own, by path."""
+"""Fabrics from TOML: those shipped here, by name, and the user's own, by path.
+
+A file may name another with `extends = "name"`: what it does not say is taken from there, and so on.
+"""
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Mapping
+import difflib
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from shardtoll.analyzers.roofline.fabric import CERTAINTIES, Fabric, Link, Quantity, Rates
+from shardtoll.analyzers.roofline.fabric import Fabric, Link
+from shardtoll.analyzers.roofline.gpus import DATA, GPUS_FILE
+from shardtoll.analyzers.roofline.layer import Layer, read_layer
+from shardtoll.analyzers.roofline.merge import merge
+from shardtoll.analyzers.roofline.table import Table, read_toml
 from shardtoll.ledger import FabricError
-from shardtoll.ledger.volume import OPS
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-
-_DATA = "shardtoll.analyzers.roofline.fabrics"
-_HINT = "see a shipped fabric for the form: every number is {value, source, confidence}"
-
-
-class _Table:
-    """One TOML table that is read with the place of each mistake in the message."""
-
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
-        self.data = data
-        self.where = where
-
-    def fail(self, what: str) -> FabricError:
-        return FabricError(f"fabric {self.where}: {what}", _HINT)
-
-    def only(self, *allowed: str) -> None:
-        for key in self.data:
-            if key not in allowed:
-                raise self.fail(f"unknown key `{key}` (known: {', '.join(allowed)})")
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        if key not in self.data:
-            if default is None:
-                raise self.fail(f"`{key}` is missing")
-            return default
-        value = self.data[key]
-        if not isinstance(value, kind):
-            raise self.fail(f"`{key}` must be a {kind.__name__}, not {type(value).__name__} {value!r}")
-        return value
-
-    def table(self, key: str) -> _Table:
-        return _Table(self.get(key, dict), f"{self.where} [{key}]")
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        values = self.get(key, list, [])
-        if not all(isinstance(value, str) for value in values):
-            raise self.fail(f"`{key}` must hold strings, not {values!r}")
-        return tuple(values)
-
-    def number(self, key: str, *, zero: bool) -> Quantity:
-        entry = self.table(key)
-        entry.only("value", "source", "confidence")
-        value = entry.data.get("value")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.fail(f"`{key}` needs a number as value, not {value!r}")
-        if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-            raise self.fail(f"`{key}` is {value}, it must be {'at least' if zero else 'above'} 0")
-        confidence = entry.get("confidence", str)
-        if confidence not in CERTAINTIES:
-            raise self.fail(f"`{key}` has confidence {confidence!r}, not one of {', '.join(CERTAINTIES)}")
-        return Quantity(float(value), entry.get("source", str), confidence)
-
-
-def _rates(table: _Table) -> Rates:
-    table.only("step_latency_ns", "bandwidth_gbps")
-    return Rates(table.number("step_latency_ns", zero=True), table.number("bandwidth_gbps", zero=False))
-
-
-def _link(table: _Table) -> Link:
-    table.only("base_latency_ns", "default", *OPS)
-    per_op = {op: _rates(table.table(op)) for op in OPS if op in table.data}
-    return Link(table.number("base_latency_ns", zero=True), _rates(table.table("default")), per_op)
+MOST_EXTENDED: Final = 16
+"""Files in one chain of `extends`."""
 
 
 def parse_fabric(text: str, where: str) -> Fabric:
-    """Return the fabric a TOML text describes; `where` names it in messages.
+    """Return the fabric a TOML text describes; `where` names it in messages, and is where `extends` starts.
 
-    Raises FabricError for malformed TOML and for a number that is missing, of a wrong type or negative.
+    Raises FabricError, in one line with file, key and what to write, for whatever is wrong.
     """
-    try:
-        root = _Table(tomllib.loads(text), where)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FabricError(f"fabric {where}: not TOML ({error})", _HINT) from error
-    root.only(
-        "name", "title", "provenance", "measured", "ranks_per_node", "intra", "inter",
-        "device_names", "device_names_not", "backends",
-    )  # fmt: skip
-    return Fabric(
-        name=root.get("name", str),
-        title=root.get("title", str),
-        provenance=root.get("provenance", str),
-        measured=root.get("measured", bool, False),
-        ranks_per_node=root.number("ranks_per_node", zero=False) if "ranks_per_node" in root.data else None,
-        intra=_link(root.table("intra")),
-        inter=_link(root.table("inter")) if "inter" in root.data else None,
-        device_names=root.strings("device_names"),
-        device_names_not=root.strings("device_names_not"),
-        backends=root.strings("backends"),
-    )
+    return _fabric(_merged(text, where, (_key(where),)), where)
+
+
+@cache
+def fabric_names() -> tuple[str, ...]:
+    """Return the names of the shipped fabrics, sorted."""
+    files = (item.name for item in resources.files(DATA).iterdir())
+    return tuple(sorted(name[:-5] for name in files if name.endswith(".toml") and name != GPUS_FILE))
 
 
 def known_fabrics() -> list[Fabric]:
     """Return the shipped fabrics, by name."""
-    files = (item for item in resources.files(_DATA).iterdir() if item.name.endswith(".toml"))
-    fabrics = [parse_fabric(item.read_text(encoding="utf-8"), item.name) for item in files]
-    return sorted(fabrics, key=lambda fabric: fabric.name)
+    return [_shipped(name) for name in fabric_names()]
 
 
 def load_fabric(name_or_path: str | Path) -> Fabric:
@@ -122,19 +49,98 @@ def load_fabric(name_or_path: str | Path) -> Fabric:
     (with the known ones), a file that is missing or unreadable, and as `parse_fabric`.
     """
     text = str(name_or_path)
-    path = Path(text)
-    if path.suffix != ".toml" and len(path.parts) <= 1:
-        shipped = known_fabrics()
-        for fabric in shipped:
-            if fabric.name == text:
-                return fabric
-        names = ", ".join(fabric.name for fabric in shipped)
-        raise FabricError(f"no fabric named {text!r}", f"use one of {names}, or the path of a .toml file")
+    if _is_path(text):
+        return parse_fabric(_read(Path(text), text), text)
+    if text not in fabric_names():
+        raise FabricError(f"no fabric named {text!r:.80}", _instead(text))
+    return _shipped(text)
+
+
+@cache
+def _shipped(name: str) -> Fabric:
+    return parse_fabric(_shipped_text(name), f"{name}.toml")
+
+
+def _shipped_text(name: str) -> str:
+    return resources.files(DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _instead(name: str) -> str:
+    """Return what to name instead: those alike, and where all are listed."""
+    begun = [known for known in fabric_names() if known.startswith(name[:4].casefold())] if name else []
+    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.4) or ["h100x8-ib400"]
+    return f"name one that `shardtoll fabrics` lists, as {', '.join(alike)}, or the path of a .toml file"
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".toml") or len(Path(text).parts) > 1
+
+
+def _key(where: str) -> str:
+    """Return what tells two files of a chain apart: the name of a shipped one, the path of another."""
+    if not Path(where).is_file() and where.removesuffix(".toml") in fabric_names():
+        return where.removesuffix(".toml")
+    return str(Path(where).resolve())
+
+
+def _read(path: Path, where: str) -> str:
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "not UTF-8 text") or str(error)
         raise FabricError(
-            f"fabric file {path} cannot be read ({reason})", "name a readable .toml file"
+            f"fabric file {where} cannot be read ({reason})", "name a readable .toml file"
         ) from error
-    return parse_fabric(content, str(path))
+
+
+def _merged(text: str, where: str, chain: tuple[str, ...]) -> Layer:
+    root = read_toml(text, where)
+    layer = read_layer(root)
+    name = layer.pop("extends", None)
+    if name is None:
+        return layer
+    if _is_path(name):
+        # A path in a file is meant from that file's folder, wherever the command runs.
+        path = Path(where).parent / name
+        where_base, key = str(path), str(path.resolve())
+    elif name in fabric_names():
+        where_base, key = f"{name}.toml", name
+    else:
+        raise root.fail(f"`extends` names no fabric {name!r:.60}", _instead(name))
+    if key in chain or len(chain) >= MOST_EXTENDED:
+        what = "comes back to itself" if key in chain else f"goes on for more than {MOST_EXTENDED} files"
+        raise root.fail(f"`extends` {what} at {name!r:.60}", "let the last file stand on its own")
+    base_text = _read(path, where_base) if _is_path(name) else _shipped_text(name)
+    return merge(_merged(base_text, where_base, (*chain, key)), layer, where)
+
+
+def _fabric(layer: Layer, where: str) -> Fabric:
+    root = Table(layer, where)
+    for key in ("name", "title", "provenance"):
+        if key not in layer:
+            raise root.fail(
+                f"`{key}` is missing", f'write {key} = "...", or extends = "..." to take another\'s'
+            )
+    if "intra" not in layer and "curves" not in layer:
+        raise root.fail(
+            "no link inside a host", 'write a table [intra], or extends = "..." to take another\'s'
+        )
+    fields: Layer = dict(layer)
+    for key in ("intra", "inter"):
+        if key in layer:
+            fields[key] = _link(layer[key], key, root)
+    return Fabric(**fields)
+
+
+def _link(layer: Layer, key: str, root: Table) -> Link:
+    table = Table(layer, root.where, key)
+    for part, example in (("kind", '"infiniband"' if key == "inter" else '"nvswitch"'), ("rank_gbps", "50")):
+        if part not in layer:
+            raise table.fail(f"`{part}` is missing", f"write {part} = {example} or what it is here")
+    link = Link(**layer)
+    if link.node_gbps is not None and link.rank_gbps.value > link.node_gbps.value:
+        raise table.fail(
+            f"a rank's {link.rank_gbps.value:g} GB/s is more than its node's {link.node_gbps.value:g}",
+            "write rank_gbps of one rank's own cards and node_gbps of all cards (400 Gb/s is 50 GB/s)",
+        )
+    return link

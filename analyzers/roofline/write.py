@@ -3,8 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
-from shardtoll.analyzers.roofline.fabric import Fabric, Link, Quantity, Rates
+from shardtoll.analyzers.roofline.curve import Curve
+from shardtoll.analyzers.roofline.fabric import Fabric, Link
+from shardtoll.analyzers.roofline.gpu import Gpu
+from shardtoll.analyzers.roofline.gpus import known_gpus
+from shardtoll.analyzers.roofline.quantity import Quantity
+
+
+def to_toml(fabric: Fabric) -> str:
+    """Return the fabric as TOML that `load_fabric` reads back as an equal one, without `extends`."""
+    lines = [
+        f"name = {_string(fabric.name)}",
+        f"title = {_string(fabric.title)}",
+        f"provenance = {_string(fabric.provenance)}",
+        f"library = {_string(fabric.library)}",
+    ]
+    lines += [f"{key} = true" for key in ("measured", "sharp") if getattr(fabric, key)]
+    for key in ("device_names", "device_names_not", "backends", "hardware"):
+        if getattr(fabric, key):
+            lines.append(_strings(key, getattr(fabric, key)))
+    for key in ("ranks_per_node", "ranks_per_domain"):
+        lines += _numbers((key, getattr(fabric, key)))
+    if fabric.gpu is not None:
+        lines += [f"gpu = {_string(fabric.gpu.name)}"] if fabric.gpu in known_gpus() else _gpu(fabric.gpu)
+    for name, link in (("intra", fabric.intra), ("inter", fabric.inter)):
+        if link is not None:
+            lines += _link(name, link)
+    for curve in fabric.curves:
+        lines += _curve(curve)
+    return "\n".join(lines) + "\n"
 
 
 def _string(text: str) -> str:
@@ -12,52 +41,40 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _strings(values: tuple[str, ...]) -> str:
-    return "[" + ", ".join(_string(value) for value in values) + "]"
+def _strings(key: str, values: Iterable[str]) -> str:
+    return f"{key} = [{', '.join(_string(value) for value in values)}]"
 
 
-def _number(name: str, number: Quantity) -> str:
+def _numbers(*named: tuple[str, Quantity | None]) -> list[str]:
     # repr gives the shortest text that reads back as the same float.
-    return (
+    return [
         f"{name} = {{ value = {number.value!r}, source = {_string(number.source)}, "
         f"confidence = {_string(number.confidence)} }}"
-    )
-
-
-def _rates(header: str, rates: Rates) -> list[str]:
-    return [
-        "",
-        f"[{header}]",
-        _number("step_latency_ns", rates.step_latency_ns),
-        _number("bandwidth_gbps", rates.bandwidth_gbps),
+        for name, number in named
+        if number is not None
     ]
+
+
+def _gpu(gpu: Gpu) -> list[str]:
+    lines = ["", "[gpu]", f"name = {_string(gpu.name)}", f"title = {_string(gpu.title)}"]
+    lines += [
+        _strings(key, getattr(gpu, key)) for key in ("device_names", "device_names_not") if getattr(gpu, key)
+    ]
+    lines += _numbers(*((name, number) for name, number in gpu.quantities() if "." not in name))
+    return [*lines, "[gpu.peak_tflops]", *_numbers(*gpu.peak_tflops.items())]
 
 
 def _link(name: str, link: Link) -> list[str]:
-    lines = ["", f"[{name}]", _number("base_latency_ns", link.base_latency_ns)]
-    for op, rates in {"default": link.default, **link.per_op}.items():
-        lines += _rates(f"{name}.{op}", rates)
+    lines = ["", f"[{name}]", f"kind = {_string(link.kind)}"]
+    lines += _numbers(*((key, number) for key, number in link.quantities() if "." not in key))
+    if link.reached:
+        lines += [f"[{name}.reached]", *_numbers(*link.reached.items())]
     return lines
 
 
-def to_toml(fabric: Fabric) -> str:
-    """Return the fabric as TOML that `load_fabric` reads back as an equal one."""
-    lines = [
-        f"name = {_string(fabric.name)}",
-        f"title = {_string(fabric.title)}",
-        f"provenance = {_string(fabric.provenance)}",
-        f"measured = {'true' if fabric.measured else 'false'}",
-    ]
-    for name, values in (
-        ("device_names", fabric.device_names),
-        ("device_names_not", fabric.device_names_not),
-        ("backends", fabric.backends),
-    ):
-        if values:
-            lines.append(f"{name} = {_strings(values)}")
-    if fabric.ranks_per_node is not None:
-        lines.append(_number("ranks_per_node", fabric.ranks_per_node))
-    for name, link in (("intra", fabric.intra), ("inter", fabric.inter)):
-        if link is not None:
-            lines += _link(name, link)
-    return "\n".join(lines) + "\n"
+def _curve(curve: Curve) -> list[str]:
+    lines = ["", "[[curve]]", f"op = {_string(curve.op)}", f"ranks = {curve.ranks}", f"nodes = {curve.nodes}"]
+    lines.append(f"source = {_string(curve.source)}")
+    for key in ("message_bytes", "time_ns", "low_ns", "high_ns", "samples"):
+        lines.append(f"{key} = [{', '.join(str(getattr(point, key)) for point in curve.points)}]")
+    return lines
