@@ -166,8 +166,6 @@ class Trace:
     frames: HostWork
     """`python_function`."""
     comm_args: list[CommArgs]
-    operators: Operators = field(default_factory=Operators)
-    """Every operator with an id: what launched each kernel."""
     start_ns: int = 0
     """First instant that was recorded."""
     end_ns: int = 0
@@ -175,3 +173,5 @@ class Trace:
     """Events in the file, kept or not."""
     notices: list[tuple[str, str]] = field(default_factory=list)
     """What was wrong with the file and was passed over: (notice kind, text)."""
+    operators: Operators = field(default_factory=Operators)
+    """Every operator with an id: what launched each kernel."""
