@@ -9,7 +9,7 @@ import typer
 
 from shardtoll.cli.options import Width
 
-SUBCOMMANDS: Final = ("show",)
+SUBCOMMANDS: Final = ("show", "eval")
 """Commands under this one; each is the function `command` in the file `fabrics_` and its name."""
 
 

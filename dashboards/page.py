@@ -91,7 +91,7 @@ def render(report: Report) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, SCRIPT)}">
+<meta http-equiv="Content-Security-Policy" content="{policy(plotly, SCRIPT)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
@@ -148,7 +148,8 @@ def embedded(value: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _policy(*scripts: str) -> str:
+def policy(*scripts: str) -> str:
+    """Return the content policy of a page that runs these scripts, by their hashes, and loads nothing."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     # Plotly writes style elements, and makes pictures from blobs; images may come from the page only.

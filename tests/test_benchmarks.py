@@ -15,7 +15,7 @@ PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
-    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "overhead_"))
+    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "overhead_", "accuracy_"))
 )
 
 TRIVIAL = '''"""Counts to three."""

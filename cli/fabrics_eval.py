@@ -1,0 +1,227 @@
+"""`shardtoll fabrics eval`: how far the model lies from measured sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from shardtoll.cli.options import Width
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.roofline.evaluate import Evaluation, Judged
+    from shardtoll.analyzers.roofline.fabric import Fabric
+    from shardtoll.analyzers.roofline.score import Scored
+    from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
+    from shardtoll.dashboards.sweep_lines import ErrorLine, SizeLine, SweepLine, SweepTable
+
+WRITERS: Final = {
+    ".json": "shardtoll.dashboards.sweep_file:write_json",
+    ".html": "shardtoll.dashboards.sweep_file:write_html",
+}
+"""Ending of a file's name -> what makes such a file of evaluated sweeps."""
+
+
+def command(
+    sweeps: Annotated[list[Path], typer.Argument(metavar="SWEEP.csv...", help="Measured sweeps.")],
+    fabric: Annotated[
+        str | None,
+        typer.Option(
+            "--fabric",
+            metavar="NAME|FILE.toml",
+            help="The fabric they ran on; without it, chosen by each sweep's hardware column.",
+        ),
+    ] = None,
+    calibrate_on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--calibrate-on",
+            metavar="SWEEP.csv",
+            help="Let the model know this sweep (repeatable). Of a sweep that is evaluated itself every "
+            "second size is fitted, from the smallest on, and only the others are scored.",
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write x.json or x.html, a plot (repeatable)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
+    width: Width = None,
+) -> None:
+    """Say how far the model lies from measured sweeps, by size band.
+
+    A sweep is a CSV file with the columns hardware, nodes, gpus (of all nodes), collective (as nccl-tests
+    names it), bytes, time_us; time_us_inplace, settings and source are read where they are there.
+    Without --calibrate-on nothing is fitted.
+
+    \b
+    Examples:
+      shardtoll fabrics eval sweep.csv
+      shardtoll fabrics eval sweep.csv --calibrate-on sweep.csv -o eval.html
+      shardtoll fabrics eval sweep.csv --fabric h100x8-ib400 --json
+    """
+    from shardtoll.cli.outputs import choose_writers
+
+    writers = choose_writers(output or [], sources=1, known=WRITERS)
+    found = evaluate(sweeps, fabric, calibrate_on or [])
+    if as_json:
+        from shardtoll.dashboards.sweep_file import to_json
+
+        typer.echo(to_json(found))
+    else:
+        from shardtoll.dashboards.sweep_terminal import show
+
+        show(found, width)
+    for write, target in writers:
+        for written in write(found, target):
+            typer.echo(f"wrote {written}", err=as_json)
+
+
+def evaluate(paths: Sequence[Path], fabric: str | None, calibrate_on: Sequence[Path]) -> SweepTable:
+    """Return every sweep predicted and scored. Raises UsageError and FabricError in one line."""
+    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.dashboards.sweep_lines import SweepTable
+
+    forced = None if fabric is None else load_fabric(fabric)
+    on = [(str(path), read_sweep(path)) for path in calibrate_on]
+    files = [(str(path), read_sweep(path)) for path in paths]
+    pairs = [(file, _evaluate(sweep, forced, on)) for file, sweep in files]
+    modes = {evaluation.mode: None for _, evaluation in pairs}
+    totals = [(mode, [found for _, found in pairs if found.mode == mode]) for mode in modes]
+    return SweepTable(
+        sweeps=tuple(_line(file, evaluation, on, forced) for file, evaluation in pairs),
+        totals=tuple((mode, _errors(group)) for mode, group in totals),
+    )
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Return the sweep in a file. Raises UsageError where it cannot be read, in one line."""
+    from shardtoll.analyzers.roofline.sweep import MOST_BYTES, parse_sweep
+    from shardtoll.ledger import UsageError
+
+    try:
+        # Not a pipe or a device, which may never end.
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {what}", "name a CSV file of a sweep")
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"{path} cannot be read ({reason})", "name a CSV file of a sweep") from error
+    return parse_sweep(text, str(path))
+
+
+def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep]]) -> Evaluation:
+    from shardtoll.analyzers.roofline import evaluate as of
+    from shardtoll.analyzers.roofline.hardware import fabric_of
+
+    own = any(_same(sweep, other) for _, other in on)
+    mode: of.Mode = "calibrated" if own else "transferred" if on else "model"
+    fabric = forced or fabric_of(sweep.hardware)
+    if fabric is None:
+        return of.refused(sweep, mode, "no fabric is known for this hardware; name one with --fabric")
+    if mode == "model":
+        return of.not_fitted(sweep, fabric)
+    if mode == "calibrated":
+        return of.calibrated(sweep, fabric)
+    others = [other for _, other in on if forced or _on_fabric(other, fabric)]
+    if not others:
+        names = sorted({repr(other.hardware[:60]) for _, other in on})
+        return of.refused(
+            sweep, mode, f"calibrated on other hardware, {', '.join(names)}; see --fabric", fabric.name
+        )
+    return of.transferred(sweep, fabric, others)
+
+
+def _on_fabric(sweep: Sweep, fabric: Fabric) -> bool:
+    from shardtoll.analyzers.roofline.hardware import fabric_of
+
+    found = fabric_of(sweep.hardware)
+    return found is not None and found.name == fabric.name
+
+
+def _same(sweep: Sweep, other: Sweep) -> bool:
+    """Whether both are one measurement: a copy of the file, or a part of its rows, is the same sweep.
+
+    Two runs may agree in a few times by chance, not in half of them.
+    """
+    if (sweep.op, sweep.ranks, sweep.nodes) != (other.op, other.ranks, other.nodes):
+        return False
+    mine, theirs = set(sweep.points), set(other.points)
+    return 2 * len(mine & theirs) >= min(len(mine), len(theirs))
+
+
+def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced: Fabric | None) -> SweepLine:
+    from shardtoll.analyzers.roofline.hardware import fabric_of
+    from shardtoll.dashboards.sweep_lines import SweepLine
+
+    sweep = found.sweep
+    fabric = forced or fabric_of(sweep.hardware)
+    files = {
+        "model": (),
+        "calibrated": (file,),
+        "transferred": tuple(
+            name for name, other in on if forced or (fabric is not None and _on_fabric(other, fabric))
+        ),
+    }
+    return SweepLine(
+        file=file,
+        hardware=sweep.hardware,
+        op=sweep.op,
+        nodes=sweep.nodes,
+        ranks=sweep.ranks,
+        fabric=found.fabric,
+        mode=found.mode,
+        sizes=tuple(_size(point) for point in found.points),
+        fitted=tuple(_bare(point) for point in sweep.points if point.message_bytes in found.fitted_bytes),
+        on=files[found.mode],
+        reason=found.reason,
+        guesses=() if fabric is None else fabric.guesses,
+        errors=_errors([found]),
+    )
+
+
+def _bare(point: SweepPoint) -> SizeLine:
+    from shardtoll.dashboards.sweep_lines import SizeLine
+
+    return SizeLine(point.message_bytes, point.time_ns)
+
+
+def _size(point: Judged) -> SizeLine:
+    from shardtoll.dashboards.sweep_lines import SizeLine
+
+    cost = point.cost
+    if cost is None:
+        return SizeLine(point.message_bytes, point.measured_ns)
+    return SizeLine(
+        message_bytes=point.message_bytes,
+        measured_ns=point.measured_ns,
+        predicted_ns=cost.time_ns,
+        low_ns=cost.low_ns,
+        high_ns=cost.high_ns,
+        floor_ns=cost.floor_ns,
+        light_ns=cost.light_ns,
+        algorithm=cost.algorithm,
+        protocol=cost.protocol,
+        basis=cost.basis,
+    )
+
+
+def _errors(found: Sequence[Evaluation]) -> tuple[ErrorLine, ...]:
+    from shardtoll.analyzers.roofline.score import by_band, noise
+    from shardtoll.dashboards.sweep_lines import ErrorLine
+
+    scored: list[Scored] = [point for evaluation in found for point in evaluation.scored]
+    noises = noise(evaluation.sweep for evaluation in found)
+    lines = []
+    for band, score in by_band(scored).items():
+        noise_median, noise_p90 = noises[band] or (None, None)
+        if score is None:
+            lines.append(ErrorLine(band, 0, None, None, None, noise_median, noise_p90))
+        else:
+            errors = (score.median, score.p90, score.inside, noise_median, noise_p90)
+            lines.append(ErrorLine(band, score.count, *errors))
+    return tuple(lines)

@@ -1,0 +1,165 @@
+"""Figure: one measured sweep, the model's line, and the band it states; below them, their ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, Strings, hover, literal
+from shardtoll.dashboards.sweep_lines import SizeLine, SweepLine
+from shardtoll.dashboards.text import clean, clip
+
+_BAND: Final = "rgba(86,180,233,0.25)"
+_GRID: Final = "rgba(138,138,138,0.3)"
+_RATIO: Final = {"xaxis": "x", "yaxis": "y2"}
+
+
+def figure(sweep: SweepLine) -> Figure:
+    """Return times over sizes, both logarithmic, and under them measured over predicted."""
+    # A logarithmic axis has no zero.
+    sizes = [size for size in sweep.sizes if size.message_bytes > 0]
+    fitted = [size for size in sweep.fitted if size.message_bytes > 0]
+    if not sizes and not fitted:
+        return Figure([], {}, ["There is no size above zero to draw."])
+    strings = Strings()
+    said = [size for size in sizes if size.predicted_ns is not None]
+    data = _band(said) + _lines(said) + _marks("measured", sizes, strings, hollow=False)
+    if fitted:
+        data += _marks("measured, given to the model", fitted, strings, hollow=True)
+    data += _ratio(said)
+    notes = [f"Not predicted: {clip(sweep.reason, 300)}."] if sweep.reason else []
+    notes += [f"Guesses: {', '.join(clean(name) for name in sweep.guesses)}."] if sweep.guesses else []
+    layout = {
+        "height": 560,
+        "xaxis": {"type": "log", "title": {"text": "message size (bytes)"}, "anchor": "y2"},
+        "yaxis": {"type": "log", "title": {"text": "time (µs)"}, "domain": [0.36, 1]},
+        "yaxis2": {
+            "title": {"text": "measured / predicted"},
+            "domain": [0, 0.28],
+            "gridcolor": _GRID,
+            "linecolor": _GRID,
+            "zerolinecolor": _GRID,
+            "automargin": True,
+        },
+        "shapes": [_level_one()],
+        "hovermode": "closest",
+        "legend": TOP_LEGEND,
+    }
+    return Figure(data, layout, notes, strings.all())
+
+
+def _level_one() -> dict[str, Any]:
+    line = {"color": PALETTE["blue"], "width": 1.5}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y2", "y0": 1, "y1": 1, "line": line}
+
+
+def _band(said: Sequence[SizeLine]) -> list[dict[str, Any]]:
+    """Return the lower edge and the upper one, which fills down to it."""
+    edges = [(size.message_bytes, size.low_ns, size.high_ns) for size in said]
+    known = [(at, low, high) for at, low, high in edges if low is not None and high is not None]
+    x = [at for at, _, _ in known]
+    lows, highs = [_us(low) for _, low, _ in known], [_us(high) for _, _, high in known]
+    bare = {"type": "scatter", "mode": "lines", "x": x, "line": {"width": 0}, "hoverinfo": "skip"}
+    upper = {"y": highs, "fill": "tonexty", "fillcolor": _BAND, "name": "band of 9 in 10"}
+    return [{**bare, "y": lows, "showlegend": False}, {**bare, **upper}] if known else []
+
+
+def _lines(said: Sequence[SizeLine]) -> list[dict[str, Any]]:
+    lines = []
+    model = [(size.message_bytes, size.predicted_ns) for size in said]
+    light = [(size.message_bytes, size.light_ns) for size in said]
+    for name, points, line in (
+        ("model", model, {"color": PALETTE["blue"], "width": 2}),
+        ("speed of light", light, {"color": PALETTE["grey"], "width": 1.5, "dash": "dot"}),
+    ):
+        known = [(at, ns) for at, ns in points if ns is not None and ns > 0]
+        if known:
+            lines.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers" if len(known) == 1 else "lines",
+                    "name": name,
+                    "x": [at for at, _ in known],
+                    "y": [_us(ns) for _, ns in known],
+                    "line": line,
+                    "hoverinfo": "skip",
+                }
+            )
+    return lines
+
+
+def _marks(name: str, sizes: Sequence[SizeLine], strings: Strings, *, hollow: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name,
+            "x": [size.message_bytes for size in sizes],
+            "y": [_us(size.measured_ns) for size in sizes],
+            "marker": {
+                "color": PALETTE["orange"],
+                "size": 8,
+                "symbol": "circle-open" if hollow else "circle",
+            },
+            "hovertext": [strings.add(_words(size)) for size in sizes],
+            "hovertemplate": "%{hovertext}<extra></extra>",
+        }
+    ]
+
+
+def _ratio(said: Sequence[SizeLine]) -> list[dict[str, Any]]:
+    """Return measured over predicted, and the band in the same measure."""
+    known = [
+        (size.message_bytes, size.measured_ns, size.predicted_ns, size.low_ns, size.high_ns)
+        for size in said
+        if size.predicted_ns
+    ]
+    if not known:
+        return []
+    x = [at for at, *_ in known]
+    bare = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    data: list[dict[str, Any]] = []
+    if all(low is not None and high is not None for *_, low, high in known):
+        lows = [_digits((low or 0) / said_ns) for _, _, said_ns, low, _ in known]
+        highs = [_digits((high or 0) / said_ns) for _, _, said_ns, _, high in known]
+        data.append({**bare, **_RATIO, "x": x, "y": lows})
+        data.append({**bare, **_RATIO, "x": x, "y": highs, "fill": "tonexty", "fillcolor": _BAND})
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            **_RATIO,
+            "x": x,
+            "y": [_digits(measured / said_ns) for _, measured, said_ns, _, _ in known],
+            "marker": {"color": PALETTE["orange"], "size": 7},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    )
+    return data
+
+
+def _words(size: SizeLine) -> str:
+    lines = [f"<b>{human.size(size.message_bytes)}</b>", f"measured {human.duration(size.measured_ns)}"]
+    if size.predicted_ns is not None:
+        band = f"band {human.duration(size.low_ns)} to {human.duration(size.high_ns)}"
+        lines.append(f"model {human.duration(size.predicted_ns)} ({100 * (size.error or 0):+.1f} %), {band}")
+        lines.append(f"floor {human.duration(size.floor_ns)}, light {human.duration(size.light_ns)}")
+        by = " ".join(part for part in (size.algorithm, size.protocol, size.basis) if part)
+        lines.append(literal(by, 80))
+    return hover(lines)
+
+
+def _us(ns: float) -> float:
+    return _digits(ns / 1e3)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

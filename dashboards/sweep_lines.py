@@ -1,0 +1,101 @@
+"""Measured sweeps beside what the model says of them, as every renderer takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardtoll.dashboards import human
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLine:
+    """One size of a sweep; what the model did not say is None."""
+
+    message_bytes: int
+    measured_ns: float
+    predicted_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    floor_ns: float | None = None
+    """Least time that a tuned library reaches here."""
+    light_ns: float | None = None
+    """Speed of light: what physics of the links allows."""
+    algorithm: str | None = None
+    protocol: str | None = None
+    basis: str | None = None
+    """`measured`, `transferred` or `model`."""
+
+    @property
+    def error(self) -> float | None:
+        """Signed relative error of the prediction: above 0 where it is too slow."""
+        return None if self.predicted_ns is None else self.predicted_ns / self.measured_ns - 1
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measurement lies within the band; None where there is none."""
+        if self.low_ns is None or self.high_ns is None:
+            return None
+        return self.low_ns <= self.measured_ns <= self.high_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorLine:
+    """Errors of one band of sizes; shares of 1, None where there is nothing to tell."""
+
+    band: str
+    count: int
+    median: float | None
+    p90: float | None
+    inside: float | None
+    """Share of the measurements within the stated bands."""
+    noise_median: float | None
+    """What out-of-place and in-place times of one sweep differ by: no model can do better."""
+    noise_p90: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """One sweep."""
+
+    file: str
+    hardware: str
+    op: str
+    nodes: int
+    ranks: int
+    fabric: str | None
+    mode: str
+    """`model`, `calibrated` or `transferred`."""
+    sizes: tuple[SizeLine, ...]
+    """Those that are scored, ascending."""
+    fitted: tuple[SizeLine, ...]
+    """Those of this sweep that were fitted, without predictions."""
+    on: tuple[str, ...]
+    """Files of the sweeps it was calibrated on."""
+    reason: str | None
+    """Why sizes have no prediction."""
+    guesses: tuple[str, ...]
+    """Numbers of the fabric that are guesses."""
+    errors: tuple[ErrorLine, ...]
+    """By band, and last of all sizes."""
+
+    def title(self) -> str:
+        """Return op and group in words."""
+        return f"{self.op} between {human.plural(self.ranks, 'rank')} on {human.plural(self.nodes, 'node')}"
+
+    def mode_words(self) -> str:
+        """Return what was fitted, in words."""
+        if self.mode == "calibrated":
+            sizes = human.plural(len(self.fitted), "size")
+            return f"calibrated on {sizes} of the same sweep, the others are scored"
+        if self.mode == "transferred":
+            return f"transferred from {human.plural(len(self.on), 'other sweep')}"
+        return "nothing fitted"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTable:
+    """All sweeps of one evaluation, and the errors over all of a mode."""
+
+    sweeps: tuple[SweepLine, ...]
+    totals: tuple[tuple[str, tuple[ErrorLine, ...]], ...]
+    """Mode -> errors by band, and last of all sizes."""

@@ -1,0 +1,133 @@
+"""A page of measured sweeps with the model's line and band: self-contained, offline, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from plotly.offline import get_plotlyjs
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.figure import Figure
+from shardtoll.dashboards.page import embedded, policy
+from shardtoll.dashboards.page_script import SCRIPT
+from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.sweep_figure import figure
+from shardtoll.dashboards.sweep_lines import ErrorLine, SweepLine, SweepTable
+from shardtoll.dashboards.text import clip
+
+_LEAD: Final = (
+    "Marks are measured times, the line is what the model says, and the area is the band that should hold "
+    "nine of ten of them. Below, the same as measured over predicted: 1 is a perfect answer. Hollow marks "
+    "were given to the model and are not scored."
+)
+
+
+def render(found: SweepTable) -> str:
+    """Return the whole page as text; names are escaped, nothing is fetched, equal input gives equal bytes."""
+    figures = {f"sweep{number}": figure(sweep) for number, sweep in enumerate(found.sweeps)}
+    drawn = {
+        name: {"data": one.data, "layout": one.layout, "strings": one.strings, "columns": one.columns}
+        for name, one in figures.items()
+        if not one.empty
+    }
+    sections = "".join(
+        _section(name, sweep, figures[name]) for name, sweep in zip(figures, found.sweeps, strict=True)
+    )
+    totals = "".join(
+        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors
+    )
+    plotly = get_plotlyjs()
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy(plotly, SCRIPT)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>shardtoll: the model and {human.plural(len(found.sweeps), "measured sweep")}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>shardtoll <span>what the cost model says, and what was measured</span></h1>
+<p class="lead">{escape(_LEAD)}</p>
+</header>
+<main>
+<section id="totals-section" aria-labelledby="totals">
+<h2 id="totals">Errors by size</h2>
+{totals}
+</section>
+{sections}
+</main>
+<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
+<script type="application/json" id="figures">{embedded(drawn)}</script>
+<script>{plotly}</script>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in drawn.notes)
+    drawing = f'<div class="panel"><div id="{name}-figure" class="figure"></div></div>'
+    fabric = f"fabric {sweep.fabric}" if sweep.fabric else "no fabric"
+    lead = f"{sweep.title()}, {sweep.hardware or 'hardware not named'}; {fabric}: {sweep.mode_words()}"
+    return f"""<section id="{name}-section" aria-labelledby="{name}">
+<h2 id="{name}">{_text(sweep.file)}</h2>
+<p class="lead">{_text(lead)}</p>
+{"" if drawn.empty else drawing}
+{notes}{_error_table(sweep.errors)}
+<details class="more"><summary>The same as a table</summary>{_size_table(sweep)}</details>
+</section>
+"""
+
+
+def _error_table(errors: Sequence[ErrorLine]) -> str:
+    heads = ("band", "sizes", "median error", "p90", "in band", "noise median", "noise p90")
+    rows = [(line.band, str(line.count), *map(_percent, _shares(line))) for line in errors if line.count]
+    return _html_table(heads, rows)
+
+
+def _shares(line: ErrorLine) -> tuple[float | None, ...]:
+    return line.median, line.p90, line.inside, line.noise_median, line.noise_p90
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else human.share(part, 1)
+
+
+def _size_table(sweep: SweepLine) -> str:
+    heads = ("size", "measured", "predicted", "low", "high", "floor", "speed of light", "by")
+    rows = [
+        (
+            human.size(size.message_bytes),
+            *map(
+                human.duration,
+                (
+                    size.measured_ns,
+                    size.predicted_ns,
+                    size.low_ns,
+                    size.high_ns,
+                    size.floor_ns,
+                    size.light_ns,
+                ),
+            ),
+            " ".join(part for part in (size.algorithm, size.protocol) if part),
+        )
+        for size in sweep.sizes
+    ]
+    return _html_table(heads, rows)
+
+
+def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in heads)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _text(value: str) -> str:
+    return escape(clip(value, 400))

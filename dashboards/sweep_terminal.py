@@ -1,0 +1,106 @@
+"""Sweeps and what the model says of them, on a terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.sweep_lines import ErrorLine, SizeLine, SweepLine, SweepTable
+from shardtoll.dashboards.text import clean, clip
+
+SIZES_SHOWN_FOR: Final = 4
+"""With more sweeps than this each is one line; a file, -o, holds all sizes of all."""
+
+
+def show(found: SweepTable, width: int | None = None) -> None:
+    """Print it; `width` in columns, by default the terminal's."""
+    console = Console(width=width, highlight=False)
+    console.print(renderable(found))
+
+
+def renderable(found: SweepTable) -> RenderableType:
+    """Return the sweeps, size by size where they are few, and the errors by band."""
+    parts: list[RenderableType] = []
+    if len(found.sweeps) <= SIZES_SHOWN_FOR:
+        for sweep in found.sweeps:
+            parts += [_head(sweep), _sizes(sweep), Text("")]
+    else:
+        parts += [_overview(found.sweeps), Text("")]
+    for mode, errors in found.totals:
+        count = sum(sweep.mode == mode for sweep in found.sweeps)
+        parts += [Text(f"{mode}: errors over {human.plural(count, 'sweep')}", style="bold"), _errors(errors)]
+    return Group(*parts)
+
+
+def _head(sweep: SweepLine) -> RenderableType:
+    text = Text(clip(sweep.file, 200), style="bold", overflow="fold")
+    body = Text(f"{sweep.title()}, {clip(sweep.hardware, 120) or 'hardware not named'}\n", overflow="fold")
+    body.append(f"fabric {clean(sweep.fabric)}: " if sweep.fabric else "no fabric: ")
+    body.append(sweep.mode_words())
+    if sweep.guesses:
+        body.append(f"\nguesses: {', '.join(map(clean, sweep.guesses))}", style="yellow")
+    if sweep.reason:
+        body.append(f"\nnot predicted: {clip(sweep.reason, 300)}", style="yellow")
+    return Group(text, Padding(body, (0, 0, 0, 2), expand=False))
+
+
+def _sizes(sweep: SweepLine) -> Table:
+    table = _table("size", "measured", "predicted", "band", "error", "by")
+    for size in sweep.sizes:
+        low, high = human.duration(size.low_ns), human.duration(size.high_ns)
+        table.add_row(
+            human.size(size.message_bytes),
+            human.duration(size.measured_ns),
+            human.duration(size.predicted_ns),
+            human.UNKNOWN if size.low_ns is None else f"{low} to {high}",
+            _error(size),
+            clean(" ".join(filter(None, (size.algorithm, size.protocol)))),
+        )
+    return table
+
+
+def _error(size: SizeLine) -> Text:
+    if size.error is None:
+        return Text(human.UNKNOWN)
+    text = Text(f"{100 * size.error:+.1f} %")
+    if size.inside is False:
+        text.append(" outside", style="yellow")
+    return text
+
+
+def _overview(sweeps: tuple[SweepLine, ...]) -> Table:
+    table = _table("sweep", "fabric", "mode", "sizes", "median", "p90", "in band")
+    for sweep in sweeps:
+        every = sweep.errors[-1]
+        name = Text(clean(sweep.file.rsplit("/", 1)[-1].removesuffix(".csv")), overflow="fold")
+        if sweep.reason:
+            name.append(f"\nnot predicted: {clip(sweep.reason, 160)}", style="yellow")
+        cells = (clean(sweep.fabric or human.UNKNOWN), sweep.mode, f"{every.count} of {len(sweep.sizes)}")
+        table.add_row(name, *cells, *map(_percent, (every.median, every.p90, every.inside)))
+    return table
+
+
+def _errors(errors: tuple[ErrorLine, ...]) -> Table:
+    table = _table("band", "sizes", "median", "p90", "in band", "noise median", "noise p90")
+    for line in errors:
+        shares = (line.median, line.p90, line.inside, line.noise_median, line.noise_p90)
+        table.add_row(line.band, str(line.count), *map(_percent, shares))
+    return table
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else human.share(part, 1)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name in ("fabric", "mode", "by") else "right")
+    return table

@@ -1,0 +1,134 @@
+"""Predictions beside measurements: what each mode may know, and that it knows no size that is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_cost, load_fabric
+from shardtoll.analyzers.roofline.evaluate import calibrated, curve_of, not_fitted, refused, transferred
+from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint, parse_sweep
+from tests.unit.analyzers.sweeps import straight, sweep_text
+
+SLOW = straight(40, 150)
+"""Three times as slow as the shipped fabric says."""
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Fabric:
+    return load_fabric("h100x8-ib400")
+
+
+def sweep_of(time_us: Callable[[int], float] = SLOW, **changed: object) -> Sweep:
+    return parse_sweep(sweep_text(time_us, **changed), "x.csv")
+
+
+def with_time(sweep: Sweep, at: int, times: float) -> Sweep:
+    """Return the sweep with one measured time changed."""
+    points = list(sweep.points)
+    points[at] = replace(points[at], time_ns=points[at].time_ns * times)
+    return replace(sweep, points=tuple(points))
+
+
+def test_nothing_fitted_is_what_the_fabric_says(fabric: Fabric):
+    sweep = sweep_of()
+    found = not_fitted(sweep, fabric)
+    assert (found.mode, found.fabric, found.fitted_bytes, found.reason) == ("model", "h100x8-ib400", (), None)
+    assert [point.message_bytes for point in found.points] == list(sweep.sizes)
+    for point in found.points:
+        cost = collective_cost(fabric, "all_reduce", point.message_bytes, Placement(16, 2, 8))
+        assert point.cost == cost
+    assert not_fitted(with_time(sweep, 3, 9), fabric).points[3].cost == found.points[3].cost
+
+
+def test_calibrated_fits_the_first_third_fifth_size(fabric: Fabric):
+    sweep = sweep_of()
+    found = calibrated(sweep, fabric)
+    assert found.mode == "calibrated"
+    assert found.fitted_bytes == sweep.sizes[::2]
+    assert tuple(point.message_bytes for point in found.points) == sweep.sizes[1::2]
+
+
+def test_a_calibrated_model_says_what_was_measured(fabric: Fabric):
+    """Times are latency and bytes over a rate; between sizes x4 apart interpolation is within a tenth."""
+    for point in calibrated(sweep_of(), fabric).scored:
+        assert point.error < 0.1
+
+
+def test_a_scored_time_does_not_change_its_prediction(fabric: Fabric):
+    sweep = sweep_of()
+    before = [point.cost for point in calibrated(sweep, fabric).points]
+    assert None not in before
+    for at in range(1, len(sweep.points), 2):
+        changed = calibrated(with_time(sweep, at, 7), fabric)
+        assert [point.cost for point in changed.points] == before
+        assert changed.points[at // 2].measured_ns == 7 * sweep.points[at].time_ns
+    # It can fail: a fitted time does change predictions.
+    assert [point.cost for point in calibrated(with_time(sweep, 8, 7), fabric).points] != before
+
+
+def test_a_size_measured_twice_is_fitted_or_scored_with_both(fabric: Fabric):
+    sizes = (1024, 1024, 4096, 4096, 16384)
+    found = calibrated(sweep_of(sizes=sizes), fabric)
+    assert found.fitted_bytes == (1024, 16384)
+    assert [point.message_bytes for point in found.points] == [4096, 4096]
+
+
+def test_one_size_leaves_none_to_score(fabric: Fabric):
+    found = calibrated(sweep_of(sizes=(1024,)), fabric)
+    assert (found.points, found.fitted_bytes) == ((), (1024,))
+    assert found.reason == "one size only: there is none left to score"
+
+
+def test_transferred_knows_the_other_sweep_only(fabric: Fabric):
+    """Of 4 nodes predicted from 2, half as fast as the shipped figures: nearer than without."""
+    near, far = sweep_of(straight(80, 120)), sweep_of(straight(120, 110), nodes=4, gpus=32)
+    found = transferred(far, fabric, [near])
+    assert found.mode == "transferred"
+    assert found.fitted_bytes == ()
+    assert len(found.points) == len(far.points)
+    again = transferred(with_time(far, 5, 3), fabric, [near])
+    assert [point.cost for point in again.points] == [point.cost for point in found.points]
+    plain = not_fitted(far, fabric)
+    errors = [sum(point.error for point in one.scored[-4:]) for one in (found, plain)]
+    assert errors[0] < errors[1]
+
+
+def test_what_the_model_refuses_is_said_with_a_reason(fabric: Fabric):
+    lone = replace(fabric, inter=None)
+    found = not_fitted(sweep_of(), lone)
+    assert all(point.cost is None for point in found.points)
+    assert found.scored == ()
+    assert found.reason == "fabric h100x8-ib400 has no network between nodes"
+    bare = not_fitted(sweep_of(nodes=1, gpus=8), replace(lone, intra=None))
+    assert bare.reason == "fabric h100x8-ib400 has no link between ranks of a node"
+    whole = refused(sweep_of(), "model", "who knows")
+    assert [point.cost for point in whole.points] == [None] * len(whole.points)
+
+
+def test_a_predictor_of_ones_own_is_asked(fabric: Fabric):
+    asked = []
+
+    def predict(given: Fabric, op: str, size: int, at: Placement) -> Cost | None:
+        asked.append((given.curves, op, size, at))
+        return None
+
+    sweep = sweep_of(sizes=(8, 16))
+    found = not_fitted(sweep, fabric, predict)
+    assert found.reason == "the model does not predict this collective here"
+    calibrated(sweep, fabric, predict)
+    assert [entry[2] for entry in asked] == [8, 16, 16]
+    assert asked[0][1:] == ("all_reduce", 8, Placement(16, 2, 8))
+    assert [len(entry[0]) for entry in asked] == [0, 0, 1]
+
+
+def test_a_curve_has_the_median_and_range_of_each_size():
+    points = [
+        SweepPoint(size, time, None) for size, time in ((0, 5), (8, 10), (8, 30), (8, 20), (16, 7), (16, 9))
+    ]
+    curve = curve_of(Sweep("hw", 2, 16, "all_gather", tuple(points)))
+    assert (curve.op, curve.ranks, curve.nodes) == ("all_gather", 16, 2)
+    shown = [(p.message_bytes, p.time_ns, p.low_ns, p.high_ns, p.samples) for p in curve.points]
+    assert shown == [(8, 20, 10, 30, 3), (16, 8, 7, 9, 2)], "a curve over log(bytes) has no zero"

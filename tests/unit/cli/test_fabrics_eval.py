@@ -1,0 +1,185 @@
+"""`shardtoll fabrics eval` on small sweeps made here: its JSON, its modes, its page, its one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.analyzers.sweeps import straight, sweep_text
+from tests.unit.cli.test_help import in_process
+
+POINT = {"bytes", "measured_us", "predicted_us", "low_us", "high_us"}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.csv"
+    path.write_text(sweep_text(straight(40, 300)))
+    return path
+
+
+@pytest.fixture
+def document(shardtoll, tmp_path: Path):
+    """Return what `-o x.json` holds."""
+
+    def ran(*arguments: object) -> dict[str, Any]:
+        out = tmp_path / "out.json"
+        done = shardtoll("fabrics", "eval", *arguments, "-o", out)
+        assert (done.code, done.err) == (0, "")
+        return dict(json.loads(out.read_text()))
+
+    return ran
+
+
+def test_the_json_has_every_size_with_its_band(document, sweep: Path):
+    (one,) = document(sweep)["sweeps"]
+    assert (one["file"], one["fabric"], one["mode"]) == (str(sweep), "h100x8-ib400", "model")
+    assert len(one["points"]) == 21
+    for point in one["points"]:
+        assert set(point) >= POINT
+        assert point["measured_us"] == pytest.approx(40 + point["bytes"] / 300e3, rel=1e-4)
+        assert 0 < point["low_us"] <= point["predicted_us"] <= point["high_us"]
+        assert point["light_us"] <= point["low_us"]
+    assert one["fitted_bytes"] == []
+    assert one["calibrated_on"] == []
+
+
+def test_the_same_file_is_calibrated_on_every_second_size(document, sweep: Path):
+    (one,) = document(sweep, "--calibrate-on", sweep)["sweeps"]
+    sizes = [1 << power for power in range(10, 31)]
+    assert one["mode"] == "calibrated"
+    assert [point["bytes"] for point in one["points"]] == sizes[1::2]
+    assert one["fitted_bytes"] == sizes[::2]
+    assert one["calibrated_on"] == [str(sweep)]
+
+
+def test_a_copy_of_the_file_is_the_same_sweep(document, sweep: Path, tmp_path: Path):
+    copy = tmp_path / "copy.csv"
+    copy.write_text(sweep.read_text())
+    (one,) = document(sweep, "--calibrate-on", copy)["sweeps"]
+    assert one["mode"] == "calibrated"
+
+
+def test_a_scored_time_does_not_reach_its_prediction(document, sweep: Path):
+    text = sweep.read_text()
+    before = document(sweep, "--calibrate-on", sweep)["sweeps"][0]["points"]
+    # 2 KiB is the second size.
+    sweep.write_text(re.sub(r",2048,[\d.]+,", ",2048,9999,", text))
+    after = document(sweep, "--calibrate-on", sweep)["sweeps"][0]["points"]
+    assert after[0].pop("measured_us") == 9999
+    before[0].pop("measured_us")
+    assert after == before
+
+
+def test_another_file_is_transferred(document, sweep: Path, tmp_path: Path):
+    other = tmp_path / "other.csv"
+    other.write_text(sweep_text(straight(60, 250), nodes=4, gpus=32))
+    found = document(sweep, other, "--calibrate-on", other)
+    first, second = found["sweeps"]
+    assert (first["mode"], second["mode"]) == ("transferred", "calibrated")
+    assert len(first["points"]) == 21
+    assert first["calibrated_on"] == [str(other)]
+    assert set(found["totals"]) == {"transferred", "calibrated"}
+
+
+def test_other_hardware_is_refused_unless_a_fabric_is_named(document, sweep: Path, tmp_path: Path):
+    other = tmp_path / "other.csv"
+    other.write_text(sweep_text(straight(60, 25), hardware="4xA100-40, 2x Slingshot-11 200G (ALCF Polaris)"))
+    (one,) = document(sweep, "--calibrate-on", other)["sweeps"]
+    assert one["reason"].startswith("calibrated on other hardware, '4xA100-40, ")
+    assert {point["predicted_us"] for point in one["points"]} == {None}
+    (one,) = document(sweep, "--calibrate-on", other, "--fabric", "h100x8-ib400")["sweeps"]
+    assert (one["mode"], one["calibrated_on"]) == ("transferred", [str(other)])
+
+
+def test_unknown_hardware_has_no_prediction_and_a_reason(document, shardtoll, tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text(sweep_text(straight(40, 300), hardware="a machine"))
+    (one,) = document(path)["sweeps"]
+    assert one["fabric"] is None
+    assert one["reason"] == "no fabric is known for this hardware; name one with --fabric"
+    for point in one["points"]:
+        assert (point["predicted_us"], point["low_us"], point["high_us"]) == (None, None, None)
+    printed = shardtoll("fabrics", "eval", path).out
+    assert "not predicted: no fabric is known for this hardware" in " ".join(printed.split())
+    (one,) = document(path, "--fabric", "h100x8-ib400")["sweeps"]
+    assert one["fabric"] == "h100x8-ib400"
+    assert one["points"][0]["predicted_us"] > 0
+
+
+def test_tables_fit_and_name_the_errors_by_band(shardtoll, sweep: Path):
+    for width in (70, 120):
+        ran = shardtoll("fabrics", "eval", sweep, "--width", width)
+        assert ran.code == 0
+        assert max(map(len, ran.out.splitlines())) <= width
+        flat = " ".join(ran.out.split())
+        assert "model: errors over 1 sweep" in flat
+        for band in ("<=64K", "128K-8M", "16-256M", ">=512M", "all 21"):
+            assert band in flat
+
+
+def test_many_sweeps_are_a_line_each(shardtoll, sweep: Path, tmp_path: Path):
+    copies = []
+    for number in range(6):
+        copies.append(tmp_path / f"copy{number}.csv")
+        copies[-1].write_text(sweep.read_text())
+    out = shardtoll("fabrics", "eval", *copies, "--width", 120).out
+    assert all(f"copy{number} " in out for number in range(6))
+    assert "1.02 kB" not in out
+    assert len(out.splitlines()) < 30
+
+
+def test_json_is_printed_alone(shardtoll, sweep: Path, tmp_path: Path):
+    page = tmp_path / "x.html"
+    ran = shardtoll("fabrics", "eval", sweep, "--json", "-o", page)
+    assert set(json.loads(ran.out)) == {"sweeps", "totals"}
+    assert ran.err == f"wrote {page}\n"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_every_example_of_the_help_runs(shardtoll, sweep: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(sweep.parent)
+    text = in_process("fabrics", "eval", "--help").stdout
+    examples = re.findall(r"^\s+(shardtoll fabrics eval .*)$", text, flags=re.MULTILINE)
+    assert len(examples) == 3
+    for example in examples:
+        ran = shardtoll(*shlex.split(example)[1:])
+        assert (ran.code, ran.err) == (0, ""), example
+        assert ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{tmp}/no.csv"], "{tmp}/no.csv does not exist: "),
+        (["{tmp}"], "{tmp} is not a file: "),
+        (["{tmp}/pipe"], "{tmp}/pipe is not a file: "),
+        (["{tmp}/binary.csv"], "{tmp}/binary.csv cannot be read (not UTF-8 text): "),
+        (["{tmp}/empty.csv"], "{tmp}/empty.csv has no column hardware, "),
+        (["{tmp}/sweep.csv", "--fabric", "nonsense"], "no fabric named 'nonsense': "),
+        (["{tmp}/sweep.csv", "--calibrate-on", "{tmp}/empty.csv"], "{tmp}/empty.csv has no column "),
+        (["{tmp}/sweep.csv", "-o", "{tmp}/x.pdf"], "-o {tmp}/x.pdf ends in none of .json, .html: "),
+        (["{tmp}/sweep.csv", "-o", "{tmp}/no/x.json"], "cannot write {tmp}/no/x.json (No such file or "),
+    ],
+)
+def test_a_mistake_is_one_line(shardtoll, sweep: Path, arguments: list[str], said: str):
+    folder = sweep.parent
+    (folder / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    (folder / "empty.csv").touch()
+    os.mkfifo(folder / "pipe")
+    ran = shardtoll("fabrics", "eval", *(part.format(tmp=folder) for part in arguments))
+    assert ran.code == 2
+    assert ran.err.startswith(f"shardtoll: {said.format(tmp=folder)}")
+    assert ran.err.count("\n") == 1
+
+
+def test_no_sweep_is_a_usage_error(shardtoll):
+    ran = shardtoll("fabrics", "eval")
+    assert ran.code == 2
+    assert "Traceback" not in ran.err
