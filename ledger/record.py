@@ -223,7 +223,7 @@ class Collective:
     busbw_gbps: float | None = None
     """Bus bandwidth over the transfer, GB/s (1e9), nccl-tests' definition."""
     floor_ns: int | None = None
-    """Least time the fabric's roofline allows."""
+    """Least time a tuned library reaches on the fabric."""
     stream: int | None = None
     """Device stream it ran on; None where unknown or not on a device."""
     kernel: str | None = None
@@ -248,6 +248,8 @@ class Collective:
     """What was sent, where that is one float32; None where it is more, not finite or not known."""
     number_received: float | None = None
     """The result, where it is one float32."""
+    light_ns: int | None = None
+    """Speed of light: the least time that the physics of the links allows, whatever the library."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -263,6 +265,7 @@ class Collective:
             "wait_ns",
             "transfer_ns",
             "floor_ns",
+            "light_ns",
             "used_bytes",
             "optimizer_steps",
         )
