@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.operator_rows import OperatorRows
+from shardtoll.analyzers.operator_rows import Floats, OperatorRows, sums
 from shardtoll.analyzers.refuted import LIMIT
 from shardtoll.analyzers.roofline import Gpu
 from shardtoll.analyzers.tally import codes
-
-Floats = npt.NDArray[np.float64]
 
 _PEAKS_OF: Final = {
     "float32": ("float32", "tf32"),
@@ -66,11 +64,11 @@ def lights(rows: OperatorRows, gpu: Gpu) -> Lights:
     flops_ns = whole_ns * halved
     bytes_ns = frame["moved_bytes"].to_numpy(dtype=np.float64) / gpu.memory_gbps.value
     code, first = codes(frame, KIND)
-    measured = _sums(code, took, len(first))
-    cached = _sums(code, bytes_ns, len(first)) > measured
+    measured = sums(code, took, len(first))
+    cached = sums(code, bytes_ns, len(first)) > measured
     bytes_ns = np.where(cached[code], np.nan, bytes_ns)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factors = measured / _sums(code, flops_ns, len(first))
+        factors = measured / sums(code, flops_ns, len(first))
     wrong = factors < LIMIT
     flops_ns = np.where(wrong[code], np.nan, flops_ns)
     light_ns = np.fmax(flops_ns, bytes_ns)
@@ -94,12 +92,6 @@ def lights(rows: OperatorRows, gpu: Gpu) -> Lights:
 def _at_most(bound_ns: Floats, took_ns: Floats) -> Floats:
     """Return bounds that no measured time lies below; unknown stays unknown."""
     return np.where(took_ns < bound_ns, took_ns, bound_ns)
-
-
-def _sums(code: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
-    """Return the sums by group; NaN where a value is unknown."""
-    sums: Floats = np.bincount(code, weights=values, minlength=groups).astype(np.float64)
-    return sums
 
 
 def _reached_share(gpu: Gpu) -> float:

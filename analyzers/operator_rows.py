@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
-from shardtoll.analyzers.tally import keep
+from shardtoll.analyzers.tally import codes, keep
 from shardtoll.ledger.work import OPTIMIZER_STEP, kind_of_work
+
+Floats = npt.NDArray[np.float64]
 
 FORMATS: Final = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16"}
 """As shapes write a format -> as torch does; all that begin with `float8` are `float8`."""
 
 _OPERAND: Final = re.compile(r"([a-z]+\d+[a-z0-9_]*)\[([\d,]*)\]")
+FIGURES: Final = ("count", "flops", "moved_bytes", "device_ns")
 _KEY: Final = ("step", "rank", "op", "phase", "shapes")
 
 
@@ -51,15 +55,20 @@ def operator_rows(context: Context) -> OperatorRows:
     if rows.empty:
         return OperatorRows(_with_formats(_floats(rows)), of_trace=False)
     values = _floats(rows)
-    summed = values.groupby(list(_KEY), dropna=False, sort=False)[
-        ["count", "flops", "moved_bytes", "device_ns"]
-    ].agg("sum", skipna=False)
-    return OperatorRows(_with_formats(summed.reset_index()), of_trace=False)
+    code, first = codes(values, _KEY)
+    for name in FIGURES:
+        first[name] = sums(code, values[name].to_numpy(), len(first))
+    return OperatorRows(_with_formats(first), of_trace=False)
+
+
+def sums(code: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
+    """Return the sums by group; NaN where a value is unknown."""
+    return np.bincount(code, weights=values, minlength=groups).astype(np.float64)
 
 
 def _floats(rows: pd.DataFrame) -> pd.DataFrame:
     frame: pd.DataFrame = rows[list(_KEY)].copy()
-    for name in ("count", "flops", "moved_bytes", "device_ns"):
+    for name in FIGURES:
         frame[name] = rows[name].to_numpy(dtype=np.float64, na_value=np.nan)
     return frame
 

@@ -28,10 +28,10 @@ def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRooflin
     if gpu is None:
         return ()
     told = [
-        "speed of light: every operator at the accelerator's peak or its memory's rate, the busiest group's "
-        "collectives at the links' rate, both fully overlapped",
-        "best overlap: what tuned kernels and a tuned library reach, fully overlapped; what must wait for "
-        "what is not known, so a step may need longer",
+        "speed of light: accelerator, memory and links at their physical rates, compute and communication "
+        "fully overlapped",
+        "best overlap: what tuned kernels and a tuned library reach, fully overlapped, as if nothing had to "
+        "wait for anything",
     ]
     if gpu.reached_matmul_tflops is None:
         told.append(f"what matmuls reach on {gpu.title} is not on record: its peak stands for it")
@@ -43,8 +43,8 @@ def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRooflin
         )
     elif known is not None and known < 0.995:
         told.append(
-            f"FLOPs or bytes are known of {percent(known)} of the compute time; the rest is in no speed of "
-            "light, in the floor as it ran, and utilisation is at least what is said"
+            f"FLOPs or bytes are known of {percent(known)} of the compute time; the rest counts in the floor "
+            "only, as long as it ran, and utilisation is at least what is said"
         )
     if any(each.comm_known_share is not None and each.comm_light_ns is None for each in ranks):
         told.append("the links' speed of light is not known here: the collectives count as nothing in it")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.op_light import KIND, Lights
-from shardtoll.analyzers.operator_rows import OperatorRows
+from shardtoll.analyzers.operator_rows import FIGURES, OperatorRows, sums
 from shardtoll.analyzers.tally import codes, text
 from shardtoll.ledger.step_roofline import Bound, OpRoofline
 
@@ -22,29 +22,19 @@ def top_operators(rows: OperatorRows, bounds: Lights | None) -> tuple[OpRoofline
     if frame.empty:
         return ()
     code, first = codes(frame, KIND)
-    columns: dict[str, object] = {
-        "count": frame["count"],
-        "flops": frame["flops"],
-        "moved_bytes": frame["moved_bytes"],
-        "device_ns": frame["device_ns"],
-    }
+    columns = {name: frame[name].to_numpy(dtype=np.float64) for name in FIGURES}
     if bounds is not None:
-        columns |= {
-            "light_ns": bounds.light_ns,
-            "flops_ns": bounds.flops_ns,
-            "bytes_ns": bounds.bytes_ns,
-        }
-    each = pd.DataFrame({name: np.asarray(column, dtype=np.float64) for name, column in columns.items()})
-    sums = each.groupby(code).agg("sum", skipna=False)
+        columns |= {name: getattr(bounds, name) for name in ("light_ns", "flops_ns", "bytes_ns")}
+    whole = pd.DataFrame({name: sums(code, column, len(first)) for name, column in columns.items()})
     mean_of = frame[["step", "rank"]].drop_duplicates().shape[0]
     peak: list[str | None] = [None] * len(first)
     if bounds is not None:
         place = np.unique(code, return_index=True)[1]
         peak = list(bounds.peak[place])
-    order = sums.fillna(0.0).sort_values(
-        [name for name in ("device_ns", "light_ns", "flops") if name in sums], ascending=False
+    order = whole.fillna(0.0).sort_values(
+        [name for name in ("device_ns", "light_ns", "flops") if name in whole], ascending=False
     )
-    return tuple(_line(first.iloc[at], sums.loc[at], peak[at], mean_of) for at in order.index[:MOST])
+    return tuple(_line(first.iloc[at], whole.loc[at], peak[at], mean_of) for at in order.index[:MOST])
 
 
 def _line(first: pd.Series[str], sums: pd.Series[float], peak: str | None, mean_of: int) -> OpRoofline:

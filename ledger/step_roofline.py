@@ -134,7 +134,12 @@ def roofline_from_json(data: Mapping[str, Any]) -> StepRoofline:
 
 def _finite(roofline: StepRoofline) -> StepRoofline:
     """Return it unchanged; ValueError for a number that is negative or none."""
-    for record in (roofline, *roofline.ranks, *roofline.ops):
+    records: tuple[StepRoofline | RankRoofline | OpRoofline, ...] = (
+        roofline,
+        *roofline.ranks,
+        *roofline.ops,
+    )
+    for record in records:
         for item in fields(record):
             value = getattr(record, item.name)
             for number in value.values() if isinstance(value, Mapping) else (value,):
