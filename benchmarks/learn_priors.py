@@ -8,6 +8,28 @@ NCCL: Final = "NCCL src/graph/tuning.cc v2.30"
 SHARES: Final = "shares measured in shared/reference/ROOFLINE.md"
 OURS: Final = "no source: what a transfer of this kind is expected to need"
 
+PROTOCOLS: Final = ("LL", "LL128", "Simple")
+ALGORITHMS: Final = ("ring", "tree", "nvls", "nvlstree", "collnet", "pat", "chain", "pairwise", "direct")
+
+GENERATIONS: Final[dict[str, str]] = {
+    **dict.fromkeys(("v100-sxm-16gb", "v100-sxm-32gb"), "volta"),
+    "t4": "turing",
+    **dict.fromkeys(("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a10g"), "ampere"),
+    **dict.fromkeys(("l4", "l40s", "rtx-4090"), "ada"),
+    **dict.fromkeys(("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "gh200-96gb", "gh200-144gb"), "hopper"),
+    **dict.fromkeys(("b200-sxm", "gb200", "b300-sxm", "gb300"), "blackwell"),
+    **dict.fromkeys(("mi250x", "mi300x", "mi325x", "mi355x"), "cdna"),
+}
+"""By `Gpu.name`."""
+
+KNOWN: Final[dict[str, tuple[str, bool]]] = {
+    **dict.fromkeys(("nvswitch", "nvlink", "infiniband", "efa", "slingshot"), ("measured sweeps", True)),
+    **dict.fromkeys(("pcie", "xgmi", "memory"), ("published rates; no sweep was at hand", False)),
+    "roce": ("taken to be as InfiniBand", False),
+    **dict.fromkeys(("tcpx", "ethernet"), ("guessed: no sweep was at hand", False)),
+}
+"""Kind of link -> where its constants come from, and whether they were measured."""
+
 
 class Prior(NamedTuple):
     """A constant before learning."""
@@ -16,6 +38,8 @@ class Prior(NamedTuple):
     spread: float
     """Standard deviation of its logarithm; 0: taken as it is."""
     source: str
+    guess: bool = False
+    """Whether it is a guess, where nothing can be learned about it."""
 
 
 def _protocols(name: str, values: tuple[float, float, float], spread: float) -> dict[str, Prior]:
@@ -67,15 +91,14 @@ PRIORS: Final[dict[str, Prior]] = {
     "plugin_us.efa": Prior(50, 0.5, "aws-ofi-nccl src/platform-aws.cpp tells NCCL 75 us"),
     "plugin_us.efa_ampere": Prior(75, 0.5, "aws-ofi-nccl src/platform-aws.cpp tells NCCL 75 us"),
     "plugin_us.slingshot": Prior(4, 0.7, OURS),
-    "plugin_us.slingshot_gather": Prior(30, 0.7, OURS),
-    "plugin_us.tcpx": Prior(30, 0.0, OURS),
-    "plugin_us.ethernet": Prior(30, 0.0, OURS),
+    "plugin_us.tcpx": Prior(30, 0.0, OURS, guess=True),
+    "plugin_us.ethernet": Prior(30, 0.0, OURS, guess=True),
     "plugin_told_us.efa": Prior(75, 0.0, "aws-ofi-nccl src/platform-aws.cpp, p4d and p5"),
     "near_share.ring.ampere": Prior(0.77, 0.05, SHARES),
     "near_share.ring.hopper": Prior(0.815, 0.05, SHARES),
     "near_share.ring.blackwell": Prior(0.8, 0.05, "NCCL's 40.1 of 50 GB/s a link (src/graph/topo.h)"),
     "near_share.ring.rack_blackwell": Prior(0.48, 0.1, OURS),
-    "near_share.ring.default": Prior(0.75, 0.0, OURS),
+    "near_share.ring.default": Prior(0.75, 0.0, OURS, guess=True),
     "near_share.tree.default": Prior(0.72, 0.1, OURS),
     "near_share.nvls.hopper": Prior(0.69, 0.1, OURS),
     "near_share.nvls.blackwell": Prior(0.6, 0.1, OURS),
@@ -88,16 +111,16 @@ PRIORS: Final[dict[str, Prior]] = {
     "net_share.ring.rails_infiniband": Prior(0.81, 0.05, SHARES),
     "net_share.ring.efa": Prior(0.85, 0.1, OURS),
     "net_share.ring.slingshot": Prior(0.74, 0.05, OURS),
-    "net_share.ring.default": Prior(0.85, 0.0, OURS),
+    "net_share.ring.default": Prior(0.85, 0.0, OURS, guess=True),
     "net_share.tree.infiniband": Prior(0.83, 0.05, OURS),
     "net_share.tree.efa": Prior(0.83, 0.05, OURS),
     "net_share.tree.slingshot": Prior(0.7, 0.05, OURS),
-    "net_share.tree.default": Prior(0.8, 0.0, OURS),
+    "net_share.tree.default": Prior(0.8, 0.0, OURS, guess=True),
     "net_share.pairwise.infiniband": Prior(0.91, 0.03, SHARES),
     "net_share.pairwise.infiniband_ampere": Prior(0.85, 0.05, OURS),
     "net_share.pairwise.efa": Prior(0.85, 0.0, OURS),
     "net_share.pairwise.slingshot": Prior(0.4, 0.15, OURS),
-    "net_share.pairwise.default": Prior(0.8, 0.0, OURS),
+    "net_share.pairwise.default": Prior(0.8, 0.0, OURS, guess=True),
     "net_share.direct.default": Prior(0.5, 0.1, OURS),
     "net_share.direct.rails_infiniband": Prior(0.3, 0.1, OURS),
     "net_share.collnet.default": Prior(0.9, 0.0, OURS),

@@ -1,7 +1,7 @@
 """How far sound runs lie from the model, by what is known of the machine and by size.
 
-Widths are quantiles of the errors on published sweeps, each predicted with constants that were learned without
-its source (benchmarks/learn_constants.py), so that they hold for a machine that nobody has measured.
+Widths are quantiles of the errors on published sweeps, each predicted with constants that were learned
+without its source (benchmarks/learn_constants.py), so that they hold for a machine that nobody has measured.
 """
 
 from __future__ import annotations

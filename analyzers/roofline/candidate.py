@@ -40,7 +40,7 @@ class Candidate:
     wire_share: Fraction | None = None
     """Bytes one rank must send, per byte of the message; None: near and net together."""
     few_channels_ns_per_byte: float = 0.0
-    """As `ns_per_byte`, of messages up to `few_channels_bytes`, for which the library opens fewer channels."""
+    """As `ns_per_byte`, of messages up to `few_channels_bytes`: the library opens fewer channels."""
     few_channels_bytes: int = 0
 
     def transfer_ns(self, message_bytes: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """How one machine differs from the model: three factors, fitted to what was measured on it.
 
-The factors are on latencies, on bytes' times and on the ramp; each is held near 1 as strongly as it was seen to
-vary between machines of a kind. Robust (soft L1 on relative errors), by Levenberg and Marquardt's method.
+The factors are on latencies, on bytes' times and on the ramp; each is held near 1 as strongly as it was seen
+to vary between machines of a kind. Robust (soft L1 on relative errors), by Levenberg and Marquardt's method.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Correction:
 
 NONE: Final = Correction()
 
-SPREAD: Final = (0.4, 0.12, 0.4)
+SPREAD: Final = (0.1, 0.08, 0.1)
 """Standard deviations of the factors' logarithms between machines of a kind."""
 
 NOISE: Final = 0.1
@@ -36,7 +36,8 @@ NOISE: Final = 0.1
 
 def minimise(residuals: Callable[[Floats], Floats], start: Floats, rounds: int = 40) -> Floats:
     """Return the parameters with the least sum of squared residuals from there on (numeric derivatives)."""
-    at, damping = start.astype(np.float64), 1e-2
+    at: Floats = start.astype(np.float64)
+    damping = 1e-2
     here = residuals(at)
     for _ in range(rounds):
         columns = []
@@ -46,13 +47,13 @@ def minimise(residuals: Callable[[Floats], Floats], start: Floats, rounds: int =
             columns.append((residuals(nudged) - here) / 1e-4)
         slopes: Floats = np.stack(columns, axis=1)
         normal, downhill = slopes.T @ slopes, slopes.T @ here
-        better = False
+        better: bool = False
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12), -downhill)
             there = residuals(at + step)
             if there @ there < here @ here:
                 gain = 1 - (there @ there) / (here @ here)
-                at, here, damping, better = at + step, there, damping / 4, gain > 1e-5
+                at, here, damping, better = at + step, there, damping / 4, bool(gain > 1e-5)
                 break
             damping *= 4
         if not better:
@@ -72,14 +73,21 @@ def fit_correction(
     """Return the factors that bring the model nearest to the measured times of some curves."""
     measured = [np.log(times) for times in measured_ns]
 
-    def residuals(logs: Floats) -> Floats:
+    def errors(logs: Floats) -> list[Floats]:
         times = predicted_ns(Correction(*np.exp(np.clip(logs, -4, 4)).tolist()))
-        # A curve of many sizes tells more than one of few, but not in proportion: its errors go together.
-        errors = [
-            (np.log(time) - real) / NOISE * len(real) ** -0.25 * 1.5
-            for time, real in zip(times, measured, strict=True)
-        ]
-        return np.concatenate([soft(np.concatenate(errors)), logs / np.array(SPREAD)])
+        return [np.log(time) - real for time, real in zip(times, measured, strict=True)]
 
-    factors = np.exp(np.clip(minimise(residuals, np.zeros(3)), -4, 4))
-    return Correction(*factors.tolist())
+    def fitted(noise: float) -> Floats:
+        def residuals(logs: Floats) -> Floats:
+            # A curve of many sizes tells more than one of few, but not in proportion: its errors go together.
+            found = [error / noise * len(error) ** -0.25 for error in errors(logs)]
+            return np.concatenate([soft(np.concatenate(found)), logs / np.array(SPREAD)])
+
+        return minimise(residuals, np.zeros(3))
+
+    logs = fitted(NOISE)
+    # Where the model's shape does not fit the machine, its factors tell little of another collective.
+    misfit = float(np.median(np.abs(np.concatenate(errors(logs)))))
+    if misfit > NOISE:
+        logs = fitted(misfit * misfit / NOISE)
+    return Correction(*np.exp(np.clip(logs, -4, 4)).tolist())

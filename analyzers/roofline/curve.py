@@ -14,10 +14,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 from shardtoll.ledger.measured import FEW, CurvePoint, Timings, summarize
 from shardtoll.ledger.volume import OPS
+
+__all__ = ["Curve", "CurvePoint", "Shape", "curve_of", "merged"]
 
 Shape = Callable[[float], float | None]
 """Message bytes -> time of a model, in any unit: only ratios are used. None: it does not know."""
@@ -54,7 +57,7 @@ class Curve:
 
     def __post_init__(self) -> None:
         sizes = [point.message_bytes for point in self.points]
-        if not sizes or any(one >= other for one, other in zip(sizes, sizes[1:], strict=False)):
+        if not sizes or any(one >= other for one, other in pairwise(sizes)):
             raise ValueError(f"a curve of {self.op} needs points of rising message sizes")
         for point in self.points:
             if not 0 < point.low_ns <= point.time_ns <= point.high_ns:
@@ -215,7 +218,7 @@ def _line(places: Sequence[float], times: Sequence[float]) -> _Line:
     heights = [math.log(time) for time in times]
     if len(places) == 1:
         return _Line(places, heights, [0.0])
-    widths = [right - left for left, right in zip(places, places[1:], strict=False)]
+    widths = [right - left for left, right in pairwise(places)]
     rises = [(heights[at + 1] - heights[at]) / width for at, width in enumerate(widths)]
     slopes = [rises[0]]
     for at in range(1, len(widths)):

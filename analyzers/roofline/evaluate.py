@@ -5,6 +5,7 @@ A size that is scored never takes part in what its prediction is made of.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -12,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
 from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.library import load_library
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
@@ -86,7 +88,7 @@ def calibrated(sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost)
     fitted = sweep.sizes[::2]
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
-    curves = _curves([replace(sweep, points=kept)])
+    curves = _curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict)
 
 
@@ -94,11 +96,11 @@ def transferred(
     sweep: Sweep, fabric: Fabric, on: Sequence[Sweep], predict: Predict = collective_cost
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured."""
-    curves = _curves(on)
+    curves = _curves(on, fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict)
 
 
-def curve_of(sweep: Sweep) -> Curve:
+def curve_of(sweep: Sweep, fabric: Fabric) -> Curve:
     """Return the sweep as measured points; a size measured several times has their median and range."""
     times: dict[int, list[float]] = {}
     for point in sweep.points:
@@ -106,11 +108,12 @@ def curve_of(sweep: Sweep) -> Curve:
         if point.message_bytes > 0:
             times.setdefault(point.message_bytes, []).append(point.time_ns)
     points = tuple(_curve_point(size, sorted(found)) for size, found in sorted(times.items()))
-    return Curve(sweep.op, sweep.ranks, sweep.nodes, points, sweep.source or sweep.hardware)
+    nodes = sweep.placement_on(fabric).nodes
+    return Curve(sweep.op, sweep.ranks, nodes, points, sweep.source or sweep.hardware)
 
 
-def _curves(sweeps: Sequence[Sweep]) -> tuple[Curve, ...]:
-    curves = (curve_of(sweep) for sweep in sweeps)
+def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
+    curves = (curve_of(sweep, fabric) for sweep in sweeps)
     return tuple(curve for curve in curves if curve.points)
 
 
@@ -128,9 +131,14 @@ def _evaluate(
     fitted: tuple[int, ...],
     predict: Predict,
 ) -> Evaluation:
-    at = sweep.placement
+    at = sweep.placement_on(fabric)
+    least_ns = sweep.least_ns(load_library(fabric.library))
     points = tuple(
-        Judged(point.message_bytes, point.time_ns, predict(fabric, sweep.op, point.message_bytes, at))
+        Judged(
+            point.message_bytes,
+            point.time_ns,
+            _at_least(predict(fabric, sweep.op, point.message_bytes, at), least_ns),
+        )
         for point in scored
     )
     reason = None
@@ -141,8 +149,17 @@ def _evaluate(
     return Evaluation(sweep, fabric.name, mode, points, fitted, reason)
 
 
+def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
+    """Return the cost where each call takes at least what the measuring tool itself needs."""
+    if cost is None or cost.time_ns >= least_ns or cost.basis == "measured":
+        return cost
+    least = math.ceil(least_ns)
+    factor = cost.high_ns / cost.time_ns
+    return replace(cost, time_ns=least, low_ns=math.floor(least / factor), high_ns=math.ceil(least * factor))
+
+
 def _why_refused(fabric: Fabric, sweep: Sweep) -> str:
-    if sweep.nodes > 1 and fabric.inter is None:
+    if sweep.placement_on(fabric).spans_nodes and fabric.inter is None:
         return f"fabric {fabric.name} has no network between nodes"
     if fabric.intra is None:
         return f"fabric {fabric.name} has no link between ranks of a node"

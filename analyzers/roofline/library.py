@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Any, Final, cast
 
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.quantity import Certainty, Quantity
+from shardtoll.analyzers.roofline.table import read_toml
 
 _DATA: Final = "shardtoll.analyzers.roofline.libraries"
 
@@ -55,10 +55,11 @@ class Library:
         return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_library(name: str) -> Library:
     """Return the shipped constants of `nccl`, `rccl` or `gloo`."""
-    data = tomllib.loads(resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    text = resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    data = read_toml(text, f"{name}.toml").data
     numbers = dict(_flat("", data["numbers"]))
     base = load_library(data["extends"]) if "extends" in data else None
     if base is not None:

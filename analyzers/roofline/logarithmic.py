@@ -1,7 +1,7 @@
 """Algorithms whose number of steps grows with the logarithm of the ranks.
 
-Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). PAT: NCCL's
-all_gather and reduce_scatter with one rank a host (src/graph/tuning.cc, v2.30).
+Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). PAT:
+NCCL's all_gather and reduce_scatter with one rank a host (src/graph/tuning.cc, v2.30).
 """
 
 from __future__ import annotations

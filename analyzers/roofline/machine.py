@@ -47,7 +47,7 @@ class Machine:
         return 1000 * us
 
     def _plugin_us(self) -> float:
-        """Return the plugin's latency: the measured one, scaled where this plugin tells NCCL another figure."""
+        """Return the plugin's latency: the learned one, scaled where this plugin tells NCCL another."""
         assert self.net is not None
         kind = self.net.kind
         fitted = self.library.number("plugin_us", f"{kind}_{self.generation}", kind, otherwise=0.0)

@@ -95,7 +95,12 @@ class Pricing:
         low, high = band_of_model(self.library, model.machine, basis, message_bytes)
         wider = self._wider(fit, at)
         return best, Price(
-            time_ns, latency_ns, time_ns * math.exp(-low * wider), time_ns * math.exp(high * wider), time_ns, basis
+            time_ns,
+            latency_ns,
+            time_ns * math.exp(-low * wider),
+            time_ns * math.exp(high * wider),
+            time_ns,
+            basis,
         )
 
     def light_ns_per_byte(self, op: str, at: Placement) -> float:
@@ -120,7 +125,7 @@ class Pricing:
         return number is None or number.confidence == "GUESS"
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
-        """Return what a band is multiplied with: 1, more where the fit comes from much fewer or more nodes."""
+        """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""
         if not fit.nodes:
             return 1.0
         apart = min(max(nodes, at.nodes) / min(nodes, at.nodes) for nodes in fit.nodes)

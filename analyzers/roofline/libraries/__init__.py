@@ -1,1 +1,1 @@
-"""What collective libraries need for each algorithm, one TOML file a library; every number with its source."""
+"""What collective libraries need for each algorithm: one TOML file a library, each number with source."""
