@@ -11,6 +11,7 @@ import pandas as pd
 from shardtoll.analyzers import transfers
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.roofline import Cost, Placement
+from shardtoll.analyzers.roofline.ways import Way, ways
 from shardtoll.analyzers.slow_contrasts import (
     compute_overlap,
     contention,
@@ -132,9 +133,12 @@ def reasons(of: Slow, frame: pd.DataFrame) -> list[Reason]:
     )
 
 
-def _ways(of: Slow, cost_id: int) -> list[Cost]:
-    """Return the cost by each algorithm and protocol that the fabric's library has."""
-    return []
+def _ways(of: Slow, cost_id: int) -> list[Way]:
+    """Return the times by each algorithm and protocol that the fabric's library has."""
+    rows = of.bad[of.bad["cost_id"] == cost_id]
+    op, moved = str(rows["op"].iloc[0]), number(rows["message_bytes"].iloc[0])
+    at, cost = of.context.places[cost_id], of.context.costs[cost_id]
+    return [] if moved is None else ways(of.context.fabric, op, moved, at, cost)
 
 
 def _finding(context: Context, line: Line, own: pd.DataFrame, of: Slow, part: _Part) -> Finding:

@@ -18,7 +18,7 @@ APART: Final = 1.5
 """A group is slow beside its siblings where its median factor is this many times that of the others."""
 
 BESIDE: Final = 0.5
-"""Mean number of other transfers from which a collective has company, and half of it hidden is overlapped."""
+"""Other transfers for each own from which a collective has company, and half of it hidden is overlapped."""
 
 ALONE: Final = 0.1
 """Below this it has none."""
@@ -104,15 +104,17 @@ def contention(of: Slow) -> Reason | None:
     return Reason(
         name="contention",
         score=score,
-        why=f"in the mean {beside.mean():.1f} transfers of other groups run at the same time on the same "
-        "cards or ranks",
+        why=f"for each of them {beside.mean():.1f} transfers of other groups run at the same time on the "
+        "same cards or ranks",
         text="Let the groups' collectives follow each other: issue one after the other's work is waited for, "
         "limit how far FSDP prefetches, or put the groups on different cards.",
         code="# FSDP2: one gather ahead, so that it does not meet the reductions of the layer before\n"
         "block.set_modules_to_forward_prefetch([])\n"
         "work.wait()  # of the other group's collective, before this one is issued",
         evidence=(
-            Evidence("transfers of other groups meanwhile, mean", round(float(beside.mean()), 2)),
+            Evidence(
+                "transfers of other groups meanwhile, for each of these", round(float(beside.mean()), 2)
+            ),
             *facts,
         ),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardtoll.analyzers.kernel_names import ran
 from shardtoll.analyzers.roofline import Cost, Link, Placement
+from shardtoll.analyzers.roofline.ways import Way
 from shardtoll.analyzers.slow_reasons import BY_PATTERN, Floats, Reason, Slow
 from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import percent, size
@@ -19,7 +20,7 @@ REACHED: Final = 0.8
 measured (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
 
 FEWER: Final = 0.75
-"""A rate below this part of the cards' is that of fewer cards; above it all are at work."""
+"""A rate below this part of what cards carry is that of fewer cards; above it all of them are at work."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
@@ -30,9 +31,6 @@ LARGE_BYTES: Final = 1 << 26
 FEW_CHANNELS: Final = 320.7 / 391.4
 """busbw of NCCL's own number of channels over that with NCCL_MIN_CTAS=24, all_reduce of 8 GB on 8 nodes of
 8 H100 with a 400 Gb/s card each: NVIDIA/nccl-tests issue 309 (shared/sweeps, h100_ib400_n8_ar_issue309)."""
-
-ALIKE: Final = 0.08
-"""How far from that ratio a rate may be to be taken for it."""
 
 
 def small_message(of: Slow) -> Reason | None:
@@ -61,38 +59,38 @@ def small_message(of: Slow) -> Reason | None:
     )
 
 
-def other_algorithm(of: Slow, lines: Callable[[int], list[Cost]]) -> Reason | None:
+def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | None:
     """The times are those of another algorithm or protocol than the fastest for this size.
 
-    `lines`: the cost by each algorithm and protocol there is, of a cost id.
+    `lines`: the times by each algorithm and protocol there is, of a cost id.
     """
     ids = sorted({int(at) for at in of.bad["cost_id"]})
     chosen = {at: (of.context.costs[at].algorithm, of.context.costs[at].protocol) for at in ids}
     slower: dict[tuple[str, str], dict[int, float]] = {}
     for at in ids:
-        for cost in lines(at):
-            slower.setdefault((cost.algorithm, cost.protocol), {})[at] = float(cost.time_ns)
+        for way in lines(at):
+            slower.setdefault((way.algorithm, way.protocol), {})[at] = way.time_ns
     if not slower:
         return None
     told = ran(_kernel(of))
     fits = {
-        way: of.explained(of.of_cost(times))
-        for way, times in slower.items()
-        if any(chosen[at] != way for at in ids) and len(times) == len(ids)
-        if told.algorithm in (None, way[0]) and told.protocol in (None, way[1])
+        each: of.explained(of.of_cost(times))
+        for each, times in slower.items()
+        if any(chosen[at] != each for at in ids) and len(times) == len(ids)
+        if told.algorithm in (None, each[0]) and told.protocol in (None, each[1])
     }
     if not fits:
         return None
-    way = max(fits, key=lambda each: fits[each])
+    found = max(fits, key=lambda each: fits[each])
     wanted = chosen[ids[len(ids) // 2]]
     # One size lies on some line or other; sizes that all lie on the same one are no accident.
     sizes = len({int(value) for value in of.column("message_bytes")})
     sure = 1.0 if told.algorithm else BY_PATTERN if sizes > 1 else 0.7 * BY_PATTERN
-    named, best = _way(*way), _way(*wanted)
+    named, best = _way(*found), _way(*wanted)
     here = ", as the kernel's name says" if told.algorithm else ""
     return Reason(
         name=f"wrong algorithm or protocol ({named})",
-        score=sure * fits[way],
+        score=sure * fits[found],
         why=f"the times are those of {named}{here}; for this size {best} is faster",
         text="Let the library choose: look for NCCL_ALGO, NCCL_PROTO or a tuner plugin that is set in the "
         "environment or in nccl.conf, and unset it; NCCL logs what it chooses.",
@@ -102,7 +100,7 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Cost]]) -> Reason | No
         f"# to try: {_settings(*wanted)}",
         evidence=(
             Evidence("fits", named),
-            Evidence("how well", round(fits[way], 3)),
+            Evidence("how well", round(fits[found], 3)),
             Evidence("fastest for this size", best),
         ),
     )
@@ -132,21 +130,16 @@ def few_channels(of: Slow) -> Reason | None:
     link = of.context.fabric.inter
     if link is None or link.cards is None or link.cards.value < 8 or _card_gbps(link) < 45:
         return None
-    fitting = [
-        cost.algorithm == "ring" and at.nodes > 2 and at.ranks_per_node == 8 for cost, at, _ in of.costs()
-    ]
+    fitting = [at.nodes > 2 and at.ranks_per_node == 8 for _, at, _ in of.costs()]
     if of.context.fabric.library != "nccl" or not all(fitting):
         return None
     if float(np.median(of.column("message_bytes"))) < LARGE_BYTES:
         return None
     took, predicted = of.column("transfer_ns"), of.column("predicted_ns")
     reached = float(np.median(predicted / took))
-    fit = 1 - abs(reached - FEW_CHANNELS) / ALIKE
-    if fit <= 0:
-        return None
     return Reason(
         name="too few channels",
-        score=BY_PATTERN * fit,
+        score=BY_PATTERN * of.explained(predicted / FEW_CHANNELS),
         why=f"they reach {percent(reached)} of the prediction; with its own number of channels NCCL reached "
         f"{percent(FEW_CHANNELS)} of what 24 channels did on 8 such nodes",
         text="Let NCCL use more channels: on 8 nodes of 8 H100 with a 400 Gb/s card each, NCCL_MIN_CTAS=24 "
@@ -181,6 +174,8 @@ def fewer_cards(of: Slow) -> Reason | None:
         return None
     found: tuple[float, int] = (0.0, 0)
     for used in sorted({1, cards // 2}):
+        if not FEWER * REACHED <= rate / (used * card) <= 1.02:
+            continue
         # Anything from what a library reaches to the line rate is that card at its limit.
         rates: Floats = np.clip(node_bytes / took, REACHED * used * card, used * card)
         found = max(found, (of.explained(node_bytes / rates), used))

@@ -23,6 +23,17 @@ benchmark: compute beside a collective alone slows it by a fifth."""
 LEAST_FACTOR: Final = {"measured": 1.5, "transferred": 1.75, "model": 2.0}
 """How many times the predicted time a transfer has to take at least."""
 
+ALONE: Final = 0.1
+"""A transfer of which compute hides less, with less of others beside it, has the links for itself."""
+
+LARGE_BYTES: Final = 1 << 24
+"""Messages from which published sweeps repeat within a few percent."""
+
+ALONE_MARGIN: Final = 1.1
+ALONE_FACTOR: Final = 1.2
+"""As `MARGIN` and `LEAST_FACTOR`, of large messages that have the links for themselves where the very same
+was measured: it has to come again."""
+
 GUESSED: Final = 1.5
 """What both are multiplied with where a number of the prediction is a guess."""
 
@@ -73,7 +84,7 @@ def rows(context: Context) -> pd.DataFrame:
 def judged(context: Context) -> pd.DataFrame:
     """Return one row a collective, on float columns: times of the transfer, predicted_ns, factor (transfer
     over predicted), ratio (factor over what makes a transfer slow), hidden (share that compute hid, NaN
-    unknown), others (mean number of other groups' transfers on the same cards or ranks meanwhile).
+    unknown), others (transfers of other dimensions on the same cards or ranks for each of its own).
 
     Of a collective's ranks the fastest transfer counts: the fabric did that much. A message is two rows, of
     its send and of its receive.
@@ -97,8 +108,7 @@ def judged(context: Context) -> pd.DataFrame:
     cost_id = first["cost_id"].to_numpy(dtype=np.int64)
     costs = context.costs
     predicted = np.array([max(1, cost.time_ns) for cost in costs], dtype=np.float64)[cost_id]
-    limits = np.array([limit(cost, on_cpu=context.on_cpu) for cost in costs])[cost_id]
-    told = pd.DataFrame(
+    told: pd.DataFrame = pd.DataFrame(
         {
             **{
                 name: first[name].to_numpy()
@@ -109,17 +119,32 @@ def judged(context: Context) -> pd.DataFrame:
             "end_ns": ends,
             "predicted_ns": predicted,
             "factor": fastest / predicted,
-            "ratio": fastest / predicted / limits,
             "hidden": of["hidden"].mean().to_numpy(dtype=np.float64),
         }
     )
-    return told.assign(others=_others(context, frame, code, told))
+    told["others"] = _others(context, frame, code, told)
+    told["ratio"] = told["factor"] / _limits(context, told)
+    return told
+
+
+def _limits(context: Context, each: pd.DataFrame) -> Floats:
+    """Return from which factor on each collective is slow."""
+    costs, cost_id = context.costs, each["cost_id"].to_numpy(dtype=np.int64)
+    limits: Floats = np.array([limit(cost, on_cpu=context.on_cpu) for cost in costs])[cost_id]
+    if context.on_cpu:
+        return limits
+    measured = np.array([cost.basis == "measured" for cost in costs])[cost_id]
+    band = np.array([cost.high_ns / max(1, cost.time_ns) for cost in costs])[cost_id]
+    alone = (each["hidden"] < ALONE) & (each["others"] < ALONE) & (each["message_bytes"] >= LARGE_BYTES)
+    again = measured & alone.to_numpy(dtype=bool, na_value=False)
+    return np.where(again, np.maximum(ALONE_FACTOR, ALONE_MARGIN * band), limits)
 
 
 def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], each: pd.DataFrame) -> Floats:
-    """Return how many transfers of other dimensions ran besides, in the mean over each collective.
+    """Return how many transfers of other dimensions ran besides for each of its own dimension, as a mean.
 
     On the cards of its nodes where it crosses nodes, else on its own ranks; of several the busiest counts.
+    That the groups of its own dimension share the cards is in the prediction already.
     """
     per_host = ranks_per_host(context.ledger.run, context.fabric) or context.ledger.run.world_size
     crosses = np.array([cost.net_bytes > 0 for cost in context.costs])[
@@ -144,7 +169,7 @@ def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], 
     lane, _ = codes(on, ("lane",))
     own, _ = codes(on, ("lane", "net"))
     whole, alike = (Intervals(number, begin, ends) for number in (lane, own))
-    np.maximum.at(
-        found, on["code"].to_numpy(dtype=np.int64), mean_active(whole, whole) - mean_active(alike, alike)
-    )
+    sharing = mean_active(alike, alike)
+    besides = np.divide(mean_active(whole, whole), sharing, out=np.ones(len(on)), where=sharing > 0) - 1
+    np.maximum.at(found, on["code"].to_numpy(dtype=np.int64), besides)
     return found
