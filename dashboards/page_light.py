@@ -52,8 +52,7 @@ def figure(found: StepRoofline) -> Figure:
         notes.insert(0, cut)
     names = [f"rank {rank.rank}" for rank in shown]
     data: list[dict[str, Any]] = []
-    # Plotly stacks the bars of a group upwards: the last one stands on top.
-    for name, words, colour, pattern in reversed(_BARS):
+    for name, words, colour, pattern in _BARS:
         values = [getattr(rank, name) for rank in shown]
         data.append(
             {
@@ -67,7 +66,16 @@ def figure(found: StepRoofline) -> Figure:
                     for who, value in zip(names, values, strict=True)
                 ],
                 "hovertemplate": "%{hovertext}<extra></extra>",
-                "marker": {"color": colour, "pattern": {"shape": pattern, "size": 7, "solidity": 0.2}},
+                "marker": {
+                    "color": colour,
+                    "pattern": {
+                        "shape": pattern,
+                        "bgcolor": colour,
+                        "fgcolor": "#ffffff",
+                        "size": 7,
+                        "solidity": 0.2,
+                    },
+                },
             }
         )
     layout = {
@@ -75,7 +83,7 @@ def figure(found: StepRoofline) -> Figure:
         "height": height(2 * len(shown)) + 40,
         "xaxis": {"title": {"text": f"ms a step on {literal(found.gpu, 60)}"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
-        "legend": {**TOP_LEGEND, "traceorder": "reversed"},
+        "legend": TOP_LEGEND,
     }
     return Figure(data, layout, notes)
 
