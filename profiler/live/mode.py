@@ -28,6 +28,7 @@ from shardtoll.profiler.live.call import UNDECODED, Call, Decoder, Tensors
 from shardtoll.profiler.live.decode import arguments_of, decoder_of, is_wait
 from shardtoll.profiler.live.device_calls import on_callers_stream, timed_operator, timed_wait, waited_for
 from shardtoll.profiler.live.flops import flops_of, has_flops
+from shardtoll.profiler.live.moved import moved_bytes
 from shardtoll.profiler.live.ordinary import is_ordinary
 from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
@@ -250,8 +251,9 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
+        moved = moved_bytes(func, args, tensors, outputs)
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
-        self._recorder.computed(func, flops, tensors, outputs[:1], frame, ran)
+        self._recorder.computed(func, flops, moved, tensors, outputs[:1], frame, ran)
 
 
 def _tell_compiler() -> None:

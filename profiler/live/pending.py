@@ -110,6 +110,8 @@ class PendingCompute:
     output_tickets: list[int] | None
     telling: tuple[int, ...] = ()
     """Tickets of its data: where one of them holds one value throughout, equality proves nothing."""
+    moved_bytes: int = 0
+    """Least bytes read and written."""
 
 
 @dataclass(slots=True)

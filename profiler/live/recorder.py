@@ -487,6 +487,7 @@ class Recorder:
         self,
         func: Any,
         flops: int,
+        moved: int,
         tensors: Tensors,
         outputs: Tensors,
         frame: FrameType | None,
@@ -502,6 +503,7 @@ class Recorder:
             PendingCompute(
                 op=_op_text(func),
                 flops=flops,
+                moved_bytes=moved,
                 shapes=shapes_text(tensors),
                 place=place,
                 start_ns=ran[0],

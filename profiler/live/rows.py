@@ -133,6 +133,7 @@ def make_rows(
             input_hash=_hash(pending.input_tickets, prints),
             output_hash=_hash(pending.output_tickets, prints),
             constant=_any_constant(pending.telling, prints),
+            moved_bytes=pending.moved_bytes,
         )
         for index, pending in enumerate(region.computes)
     ]
