@@ -22,6 +22,12 @@ _MEANT: Final = 0.95
 FEW: Final = 5
 """With fewer samples a size, noise and shape cannot be told apart: they are kept as they are."""
 
+NEIGHBOURS: Final = 2
+"""Sizes on either side whose delays are taken for a size's own."""
+
+LEAST_BELOW: Final = 0.7
+"""The low end of a band is never less of the least sample than that, nor moved further by drift."""
+
 _MEDIAN_SIGMAS: Final = 1.96
 """A 95 % interval of the median, by ranks: n / 2 +- 1.96 sqrt(n) / 2."""
 
@@ -79,10 +85,9 @@ def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
     samples = [timings.times_ns[size] for size in sizes]
     medians = [_median(times) for times in samples]
     if min(len(times) for times in samples) >= FEW:
-        wider = _drift(samples)
-        bands = [_band(times) for times in samples]
-        lows = _running_min([low / wider for low, _ in bands])
-        highs = _running_max([high * wider for _, high in bands])
+        bands, (down, up) = _bands(samples), _drift(samples)
+        lows = _running_min([low / down for low, _ in bands])
+        highs = _running_max([high * up for _, high in bands])
         medians = _isotonic(medians, [len(times) for times in samples])
     else:
         lows, highs = [float(min(times)) for times in samples], [float(max(times)) for times in samples]
@@ -113,23 +118,31 @@ def _median(times: Sequence[int]) -> float:
     return ordered[middle] if len(ordered) % 2 else math.sqrt(ordered[middle - 1] * ordered[middle])
 
 
-def _band(times: Sequence[int]) -> tuple[float, float]:
-    """Return the interval that holds `_MEANT` of samples to come, when they are as those seen.
+def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """Return for each size the interval that holds `_MEANT` of samples to come, when they are as those seen.
 
     Of n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
-    Where k would be under 1 the smallest is moved on, away from the median, on the logarithm.
+    Delays are mostly of the machine and not of the size: the upper end is a size's least time times a
+    quantile of how far samples of it and its neighbours lie above their least. The lower end has little
+    room, as nothing is quicker than undisturbed: where there are too few samples for its quantile, it lies
+    below the least as the least lies below the next, or a little further.
     """
-    ordered = [math.log(time) for time in sorted(times)]
-    middle = math.log(_median(times))
-    at = (1 - _MEANT) / 2 * (len(ordered) + 1)
-    if at >= 1:
-        step = min(at - 1, len(ordered) - 1.0)
-        low, high = _between(ordered, step), _between(ordered[::-1], step)
-    else:
-        # 0.4: of normal samples 5 to 20 then hold 95 to 98 % of those to come, 3 hold 88 % (simulated).
-        on = 0.4 * (1 - at) / at
-        low, high = ordered[0] - on * (middle - ordered[0]), ordered[-1] + on * (ordered[-1] - middle)
-    return math.exp(low), math.exp(high)
+    least = [min(times) for times in samples]
+    bands = []
+    for at, times in enumerate(samples):
+        near = range(max(0, at - NEIGHBOURS), min(len(samples), at + NEIGHBOURS + 1))
+        above = sorted(time / least[size] for size in near for time in samples[size])
+        place = (1 - _MEANT) / 2 * (len(above) + 1) - 1
+        high = least[at] * _between(above[::-1], max(place, 0.0))
+        ordered = sorted(times)
+        place = (1 - _MEANT) / 2 * (len(ordered) + 1) - 1
+        if place >= 0:
+            low = _between(ordered, place)
+        else:
+            step = ordered[0] / ordered[1] if len(ordered) > 1 else 1.0
+            low = ordered[0] * max(LEAST_BELOW, step ** (-place / (1 + place)))
+        bands.append((low, max(high, float(ordered[-1]) if place < 0 else 0.0)))
+    return bands
 
 
 def _between(ordered: Sequence[float], at: float) -> float:
@@ -139,20 +152,19 @@ def _between(ordered: Sequence[float], at: float) -> float:
     return ordered[whole] + (at - whole) * (ordered[whole + 1] - ordered[whole])
 
 
-def _drift(samples: Sequence[Sequence[int]]) -> float:
-    """Return the factor by which bands must be widened for the earlier half to hold the later, and back."""
-    beyond: list[float] = []
-    for times in samples:
-        half = len(times) // 2
-        if half < 3:  # a band of two says nothing
-            continue
-        for known, new in ((times[:half], times[half:]), (times[half:], times[:half])):
-            low, high = _band(known)
-            beyond += [max(low / time, time / high) for time in new]
-    if not beyond:
-        return 1.0
-    beyond.sort()
-    return max(1.0, beyond[min(len(beyond) - 1, math.ceil(_MEANT * len(beyond)) - 1)])
+def _drift(samples: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return the factors by which the two ends of bands must be moved out for the earlier half of the
+    samples to hold the later, and the other way about."""
+    halves = [(times[: len(times) // 2], times[len(times) // 2 :]) for times in samples]
+    below: list[float] = []
+    above: list[float] = []
+    for known, new in ((0, 1), (1, 0)):
+        for (low, high), pair in zip(_bands([pair[known] for pair in halves]), halves, strict=True):
+            below += [low / time for time in pair[new]]
+            above += [time / high for time in pair[new]]
+    at = math.ceil((1 + _MEANT) / 2 * len(below)) - 1
+    low, high = (max(1.0, sorted(ratios)[at]) for ratios in (below, above))
+    return min(low, 1 / LEAST_BELOW), high
 
 
 def _running_min(values: Sequence[float]) -> list[float]:

@@ -7,6 +7,7 @@ from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link
 from shardtoll.analyzers.roofline.gpu import Gpu
 from shardtoll.analyzers.roofline.gpus import find_gpu, known_gpus
 from shardtoll.analyzers.roofline.load import fabric_names, known_fabrics, load_fabric, parse_fabric
+from shardtoll.analyzers.roofline.measured import calibrated, measured_cost
 from shardtoll.analyzers.roofline.place import Placement, hosts_note, one_node, place, ranks_per_host
 from shardtoll.analyzers.roofline.quantity import Quantity
 from shardtoll.analyzers.roofline.write import to_toml
@@ -21,6 +22,7 @@ __all__ = [
     "Link",
     "Placement",
     "Quantity",
+    "calibrated",
     "choose_fabric",
     "collective_cost",
     "fabric_names",
@@ -29,6 +31,7 @@ __all__ = [
     "known_fabrics",
     "known_gpus",
     "load_fabric",
+    "measured_cost",
     "one_node",
     "parse_fabric",
     "place",

@@ -20,6 +20,8 @@ from typing import Final
 from shardtoll.ledger.measured import FEW, CurvePoint, Timings, summarize
 from shardtoll.ledger.volume import OPS
 
+__all__ = ["Curve", "CurvePoint", "Shape", "curve_of", "merged"]
+
 Shape = Callable[[float], float | None]
 """Message bytes -> time of a model, in any unit: only ratios are used. None: it does not know."""
 

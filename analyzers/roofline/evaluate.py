@@ -5,6 +5,7 @@ A size that is scored never takes part in what its prediction is made of.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -13,6 +14,7 @@ from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
+from shardtoll.analyzers.roofline.library import load_library
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
@@ -88,7 +90,7 @@ def calibrated(sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost)
     fitted = sweep.sizes[::2]
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
-    curves = _curves([replace(sweep, points=kept)])
+    curves = _curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict)
 
 
@@ -96,7 +98,7 @@ def transferred(
     sweep: Sweep, fabric: Fabric, on: Sequence[Sweep], predict: Predict = collective_cost
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured."""
-    curves = _curves(on)
+    curves = _curves(on, fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict)
 
 
@@ -106,7 +108,7 @@ def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
     return (None if fabric.name == UNKNOWN.name else fabric), sure
 
 
-def timings_of(sweep: Sweep) -> Timings | None:
+def timings_of(sweep: Sweep, fabric: Fabric) -> Timings | None:
     """Return the sweep's times as a calibration keeps them; None between fewer than two ranks."""
     times: dict[int, list[int]] = {}
     for point in sweep.points:
@@ -114,11 +116,11 @@ def timings_of(sweep: Sweep) -> Timings | None:
     if not times or sweep.ranks < 2:
         return None
     source = sweep.source or sweep.hardware or "a measured sweep"
-    return Timings(sweep.op, sweep.ranks, sweep.nodes, times, source)
+    return Timings(sweep.op, sweep.ranks, sweep.placement_on(fabric).nodes, times, source)
 
 
-def _curves(sweeps: Sequence[Sweep]) -> tuple[Curve, ...]:
-    found = (timings_of(sweep) for sweep in sweeps)
+def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
+    found = (timings_of(sweep, fabric) for sweep in sweeps)
     return merged(curve_of(timings) for timings in found if timings is not None)
 
 
@@ -130,9 +132,14 @@ def _evaluate(
     fitted: tuple[int, ...],
     predict: Predict,
 ) -> Evaluation:
-    at = sweep.placement
+    at = sweep.placement_on(fabric)
+    least_ns = sweep.least_ns(load_library(fabric.library))
     points = tuple(
-        Judged(point.message_bytes, point.time_ns, predict(fabric, sweep.op, point.message_bytes, at))
+        Judged(
+            point.message_bytes,
+            point.time_ns,
+            _at_least(predict(fabric, sweep.op, point.message_bytes, at), least_ns),
+        )
         for point in scored
     )
     reason = None
@@ -143,8 +150,17 @@ def _evaluate(
     return Evaluation(sweep, fabric.name, mode, points, fitted, reason)
 
 
+def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
+    """Return the cost where each call takes at least what the measuring tool itself needs."""
+    if cost is None or cost.time_ns >= least_ns or cost.basis == "measured":
+        return cost
+    least = math.ceil(least_ns)
+    factor = cost.high_ns / cost.time_ns
+    return replace(cost, time_ns=least, low_ns=math.floor(least / factor), high_ns=math.ceil(least * factor))
+
+
 def _why_refused(fabric: Fabric, sweep: Sweep) -> str:
-    if sweep.nodes > 1 and fabric.inter is None:
+    if sweep.placement_on(fabric).spans_nodes and fabric.inter is None:
         return f"fabric {fabric.name} has no network between nodes"
     if fabric.intra is None:
         return f"fabric {fabric.name} has no link between ranks of a node"

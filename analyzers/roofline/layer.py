@@ -52,7 +52,7 @@ def read_layer(root: Table) -> Layer:
         if sum(len(curve.points) for curve in curves) > MOST_POINTS:
             raise root.fail("too many measured points", f"keep at most {MOST_POINTS}")
         layer["curves"] = tuple(
-            sorted(curves, key=lambda curve: (OPS.index(curve.op), curve.ranks, curve.nodes))
+            sorted(curves, key=lambda curve: (OPS.index(curve.op), curve.ranks, curve.nodes, curve.sharing))
         )
     return layer
 
@@ -73,13 +73,14 @@ def _link(table: Table, kinds: tuple[str, ...], numbers: tuple[str, ...]) -> Lay
 
 
 def _curve(table: Table) -> Curve:
-    table.only("op", "ranks", "nodes", "source", *_CURVE)
+    table.only("op", "ranks", "nodes", "sharing", "source", *_CURVE)
     for key in ("op", "ranks", "nodes", "source", "message_bytes", "time_ns"):
         if key not in table:
             raise table.fail(
                 f"`{key}` is missing", "a [[curve]] has op, ranks, nodes, source, message_bytes, time_ns"
             )
     ranks, nodes = (int(table.quantity(key, whole=True, most=1e6).value) for key in ("ranks", "nodes"))
+    sharing = int(table.quantity("sharing", whole=True, most=1e6).value) if "sharing" in table else 1
     if ranks < 2 or nodes > ranks:
         raise table.fail(
             f"{ranks} ranks on {nodes} nodes", "write at least 2 ranks, and no more nodes than ranks"
@@ -98,4 +99,4 @@ def _curve(table: Table) -> Curve:
                 "write 0 < low_ns <= time_ns <= high_ns, and at least 1 sample",
             )
     points = map(CurvePoint, sizes, times, lows, highs, samples)
-    return Curve(table.one_of("op", OPS), ranks, nodes, tuple(points), table.text("source"))
+    return Curve(table.one_of("op", OPS), ranks, nodes, tuple(points), table.text("source"), sharing)

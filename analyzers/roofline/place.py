@@ -17,8 +17,12 @@ class Placement:
     ranks: int
     nodes: int
     ranks_per_node: int
+    sharing: int = 1
+    """How many such groups send over each host's network cards at the same time."""
 
     def __post_init__(self) -> None:
+        if self.sharing < 1:
+            raise ValueError(f"{self.sharing} groups cannot share a card")
         if not 1 <= self.nodes <= self.ranks <= self.nodes * self.ranks_per_node:
             raise ValueError(f"{self.ranks} ranks do not fit {self.nodes} x {self.ranks_per_node}")
 

@@ -1,75 +1,78 @@
-"""Latency and bytes of ring, chain and pairwise algorithms.
+"""Rings and chains.
 
-Formulas: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
-MPICH" (2005); which hops cross hosts, and that every rank of a host brings its own network card to
-a multi-ring, follows NCCL's tuning model (src/graph/tuning.cc, v2.30).
+Formulas: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005);
+which hops cross hosts, and that every card of a host carries a ring of its own, follows NCCL's tuning model
+(src/graph/tuning.cc, v2.30).
 """
 
 from __future__ import annotations
 
-import math
+from fractions import Fraction
 from typing import Final
 
-from shardtoll.analyzers.roofline.fabric import Link
-from shardtoll.analyzers.roofline.place import Placement
-from shardtoll.analyzers.roofline.terms import Terms
+from shardtoll.analyzers.roofline.candidate import NOTHING, Candidate
+from shardtoll.analyzers.roofline.machine import Machine
 
-_ROUNDS: Final[dict[str, int]] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+ROUNDS: Final[dict[str, int]] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 CHAINED: Final = ("broadcast", "reduce")
 
 
-def ring(op: str, message_bytes: int, at: Placement, intra: Link, inter: Link | None) -> Terms | None:
-    """Return the terms of a ring over all ranks; None for an op that has none.
+def ring(machine: Machine, op: str) -> list[Candidate]:
+    """Return rings over all ranks, one a protocol.
 
-    n ranks, S bytes: n-1 hops and (n-1)/n S bytes a rank for a gather or reduce-scatter, twice
-    both for an all_reduce; n-1 hops and S bytes for a broadcast or reduce cut in many pieces.
+    n ranks on k hosts, S bytes: a gather or reduce-scatter takes n-1 hops, k-1 of them between hosts, and
+    (n-1)/n S bytes a rank; an all_reduce twice both. With a ring for each of a host's g ranks, a rank sends
+    1/g of its bytes to another host.
     """
-    n = at.ranks
-    if op in _ROUNDS:
-        rounds = _ROUNDS[op]
-        wire_bytes = math.ceil(rounds * (n - 1) * message_bytes / n)
-    elif op in CHAINED:
-        rounds, wire_bytes = 1, message_bytes
-    else:
-        return None
-    net_hops = rounds * (at.nodes - 1)
+    if op not in ROUNDS:
+        return []
+    at, rounds = machine.at, ROUNDS[op]
+    n, k, g = at.ranks, at.nodes, at.ranks_per_node
+    wire = Fraction(rounds * (n - 1), n)
+    net = NOTHING if k == 1 else wire / g
+    net_hops = rounds * (k - 1)
     near_hops = rounds * (n - 1) - net_hops
-    near = intra.rates(op)
-    latency_ns = intra.base_latency_ns.value + near_hops * near.step_latency_ns.value
-    bandwidth_gbps = near.bandwidth_gbps.value
-    if at.spans_nodes:
-        if inter is None:
-            return None
-        far = inter.rates(op)
-        latency_ns += inter.base_latency_ns.value + net_hops * far.step_latency_ns.value
-        # One ring per network card: together the rings leave a host at all cards' rate.
-        over_net_gbps = at.ranks_per_node * far.bandwidth_gbps.value
-        bandwidth_gbps = over_net_gbps if at.ranks_per_node == 1 else min(bandwidth_gbps, over_net_gbps)
-    return Terms(
-        "ring" if op in _ROUNDS else "chain",
-        rounds * (n - 1),
-        wire_bytes,
-        latency_ns,
-        wire_bytes / bandwidth_gbps,
-    )
+    family = "ring" if rounds == 2 else "gather"
+    ns_per_byte = float(wire - net) / machine.near_gbps("ring")
+    if k > 1:
+        special = (f"rails_{machine.net.kind}",) if machine.net is not None and machine.rails else ()
+        ns_per_byte = max(ns_per_byte, float(wire) / machine.net_gbps("ring", *special))
+    return [
+        Candidate(
+            algorithm="ring",
+            protocol=protocol,
+            steps=rounds * (n - 1),
+            near_share=wire - net,
+            net_share=net,
+            latency_ns=machine.latency_ns(family, protocol, near_hops, net_hops),
+            ns_per_byte=ns_per_byte / machine.protocol_share(protocol),
+            ramp=machine.ramp(family, protocol),
+        )
+        for protocol in machine.library.protocols
+    ]
 
 
-def pairwise(op: str, message_bytes: int, at: Placement, intra: Link, inter: Link | None) -> Terms | None:
-    """Return the terms of an all_to_all in n-1 rounds; the slower of host and network bounds it.
-
-    Of a rank's (n-1)/n S bytes, (n-g)/n S leave a host that holds g of the ranks.
-    """
-    if op != "all_to_all":
-        return None
-    n, g = at.ranks, at.ranks_per_node
-    near = intra.rates(op)
-    latency_ns = intra.base_latency_ns.value + (g - 1) * near.step_latency_ns.value
-    transfer_ns = (g - 1) / n * message_bytes / near.bandwidth_gbps.value
-    if at.spans_nodes:
-        if inter is None:
-            return None
-        far = inter.rates(op)
-        latency_ns += inter.base_latency_ns.value + (n - g) * far.step_latency_ns.value
-        transfer_ns = max(transfer_ns, (n - g) / n * message_bytes / far.bandwidth_gbps.value)
-    wire_bytes = math.ceil((n - 1) * message_bytes / n)
-    return Terms("pairwise", n - 1, wire_bytes, latency_ns, transfer_ns)
+def chain(machine: Machine, op: str) -> list[Candidate]:
+    """Return pipelined chains from the root, or to it: n-1 hops; every rank but the last sends S bytes."""
+    if op not in CHAINED:
+        return []
+    at = machine.at
+    n, k, g = at.ranks, at.nodes, at.ranks_per_node
+    net = Fraction(k - 1, k * g)
+    ns_per_byte = 0.0 if g == 1 else 1 / machine.near_gbps("ring")
+    if k > 1:
+        ns_per_byte = max(ns_per_byte, 1 / machine.net_gbps("ring"))
+    return [
+        Candidate(
+            algorithm="chain",
+            protocol=protocol,
+            steps=n - 1,
+            near_share=Fraction(n - 1, n) - net,
+            net_share=net,
+            latency_ns=machine.latency_ns("gather", protocol, n - k, k - 1),
+            ns_per_byte=ns_per_byte / machine.protocol_share(protocol),
+            ramp=machine.ramp("gather", protocol),
+            wire_share=Fraction(1),
+        )
+        for protocol in machine.library.protocols
+    ]

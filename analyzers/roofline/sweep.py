@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.volume import OPS
@@ -63,6 +65,19 @@ class Sweep:
     def placement(self) -> Placement:
         """Where its ranks stand; evenly over the nodes, as nccl-tests wants them."""
         return Placement(self.ranks, self.nodes, -(-self.ranks // self.nodes))
+
+    def placement_on(self, fabric: Fabric) -> Placement:
+        """Return where its ranks stand on a fabric; a node is a domain there, where it has some."""
+        domain = fabric.ranks_per_domain
+        if domain is None:
+            return self.placement
+        nodes = max(1, -(-self.ranks // int(domain.value)))
+        return Placement(self.ranks, nodes, min(self.ranks, int(domain.value)))
+
+    def least_ns(self, library: Library) -> float:
+        """Return what each call takes at least in the tool that measured: from torch it costs host time."""
+        host_us = library.number("host_call_us", "torch", otherwise=0.0)
+        return 1000 * host_us if "torch" in self.settings.lower() else 0.0
 
     @property
     def sizes(self) -> tuple[int, ...]:

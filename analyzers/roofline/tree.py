@@ -1,63 +1,81 @@
-"""Latency and bytes of tree algorithms.
+"""Trees.
 
-all_reduce: NCCL's double binary tree (Sanders, Speck, Träff, "Two-tree algorithms for full
-bandwidth broadcast, reduction and scan", 2009): a chain inside a host and a tree over hosts, up
-and down: 2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30).
-broadcast, reduce: a pipelined binomial tree of ceil(log2 n) hops.
+all_reduce: the double binary tree (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", 2009) as NCCL builds it: a chain inside a host and a tree over hosts, up and down:
+2[(g-1) + log2 k] hops for k hosts of g ranks (NCCL src/graph/tuning.cc, v2.30). broadcast and reduce of
+libraries without pipelines: a binomial tree.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
-from shardtoll.analyzers.roofline.fabric import Link
-from shardtoll.analyzers.roofline.place import Placement
+from shardtoll.analyzers.roofline.candidate import Candidate
+from shardtoll.analyzers.roofline.machine import Machine
 from shardtoll.analyzers.roofline.ring import CHAINED
-from shardtoll.analyzers.roofline.terms import Terms
 
 
-def tree(op: str, message_bytes: int, at: Placement, intra: Link, inter: Link | None) -> Terms | None:
-    """Return the terms of a tree; None for an op that has none, or where a link is not known."""
-    if at.spans_nodes and inter is None:
-        return None
-    if op == "all_reduce":
-        return _double_tree(op, message_bytes, at, intra, inter)
-    if op in CHAINED:
-        return _binomial(op, message_bytes, at, intra, inter)
-    return None
+def most_of_a_host(nodes: int) -> int:
+    """Return how many times the message the busiest host of a double tree sends, up and down together.
+
+    A host inside one of the trees has a parent and two children there and is a leaf of the other: with half
+    of the message in each tree it sends 1/2 + 2/2 + 1/2. Of two hosts each is root of one tree and leaf of
+    the other: 1/2 + 1/2.
+    """
+    return 1 if nodes == 2 else 2
 
 
-def _double_tree(op: str, message_bytes: int, at: Placement, intra: Link, inter: Link | None) -> Terms:
-    near = intra.rates(op)
-    g, k = at.ranks_per_node, at.nodes
+def tree(machine: Machine, op: str) -> list[Candidate]:
+    """Return double binary trees for an all_reduce, one a protocol.
+
+    Means over ranks: each of the tree's edges carries the message up and down.
+    """
+    if op != "all_reduce":
+        return []
+    at = machine.at
+    k, g = at.nodes, at.ranks_per_node
+    ns_per_byte = 0.0 if g == 1 else 2 / machine.near_gbps("tree")
+    if k > 1:
+        ns_per_byte = max(ns_per_byte, most_of_a_host(k) / machine.net_gbps("tree"))
     near_hops, net_hops = 2 * (g - 1), 2 * math.ceil(math.log2(k))
-    latency_ns = intra.base_latency_ns.value + near_hops * near.step_latency_ns.value
-    if inter is None or k == 1:
-        # Up and down again: every rank but the ends sends the message twice.
-        wire_bytes = 2 * message_bytes
-        return Terms("tree", near_hops, wire_bytes, latency_ns, wire_bytes / near.bandwidth_gbps.value)
-    far = inter.rates(op)
-    latency_ns += inter.base_latency_ns.value + net_hops * far.step_latency_ns.value
-    # A host sends S up and S down; of two hosts each is root of one tree and leaf of the other,
-    # so S in all. The ranks of the host share that among their cards.
-    host_bytes = message_bytes if k == 2 else 2 * message_bytes
-    over_net_ns = host_bytes / (g * far.bandwidth_gbps.value)
-    # Inside the host the least is what a reduce-scatter and an all_gather of g ranks move.
-    within_bytes = 2 * (g - 1) / g * message_bytes
-    transfer_ns = max(over_net_ns, within_bytes / near.bandwidth_gbps.value)
-    wire_bytes = math.ceil(within_bytes + host_bytes / g)
-    return Terms("tree", near_hops + net_hops, wire_bytes, latency_ns, transfer_ns)
+    return [
+        Candidate(
+            algorithm="tree",
+            protocol=protocol,
+            steps=near_hops + net_hops,
+            near_share=Fraction(2 * (g - 1), g),
+            net_share=Fraction(2 * (k - 1), k * g),
+            latency_ns=machine.latency_ns("tree", protocol, near_hops, 2 * math.log2(k)),
+            ns_per_byte=ns_per_byte / machine.protocol_share(protocol),
+            ramp=machine.ramp("tree", protocol),
+        )
+        for protocol in machine.library.protocols
+    ]
 
 
-def _binomial(op: str, message_bytes: int, at: Placement, intra: Link, inter: Link | None) -> Terms:
-    near = intra.rates(op)
-    near_hops = math.ceil(math.log2(at.ranks_per_node))
-    net_hops = math.ceil(math.log2(at.nodes))
-    latency_ns = intra.base_latency_ns.value + near_hops * near.step_latency_ns.value
-    bandwidth_gbps = near.bandwidth_gbps.value
-    if inter is not None and at.spans_nodes:
-        far = inter.rates(op)
-        latency_ns += inter.base_latency_ns.value + net_hops * far.step_latency_ns.value
-        over_net_gbps = at.ranks_per_node * far.bandwidth_gbps.value
-        bandwidth_gbps = over_net_gbps if at.ranks_per_node == 1 else min(bandwidth_gbps, over_net_gbps)
-    return Terms("tree", near_hops + net_hops, message_bytes, latency_ns, message_bytes / bandwidth_gbps)
+def binomial(machine: Machine, op: str) -> list[Candidate]:
+    """Return the binomial tree of a broadcast or reduce: ceil(log2 n) rounds, each of the whole message."""
+    if op not in CHAINED:
+        return []
+    at = machine.at
+    n, k, g = at.ranks, at.nodes, at.ranks_per_node
+    near_rounds, net_rounds = math.ceil(math.log2(g)), math.ceil(math.log2(k))
+    ns_per_byte = 0.0 if g == 1 else near_rounds / machine.near_gbps("direct")
+    if k > 1:
+        ns_per_byte += net_rounds / machine.net_gbps("direct")
+    net = Fraction(k - 1, n)
+    return [
+        Candidate(
+            algorithm="binomial",
+            protocol=protocol,
+            steps=near_rounds + net_rounds,
+            near_share=Fraction(n - 1, n) - net,
+            net_share=net,
+            latency_ns=machine.latency_ns("direct", protocol, near_rounds, net_rounds),
+            ns_per_byte=ns_per_byte / machine.protocol_share(protocol),
+            ramp=machine.ramp("direct", protocol),
+            wire_share=Fraction(1),
+        )
+        for protocol in machine.library.protocols
+    ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from shardtoll.analyzers.roofline.curve import Curve
 from shardtoll.analyzers.roofline.fabric import Fabric, Link
 from shardtoll.analyzers.roofline.gpu import Gpu
 from shardtoll.analyzers.roofline.gpus import known_gpus
 from shardtoll.analyzers.roofline.quantity import Quantity
+from shardtoll.ledger.curve_toml import curve_lines
+from shardtoll.ledger.curve_toml import text as _string
 
 
 def to_toml(fabric: Fabric) -> str:
@@ -32,13 +32,10 @@ def to_toml(fabric: Fabric) -> str:
         if link is not None:
             lines += _link(name, link)
     for curve in fabric.curves:
-        lines += _curve(curve)
+        lines += curve_lines(
+            curve.op, curve.ranks, curve.nodes, curve.source, curve.points, sharing=curve.sharing
+        )
     return "\n".join(lines) + "\n"
-
-
-def _string(text: str) -> str:
-    # A JSON string is a TOML basic string, but for DEL, which only TOML wants escaped.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _strings(key: str, values: Iterable[str]) -> str:
@@ -69,12 +66,4 @@ def _link(name: str, link: Link) -> list[str]:
     lines += _numbers(*((key, number) for key, number in link.quantities() if "." not in key))
     if link.reached:
         lines += [f"[{name}.reached]", *_numbers(*link.reached.items())]
-    return lines
-
-
-def _curve(curve: Curve) -> list[str]:
-    lines = ["", "[[curve]]", f"op = {_string(curve.op)}", f"ranks = {curve.ranks}", f"nodes = {curve.nodes}"]
-    lines.append(f"source = {_string(curve.source)}")
-    for key in ("message_bytes", "time_ns", "low_ns", "high_ns", "samples"):
-        lines.append(f"{key} = [{', '.join(str(getattr(point, key)) for point in curve.points)}]")
     return lines

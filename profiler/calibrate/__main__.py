@@ -26,7 +26,8 @@ from shardtoll.ledger import ShardtollError, UsageError
 from shardtoll.ledger.curve_toml import measured_toml
 from shardtoll.ledger.measured import Timings
 from shardtoll.profiler.calibrate.facts import facts_of, provenance
-from shardtoll.profiler.calibrate.groups import choose_device, host_names, make_groups, parse_mesh
+from shardtoll.profiler.calibrate.groups import choose_device, host_names, make_groups
+from shardtoll.profiler.calibrate.mesh import parse_mesh
 from shardtoll.profiler.calibrate.ops import TIMED
 from shardtoll.profiler.calibrate.sweep import Sweep, sweep
 from shardtoll.profiler.calibrate.watch import watching
@@ -47,17 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     code = 0
     try:
-        ops, mesh, sizes = (
-            _ops(chosen.ops),
-            parse_mesh(chosen.mesh) if chosen.mesh else {},
-            _sizes(chosen.sizes),
-        )
         if chosen.output.suffix not in (".toml", ".json"):
             raise UsageError(f"{chosen.output} is neither .toml nor .json", "name the output fabric.toml")
         if "RANK" not in os.environ:
             raise UsageError(
                 "this is no job of several ranks", "start it with torchrun, or use shardtoll calibrate"
             )
+        world = int(os.environ["WORLD_SIZE"])
+        mesh = parse_mesh(chosen.mesh, world) if chosen.mesh else {}
+        ops, sizes = _ops(chosen.ops), _sizes(chosen.sizes)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=300))
         _measure(chosen, ops, mesh, sizes or _default_sizes(device), device)
     except ShardtollError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from collections import Counter
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-
-from shardtoll.ledger import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +30,6 @@ class Groups:
     def ranks(self) -> int:
         """Ranks of one group."""
         return len(self.members[0])
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """Return `dp=2,tp=4` as names and sizes; UsageError for anything else."""
-    mesh: dict[str, int] = {}
-    for part in text.split(","):
-        name, equals, size = part.partition("=")
-        name = name.strip()
-        if not equals or not name or name in mesh or not size.strip().isdecimal() or int(size) < 1:
-            raise UsageError(f"--mesh {text!r:.60} is not a mesh", "write it as --mesh dp=2,tp=4")
-        mesh[name] = int(size)
-    return mesh
 
 
 def host_names() -> list[str]:
@@ -75,9 +60,6 @@ def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
 
 def _dimensions(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
     world, shape = dist.get_world_size(), tuple(mesh.values())
-    if math.prod(shape) != world:
-        sizes = " x ".join(str(size) for size in shape)
-        raise UsageError(f"a mesh of {sizes} does not fit {world} ranks", "name all its dimensions")
     device = "cuda" if "nccl" in dist.get_backend() else "cpu"
     made = init_device_mesh(device, shape, mesh_dim_names=tuple(mesh))
     grid = torch.arange(world).reshape(shape)
@@ -86,8 +68,6 @@ def _dimensions(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
         if size > 1:
             rows = grid.movedim(place, -1).reshape(-1, size).tolist()
             found.append(_kind(name, made.get_group(name), [tuple(row) for row in rows], hosts))
-    if not found:
-        raise UsageError("no dimension of the mesh has two ranks", "measure between at least two ranks")
     return found
 
 

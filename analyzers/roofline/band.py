@@ -1,0 +1,56 @@
+"""How far sound runs lie from the model, by what is known of the machine and by size.
+
+Widths are quantiles of the errors on published sweeps, each predicted with constants that were learned
+without its source (benchmarks/learn_constants.py), so that they hold for a machine that nobody has measured.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+
+from shardtoll.analyzers.roofline.library import Library
+from shardtoll.analyzers.roofline.machine import Machine
+
+SIZES: Final[tuple[tuple[str, int], ...]] = (
+    ("small", 64 << 10),
+    ("middle", 8 << 20),
+    ("large", 256 << 20),
+    ("huge", 1 << 62),
+)
+"""Name and largest message of each band."""
+
+_MIDDLES: Final = tuple(float(np.log(size)) for size in (4 << 10, 1 << 20, 64 << 20, 2 << 30))
+"""Where the width is that of the band alone; between them it is interpolated."""
+
+UNKNOWN_WIDTH: Final = 0.7
+"""Logarithm of the factor to each side where nothing was ever measured: half to twice the time."""
+
+
+def size_name(message_bytes: float) -> str:
+    """Return the name of the size's band."""
+    return next(name for name, most in SIZES if message_bytes <= most)
+
+
+def where(machine: Machine | None) -> str:
+    """Return what the errors go by: the network, or the generation of accelerators inside a host."""
+    if machine is None:
+        return "unknown"
+    if machine.net is not None:
+        return machine.net.kind
+    return f"near_{machine.generation or machine.near.kind}"
+
+
+def band_of_model(
+    library: Library, machine: Machine | None, basis: Literal["transferred", "model"], message_bytes: float
+) -> tuple[float, float]:
+    """Return the logarithms of time / low and high / time."""
+    place = where(machine)
+    ends = []
+    for end in ("low", "high"):
+        widths = [
+            library.number(f"band.{basis}.{end}.{name}", place, otherwise=UNKNOWN_WIDTH) for name, _ in SIZES
+        ]
+        ends.append(float(np.interp(np.log(max(message_bytes, 1.0)), _MIDDLES, widths)))
+    return ends[0], ends[1]

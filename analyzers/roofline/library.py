@@ -1,0 +1,82 @@
+"""The constants of a collective library: latencies, shares of a link it reaches, and its ramp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final, cast
+
+from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.quantity import Certainty, Quantity
+from shardtoll.analyzers.roofline.table import read_toml
+
+_DATA: Final = "shardtoll.analyzers.roofline.libraries"
+
+Protocol = str
+"""One of NCCL's protocols, `LL`, `LL128`, `Simple`; empty for a library that has none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """Named constants of one library. Equal only to itself, so that it can key a cache."""
+
+    name: str
+    protocols: tuple[Protocol, ...]
+    algorithms: tuple[str, ...]
+    """Names in `model.ALGORITHMS`."""
+    numbers: Mapping[str, Quantity]
+    """By dotted name: the constant, and what it holds for, from the general to the special.
+
+    `base_us.ring.LL`: time before the first hop. `near_hop_us.ring.LL`, `net_hop_us.ring.LL`: one hop inside
+    a host, between hosts. `latency_factor.ampere`: on times inside a host. `net_factor.efa`: on hops between
+    hosts. `plugin_us.efa`: latency of the network's plugin. `near_share.ring.hopper`, `net_share.ring.efa`:
+    share of the physical rate that large messages reach. `protocol_share.near.LL`: of that, with a protocol.
+    `ramp.ring.near`: weight of the pipeline's filling (see `candidate`). All dimensionless but for `_us`.
+    """
+    generations: Mapping[str, str]
+    """Generation of accelerators by `Gpu.name`, as `h100-sxm` = `hopper`."""
+
+    def number(self, name: str, *special: str | None, otherwise: float | None = None) -> float:
+        """Return the constant for the first of `special` it is known for, else its `default`.
+
+        Raises KeyError where there is neither and no `otherwise`.
+        """
+        for key in (*special, "default"):
+            if key is not None and (found := self.numbers.get(f"{name}.{key}")) is not None:
+                return found.value
+        if otherwise is None:
+            raise KeyError(f"{self.name} has no {name} for {special}")
+        return otherwise
+
+    def generation(self, fabric: Fabric) -> str | None:
+        """Return the generation of the fabric's accelerator; None where it has none or an unlisted one."""
+        return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)
+
+
+@cache
+def load_library(name: str) -> Library:
+    """Return the shipped constants of `nccl`, `rccl` or `gloo`."""
+    text = resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    data = read_toml(text, f"{name}.toml").data
+    numbers = dict(_flat("", data["numbers"]))
+    base = load_library(data["extends"]) if "extends" in data else None
+    if base is not None:
+        numbers = {**base.numbers, **numbers}
+    return Library(
+        name=name,
+        protocols=tuple(data["protocols"]),
+        algorithms=tuple(data["algorithms"]),
+        numbers=numbers,
+        generations=data.get("generations", base.generations if base is not None else {}),
+    )
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Quantity]]:
+    for key, value in table.items():
+        if "value" in value:
+            confidence = cast(Certainty, value["confidence"])
+            yield prefix + key, Quantity(float(value["value"]), value["source"], confidence)
+        else:
+            yield from _flat(f"{prefix}{key}.", value)

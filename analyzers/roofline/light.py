@@ -1,0 +1,57 @@
+"""Speed of light: the time below which no library can be, from the rates of the links and nothing else.
+
+Lower bounds on what must cross a link, whatever the algorithm: every rank of an all_gather receives what the
+others hold, (n-1)/n S; an all_reduce without a switch that adds needs 2(n-1) S sent in all, so 2(n-1)/n S by
+some rank, and half of it with one (Patarasu, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+workstations", 2009). Latencies count as nothing.
+"""
+
+from __future__ import annotations
+
+from shardtoll.analyzers.roofline.direct import PAIRED, ROOTED
+from shardtoll.analyzers.roofline.machine import Machine, physical_near_gbps, physical_net_gbps
+from shardtoll.analyzers.roofline.place import Placement
+from shardtoll.analyzers.roofline.ring import CHAINED
+from shardtoll.analyzers.roofline.switched import WITH_SHARP
+
+
+def light_ns_per_byte(machine: Machine, op: str) -> float:
+    """Return the least ns a byte of the message for `op`; times add to it, never less."""
+    fabric, at = machine.fabric, machine.at
+    n, k, g = at.ranks, at.nodes, at.ranks_per_node
+    near_gbps = physical_near_gbps(machine.near, g)
+    if k == 1:
+        return _rank_bytes(op, n, adding=_switch_adds(machine)) / near_gbps
+    net_gbps = physical_net_gbps(fabric, at)
+    own_gbps = net_gbps / g
+    if op in PAIRED:
+        return 1 / net_gbps
+    # What a rank sends may go both ways at once.
+    both = _rank_bytes(op, n, adding=_switch_adds(machine) or fabric.sharp) / (near_gbps + own_gbps)
+    return max(both, _host_bytes(op, at, sharp=fabric.sharp) / net_gbps)
+
+
+def _switch_adds(machine: Machine) -> bool:
+    return machine.near.kind == "nvswitch" and machine.generation in WITH_SHARP
+
+
+def _rank_bytes(op: str, n: int, *, adding: bool) -> float:
+    """Return the bytes that some rank must send or receive, per byte of the message."""
+    if op == "all_reduce":
+        return (1 if adding else 2) * (n - 1) / n
+    if op in CHAINED or op in PAIRED:
+        return 1.0
+    return (n - 1) / n
+
+
+def _host_bytes(op: str, at: Placement, *, sharp: bool) -> float:
+    """Return the bytes that some host must send or receive over its cards, per byte of the message."""
+    n, k, g = at.ranks, at.nodes, at.ranks_per_node
+    if op == "all_reduce":
+        return 1.0 if sharp else 2 * (k - 1) / k
+    if op in CHAINED:
+        return 1.0
+    if op in ROOTED:
+        return (n - g) / n
+    # A host of g ranks sends, or receives, what g ranks have for or want from all others.
+    return g * (n - g) / n if op == "all_to_all" else (n - g) / n

@@ -1,0 +1,102 @@
+"""Algorithms whose number of steps grows with the logarithm of the ranks.
+
+Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). PAT:
+NCCL's all_gather and reduce_scatter with one rank a host (src/graph/tuning.cc, v2.30).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from shardtoll.analyzers.roofline.candidate import NOTHING, Candidate
+from shardtoll.analyzers.roofline.machine import Machine
+
+
+def _rounds(ranks: int) -> int:
+    return math.ceil(math.log2(ranks))
+
+
+def _far(machine: Machine, near: Fraction, net: Fraction) -> float:
+    """Return ns a byte where each rank sends `near` inside and `net` outside its host, at once."""
+    g = machine.at.ranks_per_node
+    near_ns = float(near) / machine.near_gbps("ring") if near else 0.0
+    return max(near_ns, float(net) * g / machine.net_gbps("ring")) if net else near_ns
+
+
+def _candidate(
+    machine: Machine, algorithm: str, rounds: tuple[int, int], shares: tuple[Fraction, Fraction], ns: float
+) -> Candidate:
+    near_rounds, net_rounds = rounds
+    return Candidate(
+        algorithm=algorithm,
+        protocol="",
+        steps=near_rounds + net_rounds,
+        near_share=shares[0],
+        net_share=shares[1],
+        latency_ns=machine.latency_ns("direct", "", near_rounds, net_rounds),
+        ns_per_byte=ns,
+        ramp=machine.ramp("direct", ""),
+    )
+
+
+def recursive_doubling(machine: Machine, op: str) -> list[Candidate]:
+    """Return an all_reduce of ceil(log2 n) exchanges of the whole message between ever farther ranks."""
+    if op != "all_reduce":
+        return []
+    near_rounds = _rounds(machine.at.ranks_per_node)
+    net_rounds = _rounds(machine.at.ranks) - near_rounds if machine.at.spans_nodes else 0
+    near, net = Fraction(near_rounds), Fraction(net_rounds)
+    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + (_far(machine, NOTHING, net))
+    return [_candidate(machine, "recursive_doubling", (near_rounds, net_rounds), (near, net), ns)]
+
+
+def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
+    """Return Rabenseifner's all_reduce: halves, quarters, ... exchanged and added, then gathered back.
+
+    2(n-1)/n S bytes a rank; the larger exchanges are between ranks of one host.
+    """
+    if op != "all_reduce":
+        return []
+    at = machine.at
+    near_rounds = _rounds(at.ranks_per_node)
+    net_rounds = _rounds(at.ranks) - near_rounds if at.spans_nodes else 0
+    g = at.ranks_per_node
+    near = Fraction(2 * (g - 1), g)
+    net = Fraction(2 * (at.ranks - 1), at.ranks) - near if at.spans_nodes else NOTHING
+    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    return [_candidate(machine, "halving_doubling", (2 * near_rounds, 2 * net_rounds), (near, net), ns)]
+
+
+def bruck(machine: Machine, op: str) -> list[Candidate]:
+    """Return Bruck's all_gather: ceil(log2 n) rounds of doubling size, (n-1)/n S bytes a rank."""
+    if op != "all_gather":
+        return []
+    at = machine.at
+    near_rounds = _rounds(at.ranks_per_node)
+    net_rounds = _rounds(at.ranks) - near_rounds if at.spans_nodes else 0
+    g, n = at.ranks_per_node, at.ranks
+    near = Fraction(g - 1, n)
+    net = Fraction(n - g, n) if at.spans_nodes else NOTHING
+    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    return [_candidate(machine, "bruck", (near_rounds, net_rounds), (near, net), ns)]
+
+
+def pat(machine: Machine, op: str) -> list[Candidate]:
+    """Return NCCL's parallel aggregated trees, for gathers and reduce-scatters with one rank a host."""
+    at = machine.at
+    if op not in ("all_gather", "reduce_scatter") or at.ranks_per_node > 1 or not at.spans_nodes:
+        return []
+    net = Fraction(at.ranks - 1, at.ranks)
+    return [
+        Candidate(
+            algorithm="pat",
+            protocol="Simple",
+            steps=_rounds(at.ranks),
+            near_share=NOTHING,
+            net_share=net,
+            latency_ns=machine.latency_ns("pat", "Simple", at.ranks, _rounds(at.ranks)),
+            ns_per_byte=float(net) / machine.net_gbps("pat"),
+            ramp=machine.ramp("pat", "Simple"),
+        )
+    ]

@@ -1,0 +1,121 @@
+"""A group's place on a fabric with its library's constants: what every algorithm asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardtoll.analyzers.roofline.fabric import Fabric, Link
+from shardtoll.analyzers.roofline.library import Library
+from shardtoll.analyzers.roofline.place import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One group of ranks, its links and its library."""
+
+    fabric: Fabric
+    library: Library
+    at: Placement
+    near: Link
+    net: Link | None
+
+    @property
+    def generation(self) -> str | None:
+        """Generation of the accelerator, None where it is not known."""
+        return self.library.generation(self.fabric)
+
+    @property
+    def whole_node(self) -> bool:
+        """Whether the group has all ranks of each of its hosts, as far as the fabric tells."""
+        per_node = self.fabric.ranks_per_domain or self.fabric.ranks_per_node
+        return per_node is not None and self.at.ranks_per_node >= per_node.value
+
+    @property
+    def rails(self) -> bool:
+        """Whether a whole node of eight ranks sends over eight cards or more at once."""
+        cards = None if self.net is None else self.net.cards
+        return self.at.ranks_per_node >= 8 and self.whole_node and cards is not None and cards.value >= 8
+
+    def latency_ns(self, algorithm: str, protocol: str, near_hops: float, net_hops: float) -> float:
+        """Return the time of an empty message over so many hops inside hosts and between them."""
+        number, own = self.library.number, protocol or None
+        us = number(f"base_us.{algorithm}", own) + near_hops * number(f"near_hop_us.{algorithm}", own)
+        us *= number("latency_factor", self.generation, otherwise=1.0)
+        if self.net is not None and net_hops:
+            factor = number(f"net_factor.{algorithm}", self.net.kind, otherwise=1.0)
+            us += net_hops * factor * number(f"net_hop_us.{algorithm}", own) + self._plugin_us()
+        return 1000 * us
+
+    def _plugin_us(self) -> float:
+        """Return the plugin's latency: the learned one, scaled where this plugin tells NCCL another."""
+        assert self.net is not None
+        kind = self.net.kind
+        fitted = self.library.number("plugin_us", f"{kind}_{self.generation}", kind, otherwise=0.0)
+        told, usual = self.net.plugin_latency_ns, self.library.number("plugin_told_us", kind, otherwise=0.0)
+        return fitted if told is None or not usual else fitted * told.value / (1000 * usual)
+
+    def near_gbps(self, algorithm: str) -> float:
+        """Return GB/s that one rank reaches inside its host with large messages."""
+        special = (f"rack_{self.generation}",) if self.fabric.ranks_per_domain is not None else ()
+        share = self._share("near_share", self.near, algorithm, *special, self.generation, self.near.kind)
+        return physical_near_gbps(self.near, self.at.ranks_per_node) * share
+
+    def net_gbps(self, algorithm: str, *special: str) -> float:
+        """Return GB/s that the group's ranks of one host together reach over the host's cards.
+
+        A rank drives its own card, or its share where there are fewer cards than ranks; groups that send at
+        the same time share the host's cards. `special`: shares that go before that of the kind of network.
+        """
+        assert self.net is not None
+        kind = self.net.kind
+        own = (*special, f"{kind}_{self.generation}", kind)
+        return self.physical_net_gbps() * self._share("net_share", self.net, algorithm, *own)
+
+    def protocol_share(self, protocol: str) -> float:
+        """Return the share of the reached rate that a protocol leaves for data."""
+        where = "net" if self.at.spans_nodes else "near"
+        return self.library.number(f"protocol_share.{where}", protocol or None, otherwise=1.0)
+
+    def ramp(self, algorithm: str, protocol: str) -> float:
+        """Return the weight of the pipeline's filling (see `candidate`)."""
+        number, net = self.library.number, self.net
+        if not self.at.spans_nodes or net is None:
+            weight = number(f"ramp.{algorithm}", "near", otherwise=0.0)
+        else:
+            rails = f"rails_{net.kind}" if self.rails else None
+            weight = number(f"ramp.{algorithm}", rails, net.kind, "net", otherwise=0.0)
+        return weight * number("ramp_factor", protocol or None, otherwise=1.0)
+
+    def physical_net_gbps(self) -> float:
+        """Return GB/s by physics that the group's ranks of one host have over its cards."""
+        return physical_net_gbps(self.fabric, self.at)
+
+    def _share(self, name: str, link: Link, algorithm: str, *special: str | None) -> float:
+        told = link.reached.get(algorithm)
+        return self.library.number(f"{name}.{algorithm}", *special) if told is None else told.value
+
+
+def physical_near_gbps(link: Link, ranks: int) -> float:
+    """Return GB/s by physics that one of `ranks` ranks of a host can send to the others, one direction.
+
+    In a mesh of direct links a group has the links among its own ranks only.
+    """
+    if link.peers is None:
+        return link.rank_gbps.value
+    return link.rank_gbps.value * min(1.0, max(1, ranks - 1) / link.peers.value)
+
+
+def physical_net_gbps(fabric: Fabric, at: Placement) -> float:
+    """Return GB/s by physics that a group's ranks of one host have over the host's cards, one direction.
+
+    A rank has its own card, or what falls to it of fewer cards; all ranks of the group at most the host's
+    cards, of which groups that send at the same time get equal parts.
+    """
+    net = fabric.inter
+    assert net is not None, "asked only where the network is known"
+    own = at.ranks_per_node * net.rank_gbps.value
+    if net.node_gbps is None:
+        return own
+    node, cards = net.node_gbps.value, net.cards
+    card = net.rank_gbps.value if cards is None else max(net.rank_gbps.value, node / cards.value)
+    return min(node / at.sharing, at.ranks_per_node * card)

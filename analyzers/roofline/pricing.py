@@ -1,0 +1,164 @@
+"""A fabric made ready: candidates of each op and placement, fits to its curves, and bands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from shardtoll.analyzers.roofline.band import band_of_model
+from shardtoll.analyzers.roofline.candidate import Candidate, Floats
+from shardtoll.analyzers.roofline.correction import NONE, Correction, fit_correction
+from shardtoll.analyzers.roofline.curve import Curve
+from shardtoll.analyzers.roofline.fabric import Fabric
+from shardtoll.analyzers.roofline.library import Library, load_library
+from shardtoll.analyzers.roofline.light import light_ns_per_byte
+from shardtoll.analyzers.roofline.measured import measured_cost
+from shardtoll.analyzers.roofline.model import Model
+from shardtoll.analyzers.roofline.place import Placement
+from shardtoll.analyzers.roofline.ring import CHAINED
+
+_FAMILIES: Final[dict[str, str]] = {
+    "all_gather": "gather",
+    "reduce_scatter": "gather",
+    **dict.fromkeys(CHAINED, "chain"),
+    **dict.fromkeys(("send", "recv", "gather", "scatter"), "direct"),
+}
+"""Ops that cost alike."""
+
+_FAR: Final = 8
+"""A fit made on so many times fewer nodes, or more, is no longer one of a neighbour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Times in ns, not rounded."""
+
+    time_ns: float
+    latency_ns: float
+    low_ns: float
+    high_ns: float
+    floor_ns: float
+    basis: Literal["measured", "transferred", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    correction: Correction
+    nodes: tuple[int, ...]
+    """Numbers of hosts that it was fitted on; none: there was nothing to fit it on."""
+
+
+class Pricing:
+    """Costs on one fabric."""
+
+    def __init__(self, fabric: Fabric, library: Library | None = None) -> None:
+        self.fabric = fabric
+        self.library = library or load_library(fabric.library)
+        self._models: dict[tuple[str, Placement], Model] = {}
+        self._fits: dict[tuple[str, bool], _Fit] = {}
+        self._light: dict[tuple[str, Placement], float] = {}
+
+    def model(self, op: str, at: Placement) -> Model:
+        """Return the candidates of the op on the placement; falsy where there is none."""
+        op = "all_reduce" if op == "barrier" else op
+        found = self._models.get((op, at))
+        if found is None:
+            found = self._models[op, at] = Model(self.fabric, op, at, self.library)
+        return found
+
+    def knows(self, op: str, at: Placement) -> bool:
+        """Whether the op is known and all links it needs are."""
+        return bool(self.model(op, at))
+
+    def price(self, op: str, message_bytes: int, at: Placement) -> tuple[Candidate, Price]:
+        """Return the fastest candidate and the times of the collective."""
+        fit = self._fit(op, at)
+        model = self.model(op, at)
+        choice = model.choose(np.array([message_bytes], dtype=np.float64), fit.correction)
+        best, time_ns = choice.candidates[choice.index[0]], float(choice.time_ns[0])
+        latency_ns = best.latency_ns * fit.correction.latency
+
+        def shape(size: float) -> float:
+            return float(model.choose(np.array([size], dtype=np.float64), fit.correction).time_ns[0])
+
+        known = measured_cost(self.fabric.curves, op, message_bytes, at, shape)
+        if known is not None:
+            latency_ns = min(latency_ns, known.time_ns)
+            return best, Price(
+                known.time_ns, latency_ns, known.low_ns, known.high_ns, known.floor_ns, "measured"
+            )
+        basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
+        low, high = band_of_model(self.library, model.machine, basis, message_bytes)
+        wider = self._wider(fit, at)
+        return best, Price(
+            time_ns,
+            latency_ns,
+            time_ns * math.exp(-low * wider),
+            time_ns * math.exp(high * wider),
+            time_ns,
+            basis,
+        )
+
+    def light_ns_per_byte(self, op: str, at: Placement) -> float:
+        """Return the least ns a byte of the message by the rates of the links."""
+        found = self._light.get((op, at))
+        if found is None:
+            machine = self.model(op, at).machine
+            assert machine is not None, "asked for known ops only"
+            found = self._light[op, at] = light_ns_per_byte(machine, "all_reduce" if op == "barrier" else op)
+        return found
+
+    def guesses(self, at: Placement) -> tuple[str, ...]:
+        """Return the names of the guessed numbers of the links that the placement uses."""
+        places = ("intra.", "inter.") if at.spans_nodes else ("intra.",)
+        links = (self.fabric.intra, self.fabric.inter) if at.spans_nodes else (self.fabric.intra,)
+        found = tuple(name for name in self.fabric.guesses if name.startswith(places))
+        kinds = (link.kind for link in links if link is not None)
+        return (*found, *(f"{self.library.name} over {kind}" for kind in kinds if self._guessed(kind)))
+
+    def _guessed(self, kind: str) -> bool:
+        number = self.library.numbers.get(f"known.{kind}")
+        return number is None or number.confidence == "GUESS"
+
+    def _wider(self, fit: _Fit, at: Placement) -> float:
+        """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""
+        if not fit.nodes:
+            return 1.0
+        apart = min(max(nodes, at.nodes) / min(nodes, at.nodes) for nodes in fit.nodes)
+        return 1.0 + max(0.0, math.log2(apart / _FAR))
+
+    def _fit(self, op: str, at: Placement) -> _Fit:
+        key = (_FAMILIES.get(op, op), at.spans_nodes)
+        found = self._fits.get(key)
+        if found is None:
+            found = self._fits[key] = self._fitted(*key)
+        return found
+
+    def _fitted(self, family: str, spans_nodes: bool) -> _Fit:
+        """Return the correction by the curves of the op's family, else by all that cross hosts as it does."""
+        within = [curve for curve in self.fabric.curves if (curve.nodes > 1) == spans_nodes]
+        own = [curve for curve in within if _FAMILIES.get(curve.op, curve.op) == family]
+        known = [(curve, self.model(curve.op, _placement(curve))) for curve in own or within]
+        known = [(curve, model) for curve, model in known if model]
+        if not known:
+            return _Fit(NONE, ())
+        sizes = [_floats(point.message_bytes for point in curve.points) for curve, _ in known]
+        times = [_floats(point.time_ns for point in curve.points) for curve, _ in known]
+
+        def predicted_ns(correction: Correction) -> list[Floats]:
+            pairs = zip(known, sizes, strict=True)
+            return [model.choose(size, correction).time_ns for (_, model), size in pairs]
+
+        return _Fit(fit_correction(predicted_ns, times), tuple(curve.nodes for curve, _ in known))
+
+
+def _placement(curve: Curve) -> Placement:
+    return Placement(curve.ranks, curve.nodes, -(-curve.ranks // curve.nodes), curve.sharing)
+
+
+def _floats(values: Iterable[int]) -> Floats:
+    return np.array(list(values), dtype=np.float64)

@@ -1,0 +1,241 @@
+"""Learn the constants of NCCL's model from measured sweeps, and write analyzers/roofline/libraries/nccl.toml.
+
+Each constant starts from a prior (learn_priors) and moves as far as the sweeps call for: squared logarithmic
+errors that grow linearly where they are large, plus squared distances from the priors. The widths of bands are
+quantiles of the errors on sweeps whose source was left out of the learning, so that they hold elsewhere.
+
+    python benchmarks/learn_constants.py --sweeps ../shared/sweeps -o analyzers/roofline/libraries/nccl.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
+
+from shardtoll.analyzers.roofline import Fabric, Quantity
+from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
+from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
+from shardtoll.analyzers.roofline.curve import curve_of
+from shardtoll.analyzers.roofline.evaluate import fabric_of, timings_of
+from shardtoll.analyzers.roofline.library import Library
+from shardtoll.analyzers.roofline.model import Model
+from shardtoll.analyzers.roofline.pricing import Pricing
+from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
+
+FREE: Final = tuple(name for name, prior in PRIORS.items() if prior.spread > 0)
+SPREADS: Final = np.array([PRIORS[name].spread for name in FREE])
+
+FORCED: Final = ("ring", "minctas")
+"""Words in the names of sweeps for which algorithm or channels were set by hand: as another library."""
+
+HUGE: Final = 512 << 20
+HUGE_WEIGHT: Final = 1.4
+"""Weight of the errors of large messages, where bandwidth alone counts."""
+
+HOLDS: Final = (0.04, 0.96)
+"""Quantiles of the errors that a band spans: 92 % of those it was made from, to hold 90 % elsewhere."""
+LEAST_WIDTH: Final = 0.04
+"""No band is narrower: a sound machine's runs differ by that (shared/reference/ROOFLINE.md)."""
+FEW: Final = 25
+"""Of fewer errors than that, a class takes the width of all networks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A sweep on its fabric."""
+
+    name: str
+    sweep: Sweep
+    fabric: Fabric
+
+    @property
+    def source(self) -> str:
+        """What is left out together: all sweeps of one publication."""
+        return self.sweep.source.split(":")[0].split("#")[0]
+
+
+def read(folder: Path) -> list[Case]:
+    """Return the sweeps that show the library as it chooses by itself, each on the fabric it names."""
+    found = []
+    for path in sorted(folder.glob("*.csv")):
+        if path.name == "INDEX.csv" or any(f"_{word}" in path.stem for word in FORCED):
+            continue
+        sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
+        fabric, sure = fabric_of(sweep)
+        if fabric is None:
+            continue
+        # Of a network that nobody named nothing can be learned.
+        if not sweep.placement_on(fabric).spans_nodes or (
+            fabric.inter is not None and not sure.startswith("assumed")
+        ):
+            found.append(Case(path.stem, sweep, fabric))
+    return found
+
+
+def library_of(logs: Floats, bands: Mapping[str, Quantity] | None = None) -> Library:
+    """Return the constants that lie `logs` (natural logarithms, in the order of `FREE`) from their priors."""
+    numbers = {name: Quantity(prior.value, prior.source, "derived") for name, prior in PRIORS.items()}
+    for name, log in zip(FREE, logs, strict=True):
+        numbers[name] = replace(numbers[name], value=PRIORS[name].value * math.exp(log))
+    return Library("nccl", PROTOCOLS, ALGORITHMS, {**numbers, **(bands or {})}, GENERATIONS)
+
+
+def predicted_ns(library: Library, case: Case) -> Floats:
+    """Return the times of the case's sizes by the model alone."""
+    sizes = np.array([point.message_bytes for point in case.sweep.points], dtype=np.float64)
+    times = (
+        Model(case.fabric, case.sweep.op, case.sweep.placement_on(case.fabric), library).choose(sizes).time_ns
+    )
+    return np.maximum(times, case.sweep.least_ns(library))
+
+
+def measured_ns(case: Case) -> Floats:
+    """Return what the case's sizes took."""
+    return np.array([point.time_ns for point in case.sweep.points], dtype=np.float64)
+
+
+def learn(cases: Sequence[Case], rounds: int = 25) -> Floats:
+    """Return how far the constants lie from their priors, in logarithms, for these sweeps."""
+
+    def residuals(logs: Floats) -> Floats:
+        library = library_of(logs)
+        errors = []
+        for case in cases:
+            error = np.log(predicted_ns(library, case) / measured_ns(case)) / NOISE
+            large = np.array([point.message_bytes >= HUGE for point in case.sweep.points])
+            # The errors of one sweep go together: a sweep of four times the sizes counts twice.
+            errors.append(error * len(error) ** -0.25 * np.where(large, HUGE_WEIGHT, 1.0))
+        return np.concatenate([soft(np.concatenate(errors)), logs / SPREADS])
+
+    return minimise(residuals, np.zeros(len(FREE)), rounds)
+
+
+def without(cases: Sequence[Case], source: str) -> Library:
+    """Return the constants learned from all sweeps but those of one source."""
+    return library_of(learn([case for case in cases if case.source != source]))
+
+
+def errors_of(
+    cases: Sequence[Case], libraries: Mapping[str, Library]
+) -> dict[str, dict[tuple[str, str], list[float]]]:
+    """Return log(measured / predicted) by basis, place and size, with constants that never saw the source."""
+    found: dict[str, dict[tuple[str, str], list[float]]] = {"model": {}, "transferred": {}}
+    for case in cases:
+        library = libraries[case.source]
+        place = where(
+            Model(case.fabric, case.sweep.op, case.sweep.placement_on(case.fabric), library).machine
+        )
+        _add(found["model"], place, case, predicted_ns(library, case))
+        for other in cases:
+            near = other.sweep.hardware == case.sweep.hardware and other is not case
+            if not near or (other.sweep.nodes > 1) != (case.sweep.nodes > 1):
+                continue
+            if max(other.sweep.nodes, case.sweep.nodes) > 8 * min(other.sweep.nodes, case.sweep.nodes):
+                continue
+            if (other.sweep.op, other.sweep.ranks, other.sweep.nodes) == (
+                case.sweep.op,
+                case.sweep.ranks,
+                case.sweep.nodes,
+            ):
+                continue
+            timings = timings_of(other.sweep, case.fabric)
+            if timings is None:
+                continue
+            pricing = Pricing(replace(case.fabric, curves=(curve_of(timings),)), library)
+            at = case.sweep.placement_on(case.fabric)
+            times = [
+                pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns
+                for point in case.sweep.points
+            ]
+            _add(found["transferred"], place, case, np.array(times))
+    return found
+
+
+def _add(into: dict[tuple[str, str], list[float]], place: str, case: Case, predicted: Floats) -> None:
+    for point, time in zip(case.sweep.points, predicted, strict=True):
+        into.setdefault((place, size_name(point.message_bytes)), []).append(math.log(point.time_ns / time))
+
+
+def bands_of(errors: Mapping[str, Mapping[tuple[str, str], list[float]]]) -> dict[str, Quantity]:
+    """Return the widths of the bands by basis, end, size and place, in logarithms."""
+    numbers = {}
+    for basis, by_class in errors.items():
+        for size, _ in SIZES:
+            every = [error for (_, name), found in by_class.items() if name == size for error in found]
+            places = {
+                place: found
+                for (place, name), found in by_class.items()
+                if name == size and len(found) >= FEW
+            }
+            for place, found in {**places, "default": every}.items():
+                low, high = np.quantile(found, HOLDS) if found else (-UNKNOWN_WIDTH, UNKNOWN_WIDTH)
+                for end, width in (("low", -low), ("high", high)):
+                    source = f"{len(found)} errors on sweeps whose source was left out of the learning"
+                    value = max(LEAST_WIDTH, round(float(width), 3))
+                    numbers[f"band.{basis}.{end}.{size}.{place}"] = Quantity(value, source, "derived")
+    return numbers
+
+
+def to_toml(library: Library) -> str:
+    """Return the library as TOML, one number a line."""
+    lines = [
+        "# NCCL: what its algorithms and protocols need. Written by benchmarks/learn_constants.py from",
+        "# priors and measured sweeps; do not edit by hand: change the priors and learn again.",
+        f"protocols = {json.dumps(list(library.protocols))}",
+        f"algorithms = {json.dumps(list(library.algorithms))}",
+        "",
+        "[generations]",
+        *(f"{name} = {json.dumps(value)}" for name, value in library.generations.items()),
+    ]
+    tables: dict[str, list[str]] = {}
+    for name, number in library.numbers.items():
+        table, _, key = name.rpartition(".")
+        line = f"{key} = {{ value = {number.value:.4g}, source = {json.dumps(number.source)}, "
+        tables.setdefault(table, []).append(line + f"confidence = {json.dumps(number.confidence)} }}")
+    for table, rows in tables.items():
+        lines += ["", f"[numbers.{table}]", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def described(library: Library, cases: Sequence[Case]) -> Library:
+    """Return the library with the source of each number: its prior, and that it was moved by sweeps."""
+    numbers = dict(library.numbers)
+    learned = f"learned from {len(cases)} sweeps (benchmarks/learn_constants.py)"
+    for name, prior in PRIORS.items():
+        told = f"{learned}; before: {prior.value:g} ({prior.source})" if prior.spread else prior.source
+        guess = not prior.spread and prior.guess
+        numbers[name] = replace(numbers[name], source=told, confidence="GUESS" if guess else "derived")
+    for kind, (source, known) in KNOWN.items():
+        numbers[f"known.{kind}"] = Quantity(1.0, source, "derived" if known else "GUESS")
+    return replace(library, numbers=numbers)
+
+
+def main() -> None:
+    """Learn, and write the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shared = Path(os.environ.get("SHARDTOLL_SHARED", "shared"))
+    parser.add_argument("--sweeps", type=Path, default=shared / "sweeps", help="folder of sweeps as CSV")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the TOML file to write")
+    options = parser.parse_args()
+    cases = read(options.sweeps)
+    if not cases:
+        raise SystemExit(f"no sweep in {options.sweeps}: name their folder with --sweeps")
+    libraries = {source: without(cases, source) for source in sorted({case.source for case in cases})}
+    bands = bands_of(errors_of(cases, libraries))
+    options.output.write_text(to_toml(described(library_of(learn(cases), bands), cases)), encoding="utf-8")
+    print(f"{len(FREE)} constants and {len(bands)} widths from {len(cases)} sweeps -> {options.output}")
+
+
+if __name__ == "__main__":
+    main()
