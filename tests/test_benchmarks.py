@@ -239,7 +239,7 @@ def test_model_accuracy_prints_each_mode_with_its_aim(tmp_path):
         text = sweep_text(straight(30 + 10 * nodes, 250), nodes=nodes, gpus=8 * nodes)
         (folder / f"n{nodes}.csv").write_text(text)
     (folder / "INDEX.csv").write_text("name\n")
-    printed = _run(FOLDER / "model_accuracy.py", "--sweeps", folder, "-o", out)
+    printed = _run(FOLDER / "model_accuracy.py", "--quick", "--sweeps", folder, "-o", out)
     written = json.loads(out.read_text())
     key = "as shipped: calibrated: every second size of the same sweep, the others scored, all"
     assert written["aims"][f"{key}: median"] == 0.03
