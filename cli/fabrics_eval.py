@@ -182,7 +182,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         fitted=tuple(_bare(point) for point in sweep.points if point.message_bytes in found.fitted_bytes),
         on=files[found.mode],
         reason=found.reason,
-        guesses=() if fabric is None else fabric.guesses,
+        guesses=tuple(sorted({name for point in found.points if point.cost for name in point.cost.guesses})),
         errors=_errors([found]),
     )
 
