@@ -17,7 +17,8 @@ PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
-    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors"))
+    if path.name != "harness.py"
+    and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors"))
 )
 
 TRIVIAL = '''"""Counts to three."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardtoll.analyzers.roofline.fabric import Fabric, InterKind, Link
+from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, InterKind, Link
 from shardtoll.analyzers.roofline.gpu_words import gpu_words
 from shardtoll.analyzers.roofline.gpus import find_gpu
 from shardtoll.analyzers.roofline.network_words import NetworkWords, network_words
@@ -24,6 +24,8 @@ def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = N
     used = -(-gpus // nodes) if nodes and gpus else None
     whole = said.count if said.count is not None and (used is None or said.count >= used) else None
     choice = pick(Known(said.device, text[:1000], nodes == 1, whole, used, net))
+    if choice.fabric is UNKNOWN:
+        return UNKNOWN, str(choice)
     fabric = choice.fabric
     gpu = find_gpu(said.device)
     if gpu is not None:

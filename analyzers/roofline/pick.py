@@ -17,7 +17,7 @@ Sureness = Literal["certain", "likely", "assumed", "unknown"]
 """certain: what counts is on record. likely: what is on record fits few others. assumed: the network between
 nodes is not on record, and the fabric is the common one."""
 
-_VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|frontier|.*-roce")
+_VENDOR: Final = re.compile(r"(?:aws|azure|gcp|oci)-|polaris|perlmutter|alps|jupiter|frontier|.*-roce")
 """Names of fabrics that only some have; where nothing names them another goes before them."""
 _COMMON: Final = ("h100", "a100")
 """Accelerators that are meant where none is named, most common first."""
@@ -125,14 +125,15 @@ def _by_name(fabrics: Sequence[Fabric], words: str) -> Choice | None:
 
 
 def _by_network(known: Known) -> Choice:
-    kind = known.net.kind
+    # Ethernet is everywhere, and says nothing of the machine on it.
+    kind = None if known.net.kind == "ethernet" else known.net.kind
     of_kind = [
         f for f in known_fabrics() if kind is not None and f.inter is not None and f.inter.kind == kind
     ]
     if not of_kind:
         return Choice(UNKNOWN, "unknown", "neither an accelerator nor a machine that is known is named")
     best = _common(of_kind, known)
-    return Choice(best, "assumed", f"{kind} is named and no accelerator", _names(of_kind, best))
+    return Choice(best, "assumed", f"{kind} is named and no accelerator that is known", _names(of_kind, best))
 
 
 def _common(fabrics: Sequence[Fabric], known: Known) -> Fabric:

@@ -115,7 +115,8 @@ def test_unknown_hardware_has_no_prediction_and_a_reason(document, shardtoll, tm
     path.write_text(sweep_text(straight(40, 300), hardware="a machine"))
     (one,) = document(path)["sweeps"]
     assert one["fabric"] is None
-    assert one["reason"] == "no fabric is known for this hardware; name one with --fabric"
+    why = "neither an accelerator nor a machine that is known is named"
+    assert one["reason"] == f"no fabric is known for this hardware ({why}); name one with --fabric"
     for point in one["points"]:
         assert (point["predicted_us"], point["low_us"], point["high_us"]) == (None, None, None)
     printed = shardtoll("fabrics", "eval", path).out
