@@ -15,6 +15,7 @@ from shardtoll.analyzers.roofline.evaluate import (
     not_fitted,
     refused,
     transferred,
+    untold,
 )
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 from shardtoll.analyzers.roofline.score import BANDS
@@ -88,17 +89,20 @@ def read_all(folder: Path) -> dict[str, Sweep]:
 def cases(sweeps: Mapping[str, Sweep], predict_of: Mapping[str, Predict]) -> Iterator[Case]:
     """Yield every case. `predict_of`: what predicts each scored sweep, by its name."""
     fabrics = {
-        name: fabric_of_hardware(sweep.hardware, sweep.nodes, sweep.ranks)[0]
-        for name, sweep in sweeps.items()
+        name: fabric_of_hardware(sweep.hardware, sweep.nodes, sweep.ranks) for name, sweep in sweeps.items()
     }
     for name, sweep in sweeps.items():
-        fabric, predict = fabrics[name], predict_of[name]
+        (fabric, sure), predict = fabrics[name], predict_of[name]
         size = SMALL if sweep.nodes <= 4 else MIDDLE if sweep.nodes < 8 else BIG
         if fabric == UNKNOWN:
             yield Case((size, EVERY), name, refused(sweep, "model", "no fabric is known for this hardware"))
             continue
         kinds = (size, EVERY, PLAIN if _plain_network(fabric, sweep) else OTHER)
-        yield Case(kinds, name, not_fitted(sweep, fabric, predict))
+        reason = untold(sweep, fabric, sure)
+        if reason is None:
+            yield Case(kinds, name, not_fitted(sweep, fabric, predict))
+        else:
+            yield Case(kinds, name, refused(sweep, "model", reason, fabric.name))
         yield Case((CALIBRATED,), name, calibrated(sweep, fabric, predict))
         for other_name, other in _pairs(name, sweeps):
             found = transferred(sweep, fabric, [other], predict)

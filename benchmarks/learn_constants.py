@@ -1,8 +1,8 @@
 """Learn the constants of NCCL's model from measured sweeps, and write analyzers/roofline/libraries/nccl.toml.
 
 Each constant starts from a prior (learn_priors) and moves as far as the sweeps call for: squared logarithmic
-errors that grow linearly where they are large, plus squared distances from the priors. The widths of bands are
-quantiles of the errors on sweeps whose source was left out of the learning, so that they hold elsewhere.
+errors that grow linearly where they are large, plus squared distances from the priors. The widths of bands
+are quantiles of the errors on sweeps whose source was left out of the learning, so that they hold elsewhere.
 
     python benchmarks/learn_constants.py --sweeps ../shared/sweeps -o analyzers/roofline/libraries/nccl.toml
 """

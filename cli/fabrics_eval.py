@@ -116,11 +116,15 @@ def read_sweep(path: Path) -> Sweep:
 
 def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep]]) -> Evaluation:
     from shardtoll.analyzers.roofline import evaluate as of
+
     own = any(_same(sweep, other) for _, other in on)
     mode: of.Mode = "calibrated" if own else "transferred" if on else "model"
-    fabric, sure = (forced, "") if forced else _of_hardware(sweep, sweep)
+    fabric, sure = (forced, "named") if forced else _of_hardware(sweep, sweep)
     if fabric is None:
-        return of.refused(sweep, mode, f"no fabric is known for this hardware ({sure}); name one with --fabric")
+        return of.refused(sweep, mode, "no fabric is known for this hardware; name one with --fabric")
+    reason = of.untold(sweep, fabric, sure) if mode == "model" else None
+    if reason is not None:
+        return of.refused(sweep, mode, reason, fabric.name)
     if mode == "model":
         return of.not_fitted(sweep, fabric)
     if mode == "calibrated":
@@ -135,7 +139,7 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
 
 
 def _of_hardware(sweep: Sweep, size_of: Sweep) -> tuple[Fabric | None, str]:
-    """Return the fabric of a sweep's hardware at another's size, or None, and how sure that is."""
+    """Return the fabric that a sweep's hardware means at another's size, None unknown, and how sure it is."""
     from shardtoll.analyzers.roofline import UNKNOWN
     from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 
@@ -171,9 +175,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
     files = {
         "model": (),
         "calibrated": (file,),
-        "transferred": tuple(
-            name for name, other in on if forced or _alike(other, sweep)
-        ),
+        "transferred": tuple(name for name, other in on if forced or _alike(other, sweep)),
     }
     return SweepLine(
         file=file,
