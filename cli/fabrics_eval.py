@@ -126,6 +126,9 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
         return of.refused(
             sweep, mode, f"no fabric is known for this hardware ({why}); name one with --fabric"
         )
+    reason = of.untold(sweep, fabric, sure) if mode == "model" else None
+    if reason is not None:
+        return of.refused(sweep, mode, reason, fabric.name)
     if mode == "model":
         return of.not_fitted(sweep, fabric)
     if mode == "calibrated":

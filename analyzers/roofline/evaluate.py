@@ -71,6 +71,16 @@ class Evaluation:
         )
 
 
+def untold(sweep: Sweep, fabric: Fabric, sure: str) -> str | None:
+    """Return why nothing is said of a sweep that is not fitted: its hardware does not tell the network.
+
+    `sure`: how sure `fabric_of_hardware` is. None where the network is told, or none is used.
+    """
+    if not sure.startswith("assumed") or not sweep.placement_on(fabric).spans_nodes:
+        return None
+    return f"its hardware does not tell the network between nodes; name one with --fabric, as {fabric.name}"
+
+
 def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) -> Evaluation:
     """Return the evaluation of a sweep of which nothing is said, with the reason."""
     points = tuple(Judged(point.message_bytes, point.time_ns, None) for point in sweep.points)

@@ -202,3 +202,18 @@ def test_no_sweep_is_a_usage_error(shardtoll):
     ran = shardtoll("fabrics", "eval")
     assert ran.code == 2
     assert "Traceback" not in ran.err
+
+
+def test_a_network_that_is_not_told_is_not_guessed(document, tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text(sweep_text(straight(40, 90), hardware="8xA100, somewhere", nodes=2, gpus=16))
+    (one,) = document(path)["sweeps"]
+    assert one["fabric"] == "a100x8-ib200"
+    assert one["reason"] == (
+        "its hardware does not tell the network between nodes; name one with --fabric, as a100x8-ib200"
+    )
+    assert all(point["predicted_us"] is None for point in one["points"])
+    # Measured, or named, it is.
+    for more in (("--calibrate-on", path), ("--fabric", "aws-p4d")):
+        (one,) = document(path, *more)["sweeps"]
+        assert all(point["predicted_us"] > 0 for point in one["points"])
