@@ -41,7 +41,7 @@ def test_real_collectives_lie_in_the_band_of_a_calibration_and_not_in_a_scaled_o
     """What ran afterwards, at other sizes, from the last rank's begin to the last rank's end.
 
     Nine of ten is what the band is made for; a machine may be busier now than a minute ago, so fewer are
-    asked for here. That the same times do not fit curves 100 times quicker or slower shows that this can fail.
+    asked for here. That the same times do not fit curves 100 times quicker or slower shows it can fail.
     """
     ran = shardtoll("calibrate", "--nproc", str(RANKS), "--seconds", "8", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
