@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from accuracy_constants import Constants
+
 from shardtoll.analyzers.roofline import Fabric
 from shardtoll.analyzers.roofline.evaluate import (
     Evaluation,
-    Predict,
     calibrated,
+    fabric_of,
     not_fitted,
     refused,
     transferred,
 )
-from shardtoll.analyzers.roofline.hardware import fabric_of
 from shardtoll.analyzers.roofline.score import BANDS
 from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
 
@@ -38,6 +39,8 @@ def _everywhere(median: float, p90: float) -> Aim:
 
 _LARGE: Final = BANDS[-1][0]
 CALIBRATED: Final = "calibrated: every second size of the same sweep, the others scored"
+CALIBRATED_PLAIN: Final = "calibrated: of those, one node, or NVLink + IB/EFA"
+CALIBRATED_OTHER: Final = "calibrated: of those, other networks (Slingshot)"
 NODES: Final = "transferred: another node count, NVLink + IB/EFA"
 COLLECTIVE: Final = "transferred: another collective, NVLink + IB/EFA"
 BOTH: Final = "transferred: both, or other GPUs a node, NVLink + IB/EFA"
@@ -46,12 +49,14 @@ ELSEWHERE: Final = "transferred: other networks (Slingshot)"
 SMALL: Final = "not fitted: up to 4 nodes"
 MIDDLE: Final = "not fitted: 5 to 7 nodes"
 BIG: Final = "not fitted: 8 nodes and more"
-EVERY: Final = "not fitted: all"
-PLAIN: Final = "not fitted: one node, or NVLink + IB/EFA"
-OTHER: Final = "not fitted: other networks (Slingshot)"
+EVERY: Final = "not fitted: all sweeps"
+PLAIN: Final = "not fitted: of those, one node, or NVLink + IB/EFA"
+OTHER: Final = "not fitted: of those, other networks (Slingshot)"
 
 AIMS: Final[dict[str, Aim]] = {
     CALIBRATED: _everywhere(0.03, 0.10),
+    CALIBRATED_PLAIN: Aim({}),
+    CALIBRATED_OTHER: Aim({}),
     NODES: _everywhere(0.08, 0.20),
     COLLECTIVE: _everywhere(0.08, 0.20),
     BOTH: Aim({}),
@@ -85,20 +90,23 @@ def read_all(folder: Path) -> dict[str, Sweep]:
     return {path.stem: parse_sweep(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
-def cases(sweeps: Mapping[str, Sweep], predict_of: Mapping[str, Predict]) -> Iterator[Case]:
-    """Yield every case. `predict_of`: what predicts each scored sweep, by its name."""
-    fabrics = {name: fabric_of(sweep.hardware) for name, sweep in sweeps.items()}
+def cases(sweeps: Mapping[str, Sweep], by_name: Mapping[str, Constants]) -> Iterator[Case]:
+    """Yield every case. `by_name`: what predicts each scored sweep."""
+    fabrics = {name: fabric_of(sweep)[0] for name, sweep in sweeps.items()}
     for name, sweep in sweeps.items():
-        fabric, predict = fabrics[name], predict_of[name]
+        fabric, by = fabrics[name], by_name[name]
         size = SMALL if sweep.nodes <= 4 else MIDDLE if sweep.nodes < 8 else BIG
         if fabric is None:
             yield Case((size, EVERY), name, refused(sweep, "model", "no fabric is known for this hardware"))
             continue
-        kinds = (size, EVERY, PLAIN if _plain_network(fabric, sweep) else OTHER)
-        yield Case(kinds, name, not_fitted(sweep, fabric, predict))
-        yield Case((CALIBRATED,), name, calibrated(sweep, fabric, predict))
+        plain = _plain_network(fabric, sweep)
+        yield Case(
+            (size, EVERY, PLAIN if plain else OTHER), name, not_fitted(sweep, fabric, by.predict, by.library)
+        )
+        part = CALIBRATED_PLAIN if plain else CALIBRATED_OTHER
+        yield Case((CALIBRATED, part), name, calibrated(sweep, fabric, by.predict, by.library))
         for other_name, other in _pairs(name, sweeps):
-            found = transferred(sweep, fabric, [other], predict)
+            found = transferred(sweep, fabric, [other], by.predict, by.library)
             yield Case((_kind(fabric, other, sweep),), f"{other_name} -> {name}", found)
 
 

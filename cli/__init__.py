@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
 
 COMMANDS: Final = ("demo", "run", "report", "verify", "fabrics", "calibrate")
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
@@ -46,6 +47,7 @@ def app() -> typer.Typer:
     """Return the command line with all its commands."""
     made = typer.Typer(
         name="shardtoll",
+        cls=_InOrder,
         help="What each collective of a training step costs, who caused it, and what to change.",
         add_completion=False,
         no_args_is_help=True,
@@ -61,6 +63,13 @@ def app() -> typer.Typer:
             continue
         made.command(name, context_settings=getattr(module, "CONTEXT", None))(module.command)
     return made
+
+
+class _InOrder(typer.core.TyperGroup):
+    """Commands as `COMMANDS` has them; typer lists those with others under them last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if self.get_command(ctx, name)]
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`shardtoll fabrics`: the interconnects whose floors can be computed, and where their numbers come from."""
+"""`shardtoll fabrics`: the interconnects whose floors can be computed, and the commands about them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
+from shardtoll.cli import fabrics_list
 from shardtoll.cli.options import Width
 
-SUBCOMMANDS: Final = ("show", "eval")
+SUBCOMMANDS: Final = ("list", "show", "eval")
 """Commands under this one; each is the function `command` in the file `fabrics_` and its name."""
 
 
@@ -29,35 +30,13 @@ def command(
     ] = False,
     width: Width = None,
 ) -> None:
-    """List the known fabrics with the sources of their numbers; see one with `shardtoll fabrics show`.
+    """List the known fabrics and how far their numbers can be trusted; `show` tells all of one.
 
     \b
     Examples:
       shardtoll fabrics
       shardtoll fabrics --json
+      shardtoll fabrics show h100x8-ib400
     """
-    if context.invoked_subcommand is not None:
-        return
-    from shardtoll.analyzers.roofline import known_fabrics
-
-    fabrics = known_fabrics()
-    if as_json:
-        import json
-
-        from shardtoll.cli.fabric_json import to_json
-
-        typer.echo(json.dumps([to_json(fabric) for fabric in fabrics]))
-        return
-    from shardtoll.dashboards.fabrics import FabricLine, show
-
-    lines = [
-        FabricLine(
-            name=fabric.name,
-            title=fabric.title,
-            provenance=fabric.provenance,
-            numbers=len(list(fabric.quantities())),
-            guesses=len(fabric.guesses),
-        )
-        for fabric in fabrics
-    ]
-    show(lines, width)
+    if context.invoked_subcommand is None:
+        fabrics_list.command(as_json, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -116,18 +117,17 @@ def read_sweep(path: Path) -> Sweep:
 
 def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep]]) -> Evaluation:
     from shardtoll.analyzers.roofline import evaluate as of
-    from shardtoll.analyzers.roofline.hardware import fabric_of
 
     own = any(_same(sweep, other) for _, other in on)
     mode: of.Mode = "calibrated" if own else "transferred" if on else "model"
-    fabric = forced or fabric_of(sweep.hardware)
+    fabric = forced or of.fabric_of(sweep)[0]
     if fabric is None:
         return of.refused(sweep, mode, "no fabric is known for this hardware; name one with --fabric")
     if mode == "model":
         return of.not_fitted(sweep, fabric)
     if mode == "calibrated":
         return of.calibrated(sweep, fabric)
-    others = [other for _, other in on if forced or _on_fabric(other, fabric)]
+    others = [other for _, other in on if forced or _alike(other, sweep)]
     if not others:
         names = sorted({repr(other.hardware[:60]) for _, other in on})
         return of.refused(
@@ -136,11 +136,15 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
     return of.transferred(sweep, fabric, others)
 
 
-def _on_fabric(sweep: Sweep, fabric: Fabric) -> bool:
-    from shardtoll.analyzers.roofline.hardware import fabric_of
+def _alike(other: Sweep, sweep: Sweep) -> bool:
+    """Whether both ran on one kind of machine: its words, with as many nodes, name the same fabric."""
+    from shardtoll.analyzers.roofline.evaluate import fabric_of
 
-    found = fabric_of(sweep.hardware)
-    return found is not None and found.name == fabric.name
+    if other.hardware.casefold() == sweep.hardware.casefold():
+        return True
+    found, _ = fabric_of(replace(other, nodes=sweep.nodes, ranks=sweep.ranks))
+    own, _ = fabric_of(sweep)
+    return found is not None and own is not None and found.name == own.name
 
 
 def _same(sweep: Sweep, other: Sweep) -> bool:
@@ -155,17 +159,15 @@ def _same(sweep: Sweep, other: Sweep) -> bool:
 
 
 def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced: Fabric | None) -> SweepLine:
-    from shardtoll.analyzers.roofline.hardware import fabric_of
+    from shardtoll.analyzers.roofline.evaluate import fabric_of
     from shardtoll.dashboards.sweep_lines import SweepLine
 
     sweep = found.sweep
-    fabric = forced or fabric_of(sweep.hardware)
-    files = {
+    fabric, sure = (forced, _given(forced)) if forced else fabric_of(sweep)
+    files: dict[str, tuple[str, ...]] = {
         "model": (),
         "calibrated": (file,),
-        "transferred": tuple(
-            name for name, other in on if forced or (fabric is not None and _on_fabric(other, fabric))
-        ),
+        "transferred": tuple(name for name, other in on if forced or _alike(other, sweep)),
     }
     return SweepLine(
         file=file,
@@ -174,6 +176,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         nodes=sweep.nodes,
         ranks=sweep.ranks,
         fabric=found.fabric,
+        sure=sure,
         mode=found.mode,
         sizes=tuple(_size(point) for point in found.points),
         fitted=tuple(_bare(point) for point in sweep.points if point.message_bytes in found.fitted_bytes),
@@ -182,6 +185,11 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         guesses=() if fabric is None else fabric.guesses,
         errors=_errors([found]),
     )
+
+
+def _given(fabric: Fabric) -> str:
+    curves = len(fabric.curves)
+    return f"given, with {curves} measured curves of its own" if curves else "given"
 
 
 def _bare(point: SweepPoint) -> SizeLine:

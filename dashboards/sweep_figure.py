@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
@@ -13,6 +13,20 @@ from shardtoll.dashboards.text import clean, clip
 _BAND: Final = "rgba(86,180,233,0.25)"
 _GRID: Final = "rgba(138,138,138,0.3)"
 _RATIO: Final = {"xaxis": "x", "yaxis": "y2"}
+_RATIOS: Final = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100]
+
+
+def _ticks(powers: Iterable[int], words: Callable[[float], str], *, scale: float = 1) -> dict[str, Any]:
+    """Return a tick at each of these powers of ten, with words for the value times `scale`."""
+    values = [float(f"1e{power}") for power in powers]
+    # `10 kB`, not `10.0 kB`: a tick is exact.
+    texts = [words(value * scale).replace(".00 ", " ").replace(".0 ", " ") for value in values]
+    return {"tickvals": values, "ticktext": texts}
+
+
+_SIZES: Final = _ticks(range(16), human.size)
+_TIMES: Final = _ticks(range(-3, 10), human.duration, scale=1e3)
+"""Of a time in µs, as the axis has it."""
 
 
 def figure(sweep: SweepLine) -> Figure:
@@ -32,9 +46,18 @@ def figure(sweep: SweepLine) -> Figure:
     notes += [f"Guesses: {', '.join(clean(name) for name in sweep.guesses)}."] if sweep.guesses else []
     layout = {
         "height": 560,
-        "xaxis": {"type": "log", "title": {"text": "message size (bytes)"}, "anchor": "y2"},
-        "yaxis": {"type": "log", "title": {"text": "time (µs)"}, "domain": [0.36, 1]},
+        "xaxis": {"type": "log", "title": {"text": "message size"}, "anchor": "y2", **_SIZES},
+        "yaxis": {
+            "type": "log",
+            "title": {"text": "time"},
+            "domain": [0.36, 1],
+            "automargin": True,
+            **_TIMES,
+        },
         "yaxis2": {
+            "type": "log",
+            "tickvals": _RATIOS,
+            "ticktext": [f"{value:g}" for value in _RATIOS],
             "title": {"text": "measured / predicted"},
             "domain": [0, 0.28],
             "gridcolor": _GRID,

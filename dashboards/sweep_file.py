@@ -42,6 +42,7 @@ def _sweep(sweep: SweepLine) -> dict[str, Any]:
         "op": sweep.op,
         "nodes": sweep.nodes,
         "ranks": sweep.ranks,
+        "fabric_choice": sweep.sure,
         "calibrated_on": list(sweep.on),
         "fitted_bytes": [size.message_bytes for size in sweep.fitted],
         "reason": sweep.reason,

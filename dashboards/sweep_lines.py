@@ -63,6 +63,8 @@ class SweepLine:
     nodes: int
     ranks: int
     fabric: str | None
+    sure: str
+    """How sure the choice of the fabric is, in words."""
     mode: str
     """`model`, `calibrated` or `transferred`."""
     sizes: tuple[SizeLine, ...]
@@ -78,6 +80,11 @@ class SweepLine:
     errors: tuple[ErrorLine, ...]
     """By band, and last of all sizes."""
 
+    @property
+    def predicted(self) -> bool:
+        """Whether the model says anything of it."""
+        return any(size.predicted_ns is not None for size in self.sizes)
+
     def title(self) -> str:
         """Return op and group in words."""
         return f"{self.op} between {human.plural(self.ranks, 'rank')} on {human.plural(self.nodes, 'node')}"
@@ -87,6 +94,8 @@ class SweepLine:
         if self.mode == "calibrated":
             sizes = human.plural(len(self.fitted), "size")
             return f"calibrated on {sizes} of the same sweep, the others are scored"
+        if self.mode == "transferred" and not self.on:
+            return "nothing to transfer from"
         if self.mode == "transferred":
             return f"transferred from {human.plural(len(self.on), 'other sweep')}"
         return "nothing fitted"

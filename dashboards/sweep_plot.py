@@ -36,7 +36,7 @@ def render(found: SweepTable) -> str:
         _section(name, sweep, figures[name]) for name, sweep in zip(figures, found.sweeps, strict=True)
     )
     totals = "".join(
-        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors
+        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors[-1].count
     )
     plotly = get_plotlyjs()
     return f"""<!DOCTYPE html>
@@ -74,13 +74,13 @@ def render(found: SweepTable) -> str:
 def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in drawn.notes)
     drawing = f'<div class="panel"><div id="{name}-figure" class="figure"></div></div>'
-    fabric = f"fabric {sweep.fabric}" if sweep.fabric else "no fabric"
+    fabric = f"fabric {sweep.fabric} ({sweep.sure})" if sweep.fabric else "no fabric"
     lead = f"{sweep.title()}, {sweep.hardware or 'hardware not named'}; {fabric}: {sweep.mode_words()}"
     return f"""<section id="{name}-section" aria-labelledby="{name}">
 <h2 id="{name}">{_text(sweep.file)}</h2>
 <p class="lead">{_text(lead)}</p>
 {"" if drawn.empty else drawing}
-{notes}{_error_table(sweep.errors)}
+{notes}{_error_table(sweep.errors) if sweep.predicted else ""}
 <details class="more"><summary>The same as a table</summary>{_size_table(sweep)}</details>
 </section>
 """

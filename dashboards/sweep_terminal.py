@@ -29,10 +29,12 @@ def renderable(found: SweepTable) -> RenderableType:
     parts: list[RenderableType] = []
     if len(found.sweeps) <= SIZES_SHOWN_FOR:
         for sweep in found.sweeps:
-            parts += [_head(sweep), _sizes(sweep), Text("")]
+            parts += [_head(sweep), *([_sizes(sweep)] if sweep.predicted else []), Text("")]
     else:
         parts += [_overview(found.sweeps), Text("")]
     for mode, errors in found.totals:
+        if not errors[-1].count:
+            continue
         count = sum(sweep.mode == mode for sweep in found.sweeps)
         parts += [Text(f"{mode}: errors over {human.plural(count, 'sweep')}", style="bold"), _errors(errors)]
     return Group(*parts)
@@ -41,7 +43,9 @@ def renderable(found: SweepTable) -> RenderableType:
 def _head(sweep: SweepLine) -> RenderableType:
     text = Text(clip(sweep.file, 200), style="bold", overflow="fold")
     body = Text(f"{sweep.title()}, {clip(sweep.hardware, 120) or 'hardware not named'}\n", overflow="fold")
-    body.append(f"fabric {clean(sweep.fabric)}: " if sweep.fabric else "no fabric: ")
+    body.append(
+        f"fabric {clean(sweep.fabric)} ({clip(sweep.sure, 200)}): " if sweep.fabric else "no fabric: "
+    )
     body.append(sweep.mode_words())
     if sweep.guesses:
         body.append(f"\nguesses: {', '.join(map(clean, sweep.guesses))}", style="yellow")
@@ -51,14 +55,14 @@ def _head(sweep: SweepLine) -> RenderableType:
 
 
 def _sizes(sweep: SweepLine) -> Table:
-    table = _table("size", "measured", "predicted", "band", "error", "by")
+    table = _table("size", "measured", "predicted", "low", "high", "error", "by")
     for size in sweep.sizes:
-        low, high = human.duration(size.low_ns), human.duration(size.high_ns)
         table.add_row(
             human.size(size.message_bytes),
             human.duration(size.measured_ns),
             human.duration(size.predicted_ns),
-            human.UNKNOWN if size.low_ns is None else f"{low} to {high}",
+            human.duration(size.low_ns),
+            human.duration(size.high_ns),
             _error(size),
             clean(" ".join(filter(None, (size.algorithm, size.protocol)))),
         )

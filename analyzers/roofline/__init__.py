@@ -6,6 +6,7 @@ from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link
 from shardtoll.analyzers.roofline.gpu import Gpu
 from shardtoll.analyzers.roofline.gpus import find_gpu, known_gpus
+from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 from shardtoll.analyzers.roofline.load import fabric_names, known_fabrics, load_fabric, parse_fabric
 from shardtoll.analyzers.roofline.measured import calibrated, measured_cost
 from shardtoll.analyzers.roofline.place import Placement, hosts_note, one_node, place, ranks_per_host
@@ -26,6 +27,7 @@ __all__ = [
     "choose_fabric",
     "collective_cost",
     "fabric_names",
+    "fabric_of_hardware",
     "find_gpu",
     "hosts_note",
     "known_fabrics",

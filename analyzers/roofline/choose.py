@@ -1,40 +1,44 @@
-"""Which fabric a job ran on, as far as its own record tells."""
+"""Which fabric a job ran on, as far as its own record tells, and how sure that is."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
+from shardtoll.analyzers.roofline.gpus import find_gpu
 from shardtoll.analyzers.roofline.load import known_fabrics
+from shardtoll.analyzers.roofline.network_words import network_words
+from shardtoll.analyzers.roofline.pick import Known, pick
 from shardtoll.ledger import Run
 
 
-def _named(fabric: Fabric, device: str) -> bool:
-    name = device.casefold()
-    wanted = any(part.casefold() in name for part in fabric.device_names)
-    return wanted and not any(part.casefold() in name for part in fabric.device_names_not)
-
-
 def choose_fabric(run: Run) -> Fabric:
-    """Return the shipped fabric that fits the run's device name, or its backend on CPUs.
+    """Return the shipped fabric that fits the run's device and network, or its backend on CPUs.
 
     `UNKNOWN`, on which every floor is None, where none fits and for fake process groups. The
-    choice is written into the provenance.
+    choice, how sure it is and what else would fit are written into the provenance.
     """
     device, backend = run.device, run.backend
     if backend is not None and "fake" in backend:
         return UNKNOWN
-    if device is not None and device != "cpu":
-        for fabric in known_fabrics():
-            if _named(fabric, device):
-                # One host among those seen does not make one of a job with missing ranks.
-                one = len(run.hosts) == 1 and not run.ranks_missing
-                network = "" if one else "; the network between hosts is assumed"
-                return replace(
-                    fabric, provenance=f"{fabric.provenance} (chosen by device name {device}{network})"
-                )
+    if device is None or device == "cpu":
+        return _by_backend(backend)
+    # One host among those seen does not make one of a job with missing ranks.
+    one_node = len(run.hosts) == 1 and not run.ranks_missing
+    words = run.machine or ""
+    # A job on several hosts has most often all GPUs of each; one on a single host may have a few of many.
+    size = None if one_node or run.ranks_missing else run.ranks_per_host
+    used = run.ranks_per_host or (run.world_size if one_node else None)
+    choice = pick(Known(device, words, one_node, size, used, network_words(words)))
+    if choice.fabric is UNKNOWN:
         return UNKNOWN
+    fabric = choice.fabric
+    return replace(fabric, gpu=find_gpu(device) or fabric.gpu, provenance=f"{fabric.provenance} ({choice})")
+
+
+def _by_backend(backend: str | None) -> Fabric:
     for fabric in known_fabrics():
         if backend is not None and any(part in backend for part in fabric.backends):
-            return replace(fabric, provenance=f"{fabric.provenance} (chosen by backend {backend})")
+            why = f"assumed: backend {backend} on this machine"
+            return replace(fabric, provenance=f"{fabric.provenance} ({why})")
     return UNKNOWN

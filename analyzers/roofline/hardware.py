@@ -1,44 +1,65 @@
-"""Which fabric a description of hardware names, as in the column of a measured sweep."""
+"""The fabric of machines that are described in words, as tables of measurements do."""
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from dataclasses import replace
 
-from shardtoll.analyzers.roofline.fabric import Fabric
-from shardtoll.analyzers.roofline.gpu import named
-from shardtoll.analyzers.roofline.load import known_fabrics
-
-_COUNT: Final = re.compile(r"(?<![a-z0-9])(\d+) ?x ?(?=[a-z])")
-"""`8xH100` is eight of them: the name starts after the x."""
-_USUAL: Final = 8
+from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, InterKind, Link
+from shardtoll.analyzers.roofline.gpu_words import gpu_words
+from shardtoll.analyzers.roofline.gpus import find_gpu
+from shardtoll.analyzers.roofline.network_words import NetworkWords, network_words
+from shardtoll.analyzers.roofline.pick import Known, pick
+from shardtoll.analyzers.roofline.quantity import Quantity
 
 
-def fabric_of(hardware: str) -> Fabric | None:
-    """Return the shipped fabric that the description names; None where it names none.
+def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = None) -> tuple[Fabric, str]:
+    """Return the fabric that a text describes, as `8xH100 SXM, 8x CX-7 IB NDR400`, and how sure it is.
 
-    Where it names an accelerator, only fabrics of that one count. The longest of a fabric's words that is
-    found decides. Without any it is the plain machine with that many of the accelerator (8 where the number
-    is not said), whose network is not known.
+    `nodes` and `gpus` are how many of each were used, where known. Cards and rates that the text gives
+    go before those of the shipped fabric. Without an accelerator or machine that is known the fabric is
+    `UNKNOWN`.
     """
-    text = hardware.casefold()
-    plain = _COUNT.sub(r"\1 ", text)
-    shipped = known_fabrics()
-    of_gpu = [fabric for fabric in shipped if named(plain, fabric.device_names, fabric.device_names_not)]
-    found = [(_longest(plain, fabric), fabric) for fabric in of_gpu or shipped]
-    best = max(found, key=lambda pair: pair[0], default=None)
-    if best is not None and best[0]:
-        return best[1]
-    counted = _COUNT.search(text)
-    count = int(counted[1][:6]) if counted else _USUAL
-    bare = [fabric for fabric in of_gpu if fabric.inter is None]
-    # A stable sort: among equally near ones the first by name.
-    return min(bare, key=lambda fabric: abs(_ranks_per_node(fabric) - count), default=None)
+    said = gpu_words(text[:1000])
+    net = network_words(said.rest)
+    used = -(-gpus // nodes) if nodes and gpus else None
+    whole = said.count if said.count is not None and (used is None or said.count >= used) else None
+    choice = pick(Known(said.device, text[:1000], nodes == 1, whole, used, net))
+    if choice.fabric is UNKNOWN:
+        return UNKNOWN, str(choice)
+    fabric = choice.fabric
+    gpu = find_gpu(said.device)
+    if gpu is not None:
+        fabric = replace(fabric, gpu=gpu)
+    fabric = _told(fabric, net, whole, text)
+    return replace(fabric, provenance=f"{fabric.provenance} ({choice})"), str(choice)
 
 
-def _longest(plain: str, fabric: Fabric) -> int:
-    return max((len(word) for word in fabric.hardware if named(plain, (word,))), default=0)
+def _told(fabric: Fabric, net: NetworkWords, whole: int | None, text: str) -> Fabric:
+    """Return the fabric with the network that the text gives, where that differs."""
+    size = whole or (int(fabric.ranks_per_node.value) if fabric.ranks_per_node is not None else None)
+    if size is not None and fabric.ranks_per_node is not None and size != fabric.ranks_per_node.value:
+        fabric = replace(fabric, ranks_per_node=Quantity(float(size), _source(text), "derived"))
+    old = fabric.inter
+    node_gbps = net.node_gbps(size, old.cards.value if old is not None and old.cards is not None else None)
+    if node_gbps is None or size is None:
+        return fabric
+    if old is not None and old.node_gbps is not None and abs(node_gbps / old.node_gbps.value - 1) < 0.01:
+        return fabric
+    cards = (
+        net.cards or (size if net.each_gpu else None) or (int(old.cards.value) if old and old.cards else size)
+    )
+    rank_gbps = max(node_gbps / size, node_gbps / cards)
+    kind: InterKind = net.kind or "infiniband"
+    base = old if old is not None and net.kind in (None, old.kind) else Link(kind, _said(rank_gbps, text))
+    inter = replace(
+        base, rank_gbps=_said(rank_gbps, text), node_gbps=_said(node_gbps, text), cards=_said(cards, text)
+    )
+    return replace(fabric, inter=inter)
 
 
-def _ranks_per_node(fabric: Fabric) -> float:
-    return fabric.ranks_per_node.value if fabric.ranks_per_node is not None else _USUAL
+def _said(value: float, text: str) -> Quantity:
+    return Quantity(float(value), _source(text), "derived")
+
+
+def _source(text: str) -> str:
+    return f"the description of the hardware: {text[:200]}"

@@ -15,7 +15,7 @@ from shardtoll.analyzers.roofline.fabric import Fabric, Link
 from shardtoll.analyzers.roofline.gpus import DATA, GPUS_FILE
 from shardtoll.analyzers.roofline.layer import Layer, read_layer
 from shardtoll.analyzers.roofline.merge import merge
-from shardtoll.analyzers.roofline.table import Table, read_toml
+from shardtoll.analyzers.roofline.table import MOST_CHARACTERS, Table, read_toml
 from shardtoll.ledger import FabricError
 
 MOST_EXTENDED: Final = 16
@@ -68,7 +68,7 @@ def _shipped_text(name: str) -> str:
 def _instead(name: str) -> str:
     """Return what to name instead: those alike, and where all are listed."""
     begun = [known for known in fabric_names() if known.startswith(name[:4].casefold())] if name else []
-    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.4) or ["h100x8-ib400"]
+    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.6) or ["h100x8-ib400"]
     return f"name one that `shardtoll fabrics` lists, as {', '.join(alike)}, or the path of a .toml file"
 
 
@@ -85,6 +85,10 @@ def _key(where: str) -> str:
 
 def _read(path: Path, where: str) -> str:
     try:
+        if path.stat().st_size > MOST_CHARACTERS:
+            raise FabricError(
+                f"fabric file {where} is too large", f"a fabric has at most {MOST_CHARACTERS:,} bytes"
+            )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "not UTF-8 text") or str(error)

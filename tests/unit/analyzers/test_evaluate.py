@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_cost, load_fabric
-from shardtoll.analyzers.roofline.evaluate import calibrated, curve_of, not_fitted, refused, transferred
+from shardtoll.analyzers.roofline.evaluate import (
+    calibrated,
+    fabric_of,
+    not_fitted,
+    refused,
+    timings_of,
+    transferred,
+)
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint, parse_sweep
 from tests.unit.analyzers.sweeps import straight, sweep_text
 
@@ -124,11 +131,18 @@ def test_a_predictor_of_ones_own_is_asked(fabric: Fabric):
     assert [len(entry[0]) for entry in asked] == [0, 0, 1]
 
 
-def test_a_curve_has_the_median_and_range_of_each_size():
-    points = [
-        SweepPoint(size, time, None) for size, time in ((0, 5), (8, 10), (8, 30), (8, 20), (16, 7), (16, 9))
-    ]
-    curve = curve_of(Sweep("hw", 2, 16, "all_gather", tuple(points)))
-    assert (curve.op, curve.ranks, curve.nodes) == ("all_gather", 16, 2)
-    shown = [(p.message_bytes, p.time_ns, p.low_ns, p.high_ns, p.samples) for p in curve.points]
-    assert shown == [(8, 20, 10, 30, 3), (16, 8, 7, 9, 2)], "a curve over log(bytes) has no zero"
+def test_a_calibration_has_all_times_of_each_size(fabric: Fabric):
+    points = (SweepPoint(8, 10.4, None), SweepPoint(8, 30, None), SweepPoint(16, 0.2, None))
+    found = timings_of(Sweep("hw", 2, 16, "all_gather", points), fabric)
+    assert found is not None
+    assert (found.op, found.ranks, found.nodes, found.source) == ("all_gather", 16, 2, "hw")
+    assert found.times_ns == {8: [10, 30], 16: [1]}
+    assert timings_of(Sweep("hw", 1, 1, "all_gather", points), fabric) is None
+
+
+def test_the_fabric_is_what_the_hardware_says():
+    fabric, sure = fabric_of(sweep_of())
+    assert fabric is not None
+    assert fabric.name == "h100x8-ib400"
+    assert sure
+    assert fabric_of(sweep_of(hardware="a machine"))[0] is None

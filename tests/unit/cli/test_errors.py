@@ -179,7 +179,7 @@ def test_output_named_twice(told, run_folder: Path):
 
 def test_unknown_fabric(told, run_folder: Path):
     line = told(run_folder, "--fabric", "nosuch")
-    assert line.startswith("no fabric named 'nosuch': use one of ")
+    assert line.startswith("no fabric named 'nosuch': name one that `shardtoll fabrics` lists, as ")
     assert "h100x8-ib400" in line
 
 

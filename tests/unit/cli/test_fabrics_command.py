@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 
-from shardtoll.analyzers.roofline import known_fabrics
+import pytest
+
+from shardtoll.analyzers.roofline import known_fabrics, load_fabric, parse_fabric
 
 
 def test_every_fabric_is_listed_with_its_source(shardtoll):
@@ -20,9 +22,12 @@ def test_every_fabric_is_listed_with_its_source(shardtoll):
 
 def test_guesses_are_said(shardtoll):
     out = shardtoll("fabrics", "--width", 60).out
-    guessing = next(fabric for fabric in known_fabrics() if fabric.guesses)
-    count = len(list(guessing.quantities()))
-    assert f"{len(guessing.guesses)} of {count} are guesses" in out
+    # Two of the interconnect's, none of the accelerator's.
+    fabric = load_fabric("oci-h100")
+    assert fabric.gpu is not None
+    count = len([*fabric.quantities(), *fabric.gpu.quantities()])
+    block = out.split("oci-h100\n")[1].split("\n")[:4]
+    assert f"2 of {count} are guesses" in " ".join(block)
 
 
 def test_json_has_the_source_of_every_number(shardtoll):
@@ -31,3 +36,69 @@ def test_json_has_the_source_of_every_number(shardtoll):
     for entry, fabric in zip(listed, known_fabrics(), strict=True):
         assert set(entry["numbers"]) == {name for name, _ in fabric.quantities()}
         assert all(number["source"] for number in entry["numbers"].values())
+
+
+def test_list_is_the_same(shardtoll):
+    assert shardtoll("fabrics", "list", "--width", 90).out == shardtoll("fabrics", "--width", 90).out
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_show_has_every_number_with_its_unit_and_source(shardtoll, width):
+    ran = shardtoll("fabrics", "show", "aws-p5", "--width", width)
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= width
+    flat = " ".join(ran.out.split())
+    fabric = load_fabric("aws-p5")
+    assert fabric.gpu is not None
+    for name, number in (*fabric.quantities(), *fabric.gpu.quantities()):
+        assert name in flat
+        # A wide table folds a source between its other columns.
+        assert number.source.split()[0] in flat
+        assert number.confidence in flat
+        if width == 60:
+            assert number.source in flat
+    for amount in ("450 GB/s", "400 GB/s", "75,000 ns", "989 TFLOP/s", "0.815 of the rate"):
+        assert amount in flat
+    assert "between nodes: efa" in flat
+    assert "GUESS" not in flat
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_show_marks_guesses_without_colour_too(shardtoll, width):
+    flat = " ".join(shardtoll("fabrics", "show", "oci-h100", "--width", width).out.split())
+    assert flat.count("GUESS") >= 3
+    assert "2 of these numbers are GUESSES" in flat
+
+
+def test_show_of_a_node_says_that_the_network_is_not_known(shardtoll):
+    assert "between nodes: not known" in shardtoll("fabrics", "show", "h100x8").out
+
+
+def test_show_as_json_and_toml(shardtoll):
+    told = json.loads(shardtoll("fabrics", "show", "oci-h100", "--json").out)
+    assert told["guesses"] == ["inter.rank_gbps", "inter.node_gbps"]
+    assert (told["intra"], told["inter"], told["library"]) == ("nvswitch", "roce", "nccl")
+    assert told["gpu"]["numbers"]["peak_tflops.bfloat16"]["value"] == 989
+    text = shardtoll("fabrics", "show", "oci-h100", "--toml").out
+    assert parse_fabric(text, "printed") == load_fabric("oci-h100")
+
+
+def test_show_of_ones_own_file(shardtoll, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nextends = "aws-p5"\n[inter]\ncards = 4\n', encoding="utf-8")
+    out = " ".join(shardtoll("fabrics", "show", path, "--width", 60).out.split())
+    assert "inter.cards = 4, GUESS" in out
+    assert "given without a source in" in out
+
+
+def test_mistakes_are_one_line(shardtoll, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nextends = "aws-p5"\n[inter]\nrank_gbit = 4\n', encoding="utf-8")
+    ran = shardtoll("fabrics", "show", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"shardtoll: fabric {path} [inter]: unknown key `rank_gbit`: did you mean `rank_gbps`, in GB/s, "
+        "1e9 bytes a second in one direction (a card of 400 Gb/s has 50)?\n"
+    )
+    assert shardtoll("fabrics", "show", "h100").code == 2
+    assert shardtoll("fabrics", "nonsense").code == 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.analyzers.sweeps import straight, sweep_text
-from tests.unit.cli.test_help import in_process
+from tests.unit.cli.test_help import HEAVY, in_process
 
 POINT = {"bytes", "measured_us", "predicted_us", "low_us", "high_us"}
 
@@ -64,6 +64,18 @@ def test_a_copy_of_the_file_is_the_same_sweep(document, sweep: Path, tmp_path: P
     copy.write_text(sweep.read_text())
     (one,) = document(sweep, "--calibrate-on", copy)["sweeps"]
     assert one["mode"] == "calibrated"
+
+
+def test_a_part_of_the_rows_is_the_same_sweep_and_a_coincidence_is_not(document, sweep: Path, tmp_path: Path):
+    rows = sweep.read_text().splitlines(keepends=True)
+    part, again = tmp_path / "part.csv", tmp_path / "again.csv"
+    part.write_text("".join(rows[:6]))
+    (one,) = document(sweep, "--calibrate-on", part)["sweeps"]
+    assert (one["mode"], len(one["fitted_bytes"])) == ("calibrated", 11)
+    another_run = sweep_text(straight(41, 301)).splitlines(keepends=True)
+    again.write_text("".join((*rows[:4], *another_run[4:])))
+    (one,) = document(sweep, "--calibrate-on", again)["sweeps"]
+    assert (one["mode"], one["fitted_bytes"]) == ("transferred", [])
 
 
 def test_a_scored_time_does_not_reach_its_prediction(document, sweep: Path):
@@ -152,6 +164,12 @@ def test_every_example_of_the_help_runs(shardtoll, sweep: Path, monkeypatch: pyt
         ran = shardtoll(*shlex.split(example)[1:])
         assert (ran.code, ran.err) == (0, ""), example
         assert ran.out
+
+
+def test_help_imports_nothing_heavy():
+    done = in_process("fabrics", "eval", "--help", after="print(*sys.modules, file=sys.stderr)")
+    assert done.returncode == 0, done.stderr
+    assert not HEAVY & set(done.stderr.split())
 
 
 @pytest.mark.parametrize(

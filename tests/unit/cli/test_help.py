@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli import COMMANDS
+from shardtoll.cli import COMMANDS, fabrics
 from tests import small_traces
 from tests.unit.cli.conftest import write_run
 
@@ -27,7 +27,13 @@ def in_process(*arguments: str, after: str = "") -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+UNDER = [f"fabrics {name}" for name in fabrics.SUBCOMMANDS]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], *([*name.split(), "--help"] for name in (*COMMANDS, *UNDER))],
+)
 def test_help_imports_nothing_heavy(arguments: list[str]):
     done = in_process(*arguments, after="print(*sys.modules, file=sys.stderr)")
     assert done.returncode == 0, done.stderr
@@ -44,12 +50,12 @@ def test_version():
 
 
 def examples(command: str) -> list[str]:
-    text = in_process(command, "--help").stdout
+    text = in_process(*command.split(), "--help").stdout
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
 # These train: tests/live/test_demo.py and test_run_script.py run the examples of their help.
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "run")])
+@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name not in ("demo", "run")), *UNDER])
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -33,6 +33,7 @@ def line(**changed: object) -> SweepLine:
         nodes=1,
         ranks=8,
         fabric="h100x8",
+        sure="sure",
         mode="model",
         sizes=SIZES,
         fitted=(),
@@ -93,7 +94,7 @@ def test_the_page_loads_nothing_and_is_reproducible():
 @pytest.mark.parametrize("name", sorted(sample_reports.HOSTILE))
 def test_hostile_names_stay_text(name: str):
     text = sample_reports.HOSTILE[name]
-    hostile = line(file=text, hardware=text, fabric=text, op=text, reason=text, guesses=(text,))
+    hostile = line(file=text, hardware=text, fabric=text, sure=text, op=text, reason=text, guesses=(text,))
     page, plain = Seen(sweep_plot.render(table(hostile))), Seen(sweep_plot.render(table(line())))
     assert set(page.tags) <= set(plain.tags) | {"p"}
     assert page.scripts[1:] == plain.scripts[1:]

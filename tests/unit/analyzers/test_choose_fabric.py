@@ -1,0 +1,114 @@
+"""Which fabric a job gets, how sure that is said to be, and what else is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers.roofline import UNKNOWN, Fabric, choose_fabric, find_gpu
+from tests.unit.analyzers.ledgers import run_of
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def chosen(world_size: int = 8, hosts: int = 1, **given: object) -> Fabric:
+    names = tuple(f"host{number}" for number in range(hosts))
+    values = {"backend": "nccl", "hosts": names, "ranks_per_host": world_size // hosts} | given
+    return choose_fabric(run_of(world_size, **values))
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        (H100, "h100x8"),
+        ("NVIDIA H200", "h200x8"),
+        ("NVIDIA B200", "b200x8"),
+        ("NVIDIA GB200", "gb200-nvl72"),
+        ("NVIDIA A100-SXM4-80GB", "a100x8"),
+        ("NVIDIA A100-PG509-200", "a100x8"),
+        ("Tesla V100-SXM2-16GB", "v100x8-mesh"),
+        ("AMD Instinct MI300X", "mi300x8"),
+        ("NVIDIA A100-PCIE-40GB", "pcie-gen4"),
+        ("NVIDIA H100 PCIe", "pcie-gen5"),
+        ("NVIDIA H100 NVL", "pcie-gen5"),
+        ("NVIDIA L40S", "pcie-gen4"),
+        ("Tesla T4", "pcie-gen3"),
+    ],
+)
+def test_a_job_on_one_node_is_certain(device, name):
+    fabric = chosen(device=device)
+    assert fabric.name == name
+    assert f"(certain: {device} on one node)" in fabric.provenance
+    assert fabric.gpu == (find_gpu(device) or fabric.gpu)
+    assert fabric.inter is None
+
+
+@pytest.mark.parametrize(
+    ("device", "backend"),
+    [
+        ("NVIDIA A100X", "nccl"),
+        ("Some Accelerator 9000", "nccl"),
+        ("cpu", "fake"),
+        (H100, "fake"),
+        ("cpu", None),
+        (None, None),
+        ("cpu", "mpi"),
+    ],
+)
+def test_a_job_that_nothing_fits_has_no_fabric(device, backend):
+    assert chosen(device=device, backend=backend) == UNKNOWN
+    assert "unknown" in UNKNOWN.provenance
+
+
+@pytest.mark.parametrize(
+    ("device", "backend"), [("cpu", "gloo"), (None, "gloo"), ("cpu", "cpu:gloo,cuda:nccl")]
+)
+def test_a_job_without_accelerators_goes_by_its_backend(device, backend):
+    fabric = chosen(device=device, backend=backend)
+    assert fabric.name == "loopback-gloo"
+    assert f"(assumed: backend {backend} on this machine)" in fabric.provenance
+
+
+def test_four_of_a_node_may_be_all_of_it():
+    fabric = chosen(4, device=H100)
+    assert fabric.name == "h100x8"
+    assert f"(likely: {H100} on one node; it could as well be h100x4)" in fabric.provenance
+
+
+def test_a_network_that_is_not_on_record_is_assumed_and_others_are_named():
+    fabric = chosen(16, 2, device=H100)
+    assert fabric.name == "h100x8-ib400"
+    assert f"(assumed: {H100}; which network is between nodes is not on record; it could" in fabric.provenance
+    assert "aws-p5, gcp-a3-high, gcp-a3-mega" in fabric.provenance
+    assert chosen(8, 2, device="NVIDIA A100-SXM4-40GB").name == "a100x4-ib200"
+
+
+def test_ranks_that_left_no_records_may_be_on_other_hosts():
+    fabric = chosen(16, device=H100, ranks_per_host=None, ranks_seen=tuple(range(8)))
+    assert "assumed" in fabric.provenance
+
+
+@pytest.mark.parametrize(
+    ("device", "machine", "name", "sure"),
+    [
+        (H100, "p5.48xlarge; 32x efa", "aws-p5", "certain: `p5.48xlarge` is named"),
+        ("NVIDIA H200", "p5en.48xlarge; 16x efa", "aws-p5en", "certain: `p5en.48xlarge` is named"),
+        (H100, "Virtual Machine; 8x infiniband 400 Gb/s", "h100x8-ib400", f"likely: {H100}, infiniband"),
+        (H100, "Google Compute Engine; NCCL_NET=FasTrak", "gcp-a3-mega", "certain: `fastrak` is named"),
+        (H100, "Google Compute Engine; NCCL_NET=GPUDirectTCPX_v7", "gcp-a3-high", "certain: `gpudirecttcpx`"),
+        (
+            "NVIDIA H200",
+            "Google Compute; 8x roce 400 Gb/s",
+            "gcp-a3-ultra",
+            "likely: NVIDIA H200, roce",
+        ),
+        ("NVIDIA A100-SXM4-40GB", "2x slingshot", "perlmutter", "could as well be polaris"),
+        ("NVIDIA A100-SXM4-80GB", "DGXA100; 8x infiniband 200 Gb/s", "a100x8-ib200", "likely: "),
+        # A machine that cannot have such a device is not believed.
+        (H100, "p4d.24xlarge", "h100x8-ib400", "assumed: "),
+    ],
+)
+def test_what_the_machine_says_of_itself_decides(device, machine, name, sure):
+    ranks = 4 if "slingshot" in machine else 8
+    fabric = chosen(2 * ranks, 2, device=device, machine=machine)
+    assert fabric.name == name
+    assert sure in fabric.provenance
