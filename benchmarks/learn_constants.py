@@ -24,7 +24,12 @@ from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
 from shardtoll.analyzers.roofline import Fabric, Quantity
 from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
 from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
+<<<<<<< HEAD
 from shardtoll.analyzers.roofline.evaluate import curves_of, fabric_of
+=======
+from shardtoll.analyzers.roofline.curve import curve_of
+from shardtoll.analyzers.roofline.evaluate import fabric_of, timings_of
+>>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.model import Model
 from shardtoll.analyzers.roofline.pricing import Pricing
@@ -59,21 +64,43 @@ class Case:
     @property
     def source(self) -> str:
         """What is left out together: all sweeps of one publication."""
-        return self.sweep.source.split(":")[0].split("#")[0]
+        return source_of(self.sweep)
+
+
+def source_of(sweep: Sweep) -> str:
+    """Return the publication that a sweep is from."""
+    return sweep.source.split(":")[0].split("#")[0]
 
 
 def read(folder: Path) -> list[Case]:
+    """Return the cases of a folder of sweeps."""
+    paths = sorted(path for path in folder.glob("*.csv") if path.name != "INDEX.csv")
+    return cases_of({path.stem: parse_sweep(path.read_text(encoding="utf-8"), path.name) for path in paths})
+
+
+def cases_of(sweeps: Mapping[str, Sweep]) -> list[Case]:
     """Return the sweeps that show the library as it chooses by itself, each on the fabric it names."""
     found = []
-    for path in sorted(folder.glob("*.csv")):
-        if path.name == "INDEX.csv" or any(f"_{word}" in path.stem for word in FORCED):
+    for name, sweep in sweeps.items():
+        if any(f"_{word}" in name for word in FORCED):
             continue
+<<<<<<< HEAD
         sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
         fabric, sure = fabric_of(sweep)
         if fabric is None or sure.startswith("assumed"):
             continue
         if not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None:
             found.append(Case(path.stem, sweep, fabric))
+=======
+        fabric, sure = fabric_of(sweep)
+        if fabric is None:
+            continue
+        # Of a network that nobody named nothing can be learned.
+        if not sweep.placement_on(fabric).spans_nodes or (
+            fabric.inter is not None and not sure.startswith("assumed")
+        ):
+            found.append(Case(name, sweep, fabric))
+>>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
     return found
 
 
@@ -143,7 +170,14 @@ def errors_of(
                 case.sweep.nodes,
             ):
                 continue
+<<<<<<< HEAD
             pricing = Pricing(replace(case.fabric, curves=curves_of([other.sweep], case.fabric)), library)
+=======
+            timings = timings_of(other.sweep, case.fabric)
+            if timings is None:
+                continue
+            pricing = Pricing(replace(case.fabric, curves=(curve_of(timings),)), library)
+>>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
             at = case.sweep.placement_on(case.fabric)
             times = [
                 pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns

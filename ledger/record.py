@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from shardtoll.ledger.volume import OPS
 
 if TYPE_CHECKING:
+    from shardtoll.ledger.device_op import DeviceOp
     from shardtoll.ledger.stall import Leadup, Stall
     from shardtoll.ledger.value import Parameter, Value
 
@@ -313,11 +314,13 @@ class Compute:
     output_hash: int | None = None
     constant: bool = False
     """An operand (no bias) or the output holds one value throughout: equality then proves nothing."""
+    moved_bytes: int | None = None
+    """Least bytes it must read and write: each operand once; None where not taken."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
             raise ValueError(f"unknown phase {self.phase!r}")
-        _require_not_negative(self, "flops", "duration_ns")
+        _require_not_negative(self, "flops", "duration_ns", "moved_bytes")
         _require_hash(self, "input_hash", "output_hash")
 
 
@@ -362,3 +365,4 @@ class StepRows:
     stalls: tuple[Stall, ...] = ()
     values: tuple[Value, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    device_ops: tuple[DeviceOp, ...] = ()
