@@ -118,11 +118,10 @@ class Pricing:
         links = (self.fabric.intra, self.fabric.inter) if at.spans_nodes else (self.fabric.intra,)
         found = tuple(name for name in self.fabric.guesses if name.startswith(places))
         kinds = (link.kind for link in links if link is not None)
-        return (*found, *(f"{self.library.name} over {kind}" for kind in kinds if self._guessed(kind)))
-
-    def _guessed(self, kind: str) -> bool:
-        number = self.library.numbers.get(f"known.{kind}")
-        return number is None or number.confidence == "GUESS"
+        return (
+            *found,
+            *(f"{self.library.name} over {kind}" for kind in kinds if not self.library.measured_on(kind)),
+        )
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
         """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""
