@@ -47,6 +47,7 @@ from shardtoll.analyzers.ranking import ranked
 from shardtoll.analyzers.refuted import note
 from shardtoll.analyzers.remedy_wrapped import wrapped
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note
+from shardtoll.analyzers.step_roofline import step_roofline
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
 __all__ = ["ANALYSES", "Context", "run"]
@@ -86,7 +87,7 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
 )
 """Every analysis, one file each; nothing registers itself."""
 
-FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns")
+FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns", "light_ns")
 """Columns of the collectives' table that are known only after matching the ranks."""
 
 
@@ -108,6 +109,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         tables={**ledger.tables, "collectives": _filled(ledger, context)},
         findings=ranked(findings),
         headline=headline.sentence(context),
+        roofline=step_roofline(context),
     )
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from accuracy_constants import Constants
+
 from shardtoll.analyzers.roofline import Fabric
 from shardtoll.analyzers.roofline.evaluate import (
     Evaluation,
-    Predict,
     calibrated,
     fabric_of,
     not_fitted,
@@ -89,21 +90,23 @@ def read_all(folder: Path) -> dict[str, Sweep]:
     return {path.stem: parse_sweep(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
-def cases(sweeps: Mapping[str, Sweep], predict_of: Mapping[str, Predict]) -> Iterator[Case]:
-    """Yield every case. `predict_of`: what predicts each scored sweep, by its name."""
+def cases(sweeps: Mapping[str, Sweep], by_name: Mapping[str, Constants]) -> Iterator[Case]:
+    """Yield every case. `by_name`: what predicts each scored sweep."""
     fabrics = {name: fabric_of(sweep)[0] for name, sweep in sweeps.items()}
     for name, sweep in sweeps.items():
-        fabric, predict = fabrics[name], predict_of[name]
+        fabric, by = fabrics[name], by_name[name]
         size = SMALL if sweep.nodes <= 4 else MIDDLE if sweep.nodes < 8 else BIG
         if fabric is None:
             yield Case((size, EVERY), name, refused(sweep, "model", "no fabric is known for this hardware"))
             continue
         plain = _plain_network(fabric, sweep)
-        yield Case((size, EVERY, PLAIN if plain else OTHER), name, not_fitted(sweep, fabric, predict))
+        yield Case(
+            (size, EVERY, PLAIN if plain else OTHER), name, not_fitted(sweep, fabric, by.predict, by.library)
+        )
         part = CALIBRATED_PLAIN if plain else CALIBRATED_OTHER
-        yield Case((CALIBRATED, part), name, calibrated(sweep, fabric, predict))
+        yield Case((CALIBRATED, part), name, calibrated(sweep, fabric, by.predict, by.library))
         for other_name, other in _pairs(name, sweeps):
-            found = transferred(sweep, fabric, [other], predict)
+            found = transferred(sweep, fabric, [other], by.predict, by.library)
             yield Case((_kind(fabric, other, sweep),), f"{other_name} -> {name}", found)
 
 

@@ -1,8 +1,8 @@
 """Learn the constants of NCCL's model from measured sweeps, and write analyzers/roofline/libraries/nccl.toml.
 
 Each constant starts from a prior (learn_priors) and moves as far as the sweeps call for: squared logarithmic
-errors that grow linearly where they are large, plus squared distances from the priors. The widths of bands are
-quantiles of the errors on sweeps whose source was left out of the learning, so that they hold elsewhere.
+errors that grow linearly where they are large, plus squared distances from the priors. The widths of bands
+are quantiles of the errors on sweeps whose source was left out of the learning, so that they hold elsewhere.
 
     python benchmarks/learn_constants.py --sweeps ../shared/sweeps -o analyzers/roofline/libraries/nccl.toml
 """
@@ -59,21 +59,34 @@ class Case:
     @property
     def source(self) -> str:
         """What is left out together: all sweeps of one publication."""
-        return self.sweep.source.split(":")[0].split("#")[0]
+        return source_of(self.sweep)
+
+
+def source_of(sweep: Sweep) -> str:
+    """Return the publication that a sweep is from."""
+    return sweep.source.split(":")[0].split("#")[0]
 
 
 def read(folder: Path) -> list[Case]:
+    """Return the cases of a folder of sweeps."""
+    paths = sorted(path for path in folder.glob("*.csv") if path.name != "INDEX.csv")
+    return cases_of({path.stem: parse_sweep(path.read_text(encoding="utf-8"), path.name) for path in paths})
+
+
+def cases_of(sweeps: Mapping[str, Sweep]) -> list[Case]:
     """Return the sweeps that show the library as it chooses by itself, each on the fabric it names."""
     found = []
-    for path in sorted(folder.glob("*.csv")):
-        if path.name == "INDEX.csv" or any(f"_{word}" in path.stem for word in FORCED):
+    for name, sweep in sweeps.items():
+        if any(f"_{word}" in name for word in FORCED):
             continue
-        sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
         fabric, sure = fabric_of(sweep)
-        if fabric is None or sure.startswith("assumed"):
+        if fabric is None:
             continue
-        if not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None:
-            found.append(Case(path.stem, sweep, fabric))
+        # Of a network that nobody named nothing can be learned.
+        if not sweep.placement_on(fabric).spans_nodes or (
+            fabric.inter is not None and not sure.startswith("assumed")
+        ):
+            found.append(Case(name, sweep, fabric))
     return found
 
 

@@ -5,37 +5,26 @@ of what was calibrated on every second size of the same sweep, transferred from 
 cluster, or not fitted. Beside them on the very same points: DTensor's redistribute_cost and inductor's NCCL
 estimator; `x` is how many times smaller our median error is. `noise` is what the out-of-place and in-place
 columns of the sweeps differ by, `in band` the share of the measurements within the band that was stated.
+
+All of it twice: with the constants that are shipped, which were learned from these very sweeps, and for each
+sweep with constants and bands learned anew from the sweeps of all other sources. The second counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from accuracy_cases import AIMS, Case, cases, read_all
+from accuracy_constants import AS_SHIPPED, unseen
 from accuracy_peers import PEERS
 from harness import Result, main
 
-from shardtoll.analyzers.roofline import collective_cost
-from shardtoll.analyzers.roofline.evaluate import Predict
 from shardtoll.analyzers.roofline.score import Score, Scored, band_of, by_band, noise, score
-from shardtoll.analyzers.roofline.sweep import Sweep
-
-Constants: TypeAlias = Callable[[Mapping[str, Sweep], str], Predict]
-"""All sweeps and the name of the one that is scored -> what predicts it."""
-
-
-def as_shipped(sweeps: Mapping[str, Sweep], name: str) -> Predict:  # noqa: ARG001
-    """Return the model as users have it."""
-    return collective_cost
-
-
-CONSTANTS: Final[dict[str, Constants]] = {"as shipped": as_shipped}
-"""Which constants of the model: those shipped, and others that have not seen the scored sweep's source."""
 
 HOLDS: Final = 0.90
 """Share of the measurements that the stated bands should hold."""
@@ -164,9 +153,11 @@ def measure(arguments: argparse.Namespace) -> Result:
         raise SystemExit(f"no sweep in {arguments.sweeps}: name their folder with --sweeps")
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
-    for title, constants in CONSTANTS.items():
-        predict_of = {name: constants(sweeps, name) for name in sweeps}
-        found = list(cases(sweeps, predict_of))
+    ways = {"as shipped": lambda: dict.fromkeys(sweeps, AS_SHIPPED)}
+    if not arguments.quick:
+        ways["that have not seen the sweep's source"] = lambda: unseen(sweeps)
+    for title, constants in ways.items():
+        found = list(cases(sweeps, constants()))
         table = rows(found)
         show(title, found, table)
         for row in table:
@@ -186,6 +177,7 @@ def measure(arguments: argparse.Namespace) -> Result:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="shipped constants only: learn none (minutes)")
     shared = Path(os.environ.get("SHARDTOLL_SHARED", "shared"))
     parser.add_argument("--sweeps", type=Path, default=shared / "sweeps", help="folder of sweeps as CSV")
 

@@ -78,9 +78,15 @@ def collective_cost(fabric: Fabric, op: str, message_bytes: int | None, at: Plac
     A barrier costs what an all_reduce of nothing costs. None where the op, the message size, the
     placement or a link that is needed is unknown; a group of one rank costs nothing.
     """
-    if at is None or fabric.intra is None or (op != "barrier" and message_bytes is None):
+    if fabric.intra is None:
         return None
-    pricing = pricing_of(fabric)
+    return cost_by(pricing_of(fabric), op, message_bytes, at)
+
+
+def cost_by(pricing: Pricing, op: str, message_bytes: int | None, at: Placement | None) -> Cost | None:
+    """Return the same by a pricing of one's own, as one with other constants of the library."""
+    if at is None or pricing.fabric.intra is None or (op != "barrier" and message_bytes is None):
+        return None
     if not pricing.knows(op, at):
         return None
     if at.ranks == 1:

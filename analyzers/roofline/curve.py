@@ -134,8 +134,8 @@ class Curve:
         at_edge = near_ns if two[0] == 0 else far_ns
         if message_bytes > edge:
             # Where noise hides the slope, a byte costs at most what it costs with no latency at all.
-            ns_per_byte = ns_per_byte or at_edge / max(edge, 1)
-        return max(at_edge + (message_bytes - edge) * ns_per_byte, at_edge * message_bytes / max(edge, 1))
+            return at_edge + (message_bytes - edge) * (ns_per_byte or at_edge / max(edge, 1))
+        return max(at_edge - (edge - message_bytes) * ns_per_byte, at_edge * message_bytes / max(edge, 1))
 
     def _slack(self, message_bytes: float) -> float:
         log, logs = _log(message_bytes), self._logs

@@ -14,7 +14,7 @@ from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
-from shardtoll.analyzers.roofline.library import load_library
+from shardtoll.analyzers.roofline.library import Library, load_library
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
@@ -77,12 +77,16 @@ def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) ->
     return Evaluation(sweep, fabric, mode, points, (), reason)
 
 
-def not_fitted(sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost) -> Evaluation:
-    """Return what the fabric's own figures say of the sweep."""
-    return _evaluate(sweep, fabric, "model", sweep.points, (), predict)
+def not_fitted(
+    sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost, library: Library | None = None
+) -> Evaluation:
+    """Return what the fabric's own figures say of the sweep; `library`: whose constants `predict` uses."""
+    return _evaluate(sweep, fabric, "model", sweep.points, (), predict, library)
 
 
-def calibrated(sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost) -> Evaluation:
+def calibrated(
+    sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost, library: Library | None = None
+) -> Evaluation:
     """Return what is said of every second size once the others are measured: 1st, 3rd, 5th, ... by bytes.
 
     A size that comes several times is fitted with all of its times or scored with all of them.
@@ -91,15 +95,19 @@ def calibrated(sweep: Sweep, fabric: Fabric, predict: Predict = collective_cost)
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
     curves = curves_of([replace(sweep, points=kept)], fabric)
-    return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict)
+    return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict, library)
 
 
 def transferred(
-    sweep: Sweep, fabric: Fabric, on: Sequence[Sweep], predict: Predict = collective_cost
+    sweep: Sweep,
+    fabric: Fabric,
+    on: Sequence[Sweep],
+    predict: Predict = collective_cost,
+    library: Library | None = None,
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured."""
     curves = curves_of(on, fabric)
-    return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict)
+    return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict, library)
 
 
 def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
@@ -132,9 +140,10 @@ def _evaluate(
     scored: Sequence[SweepPoint],
     fitted: tuple[int, ...],
     predict: Predict,
+    library: Library | None,
 ) -> Evaluation:
     at = sweep.placement_on(fabric)
-    least_ns = sweep.least_ns(load_library(fabric.library))
+    least_ns = sweep.least_ns(library or load_library(fabric.library))
     points = tuple(
         Judged(
             point.message_bytes,

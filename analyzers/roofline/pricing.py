@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from shardtoll.analyzers.roofline.band import band_of_model
+from shardtoll.analyzers.roofline.band import UNKNOWN_WIDTH, band_of_model
 from shardtoll.analyzers.roofline.candidate import Candidate, Floats
 from shardtoll.analyzers.roofline.correction import NONE, Correction, fit_correction
 from shardtoll.analyzers.roofline.curve import Curve
@@ -93,6 +93,8 @@ class Pricing:
             )
         basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
         low, high = band_of_model(self.library, model.machine, basis, message_bytes)
+        if basis == "model" and self._link_guessed(at):
+            low, high = max(low, UNKNOWN_WIDTH), max(high, UNKNOWN_WIDTH)
         wider = self._wider(fit, at)
         return best, Price(
             time_ns,
@@ -122,6 +124,11 @@ class Pricing:
             *found,
             *(f"{self.library.name} over {kind}" for kind in kinds if not self.library.measured_on(kind)),
         )
+
+    def _link_guessed(self, at: Placement) -> bool:
+        """Whether the rate that bounds large messages is a guess."""
+        link = self.fabric.inter if at.spans_nodes else self.fabric.intra
+        return link is not None and any(number.confidence == "GUESS" for _, number in link.quantities())
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
         """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""

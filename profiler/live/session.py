@@ -17,7 +17,6 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -273,8 +272,6 @@ class Session:
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
         future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
-        self._undo.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
-        self._undo.callback(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
         optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
         self._undo.callback(optimizers.install())
         self._undo.callback(Loading(recorder.now_ns, self._fetched, self._is_recording).patch())
@@ -309,13 +306,6 @@ class Session:
         )
         self._undo.callback(checking.remove)
         self._checked(checking.install)
-
-    def _optimizer_steps(self, *_: Any) -> None:
-        self._recorder.in_optimizer = True
-
-    def _optimizer_stepped(self, *_: Any) -> None:
-        self._recorder.in_optimizer = False
-        self._recorder.optimizer_steps += 1
 
     def _time_device(self) -> None:
         """Have the device's own times taken, and what that needs made now rather than in the first step."""

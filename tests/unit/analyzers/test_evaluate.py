@@ -131,13 +131,13 @@ def test_a_predictor_of_ones_own_is_asked(fabric: Fabric):
     assert [len(entry[0]) for entry in asked] == [0, 0, 1]
 
 
-def test_a_calibration_has_all_times_of_each_size():
+def test_a_calibration_has_all_times_of_each_size(fabric: Fabric):
     points = (SweepPoint(8, 10.4, None), SweepPoint(8, 30, None), SweepPoint(16, 0.2, None))
-    found = timings_of(Sweep("hw", 2, 16, "all_gather", points))
+    found = timings_of(Sweep("hw", 2, 16, "all_gather", points), fabric)
     assert found is not None
     assert (found.op, found.ranks, found.nodes, found.source) == ("all_gather", 16, 2, "hw")
     assert found.times_ns == {8: [10, 30], 16: [1]}
-    assert timings_of(Sweep("hw", 1, 1, "all_gather", points)) is None
+    assert timings_of(Sweep("hw", 1, 1, "all_gather", points), fabric) is None
 
 
 def test_the_fabric_is_what_the_hardware_says():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.dashboards import human, page_roofline, page_timeline
@@ -35,6 +37,19 @@ def test_sites_keep_unknown_apart_from_zero():
 
 def test_no_collectives_no_sites():
     assert sites(sample_reports.empty()) == []
+
+
+def test_both_bounds_are_drawn_where_they_are_known():
+    own = sites(sample_reports.report())
+    assert not [trace for trace in page_roofline.figure(own).data if "speed of light" in trace["name"]]
+    known = [replace(site, light_ns=site.floor_ns and site.floor_ns // 2) for site in own]
+    drawn = page_roofline.figure(known)
+    names = {trace["name"] for trace in drawn.data}
+    assert {"ceiling all_reduce ×2 tp", "speed of light all_reduce ×2 tp"} <= names
+    light, floor = page_roofline.ceilings(known, "light_ns"), page_roofline.ceilings(known)
+    for key, curve in floor.items():
+        assert [gbps for _, gbps in light[key]] == pytest.approx([2 * gbps for _, gbps in curve], rel=1e-4)
+    assert any("speed of light: " in words for words in drawn.strings)
 
 
 def test_ceilings_are_the_floors_bandwidth():
