@@ -31,6 +31,15 @@ def test_a_whole_run_tells_its_ranks_per_host():
     assert ranks_per_host(run_of(8, ranks_per_host=4, hosts=("a", "b")), ROUND) == 4
 
 
+def test_hosts_of_one_nvlink_domain_count_as_one():
+    rack = load_fabric("gb200-nvl72-ib400")
+    hosts = tuple(f"tray{number}" for number in range(36))
+    assert ranks_per_host(run_of(8, ranks_per_host=4, hosts=hosts[:2]), rack) == 8
+    two_racks = run_of(144, ranks_per_host=4, hosts=hosts)
+    assert ranks_per_host(two_racks, rack) == 72
+    assert place(range(144), ranks_per_host(two_racks, rack)) == Placement(144, 2, 72)
+
+
 def test_a_run_with_missing_ranks_is_not_believed():
     # Three of four seen on one host: merge counts three a host, but nobody moved house.
     run = run_of(4, ranks_seen=(0, 1, 2), ranks_per_host=3)
