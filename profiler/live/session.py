@@ -8,17 +8,14 @@ import logging
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from shardtoll.ledger import (
     Finding,
@@ -53,6 +50,7 @@ from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.joining import with_trace
 from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.mode import SurveyMode
+from shardtoll.profiler.live.mode_stack import put_on, take_off
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
 from shardtoll.profiler.live.optimizing import OptimizerSteps
@@ -63,7 +61,7 @@ from shardtoll.profiler.live.sequence import Templates
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
 from shardtoll.profiler.live.threads import elsewhere
 from shardtoll.profiler.live.tracing import TRACE_STEPS, Tracer
-from shardtoll.profiler.live.waits import NoteWait, patch_future_wait, patch_work_wait
+from shardtoll.profiler.live.waits import OnThisThread, patch_future_wait, patch_work_wait
 from shardtoll.profiler.live.watch import Watch, Watched
 from shardtoll.profiler.live.watch_rows import Setting, WatchRows
 
@@ -267,9 +265,9 @@ class Session:
 
     def _install(self) -> None:
         recorder = self._recorder
-        thread_wait = _OnThisThread(recorder.waited_for_work, self._is_recording)
+        thread_wait = OnThisThread(recorder.waited_for_work, self._is_recording)
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
-        future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
+        future_wait = OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
         optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
         self._undo.callback(optimizers.install())
@@ -288,7 +286,7 @@ class Session:
         self._undo.callback(recorder.spans.stop)
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
-        self._undo.callback(self._leave_mode, for_good=True)
+        self._undo.callback(take_off, self._mode, for_good=True)
         if self._checks is not None and self._model is not None:
             self._install_checks(self._checks, self._model)
 
@@ -457,10 +455,9 @@ class Session:
             if survey:
                 # Its own recording of the transport's spans begins: what was watched so far needs the last.
                 self._flush()
-                if not any(mode is self._mode for mode in _get_current_dispatch_mode_stack()):
-                    self._mode.__enter__()  # type: ignore[no-untyped-call]
+                put_on(self._mode)
             else:
-                self._leave_mode()
+                take_off(self._mode)
             self._recorder.begin(step, watched=not survey)
             if not survey and self._recorder.host_times and self._backend != "fake":
                 self._recorder.keep_spans()
@@ -469,24 +466,6 @@ class Session:
             checking = self._checking
             self._checked(lambda: checking.begin(step))
         self._guarded(begin)
-
-    def _leave_mode(self, *, for_good: bool = False) -> None:
-        """Take our mode off the stack; one of the user's above it keeps it there, idle, until we close."""
-        stack = _get_current_dispatch_mode_stack()
-        if not any(mode is self._mode for mode in stack) or not (for_good or stack[-1] is self._mode):
-            return
-        pop: Any = getattr(_python_dispatch, "_pop_mode", None)
-        push: Any = getattr(_python_dispatch, "_push_mode", None)
-        if stack[-1] is not self._mode and (pop is None or push is None):
-            # There it stays, below the user's, and passes everything on.
-            self._mode.muted = True
-            return
-        above = []
-        while _get_current_dispatch_mode_stack()[-1] is not self._mode:
-            above.append(pop())
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        for mode in reversed(above):
-            push(mode)
 
     def expect_steps(self) -> None:
         """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
@@ -726,20 +705,6 @@ class Session:
         if known != self._described:
             self._writer.describe(*known)
             self._described = known
-
-
-class _OnThisThread:
-    """Passes waits on only from the thread that opened the session, while it records."""
-
-    def __init__(self, note: NoteWait, is_recording: Callable[[], bool]) -> None:
-        self._note = note
-        self._is_recording = is_recording
-        self._ident = threading.get_ident
-        self._thread = threading.get_ident()
-
-    def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
-        if self._ident() == self._thread and self._is_recording():
-            self._note(waited_for, begun_ns, ended_ns)
 
 
 def _reason(error: Exception) -> str:
