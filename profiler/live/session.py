@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -17,23 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtoll.ledger import (
-    Finding,
-    Group,
-    Ledger,
-    Notice,
-    RankWriter,
-    Report,
-    Run,
-    StepRows,
-    UsageError,
-    analyze,
-    merge,
-)
-from shardtoll.ledger.ledger import empty_tables
-from shardtoll.ledger.pack import pack, unpack
-from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
-from shardtoll.ledger.tables import to_table
+from shardtoll.ledger import Finding, Ledger, Report, Run, StepRows, UsageError, analyze
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.checking import Checking
 from shardtoll.profiler.live.checks import Checks
@@ -44,10 +26,8 @@ from shardtoll.profiler.live.device_waits import patch_device_waits
 from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
 from shardtoll.profiler.live.entries import open_doors
-from shardtoll.profiler.live.gather import Meeting
-from shardtoll.profiler.live.gradient_steps import GradientSteps
 from shardtoll.profiler.live.groups import Groups, initialized
-from shardtoll.profiler.live.joining import with_trace
+from shardtoll.profiler.live.kept import Kept
 from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.mode_stack import put_on, take_off
@@ -163,9 +143,6 @@ class Session:
         self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False
-        self._notices: list[Notice] = []
-        self._findings = GradientSteps()
-        self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
@@ -200,7 +177,6 @@ class Session:
         self.rank: int = dist.get_rank() if live else 0
         self.world_size: int = dist.get_world_size() if live else 1
         self._backend = str(dist.get_backend()) if live else None
-        self._meeting = Meeting(self.rank, self.world_size)
         self._groups = Groups()
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
@@ -225,14 +201,13 @@ class Session:
         self._watch_rows = WatchRows(
             Setting(self.rank, recorder.clock, recorder.epoch_ns, self._groups.mesh_dim, recorder.host_times)
         )
-        self._folder = self._out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
-        self._meeting.open(self._clear)
+        self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
+        self._kept.meet()
         try:
-            with self._meeting.telling_others():
-                self._writer = RankWriter(self._folder, self.rank, self._meeting.run_id)
+            self._kept.open()
             self._prepare()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
-            self._meeting.start_together()
+            self._kept.meeting.start_together()
             self._install()
             _active = self
             self._state = "open"
@@ -255,13 +230,7 @@ class Session:
             self._time_device()
         if self._trace_steps:
             self._recorder.tracer = Tracer(self._recorder.spans, self._trace_steps, self._device)
-        self._describe()
-
-    def _clear(self) -> None:
-        """Make room for this run; an earlier one in the same folder is replaced, and the user told so."""
-        if is_run_folder(self._folder):
-            log.warning("shardtoll: the run in %s is replaced; name another folder to keep it", self._folder)
-        clear(self._folder)
+        self._kept.describe()
 
     def _install(self) -> None:
         recorder = self._recorder
@@ -350,14 +319,9 @@ class Session:
     def _let_go(self) -> None:
         """Keep neither files nor the model any longer; the session lives on for its report."""
         self._recorder.drop()
-        writer: RankWriter | None = getattr(self, "_writer", None)
-        if writer is not None:
-            # Closed already, unless closing failed: then its files must not stay open.
-            writer.abandon()
-        if self._out is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
-            self._ledger = self._bare_ledger()
+            self._ledger = self._kept.bare()
         self._model = self._checking = None
         self._names.forget()
 
@@ -368,29 +332,11 @@ class Session:
         _active = None
         self._state = "closed"
 
-    def _bare_ledger(self) -> Ledger:
-        """Return what can be said when the records themselves could not be kept: why."""
-        tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
-        return Ledger(self._run(), self._groups.all_records(), tables, self._findings.findings())
-
     def _close(self, *, failed: bool) -> None:
         if not self._stopped:
             self._flush()
-        self._append(StepRows(None, notices=tuple(self._notices)))
-        own = self._writer.close(self._run(), self._groups.all_records(), self._findings.findings())
-        if self._recorder.tracer is not None:
-            own = with_trace(own, self._recorder.tracer, self._folder)
-        if self.rank != 0:
-            self._meeting.hand_over(pack(own))
-        else:
-            limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
-            others = {rank: unpack(data) for rank, data in self._meeting.collect(limit_s).items()}
-            if self._out is None:
-                self._ledger = merge([own, *others.values()])
-            else:
-                for ledger in others.values():
-                    write_rank(self._folder, ledger, self._meeting.run_id)
-                self._ledger = read_run(self._folder)
+        limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
+        self._ledger = self._kept.close(self._recorder.tracer, limit_s)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -495,8 +441,8 @@ class Session:
                 self._end_watched()
                 return
             rows = self._recorder.end()
-            if rows is not None and self._append(rows):
-                self._describe()
+            if rows is not None and self._kept.append(rows):
+                self._kept.describe()
             learnt = self._recorder.learnt
             if region is not None and region.step is not None and learnt is not None:
                 template, new = learnt
@@ -535,9 +481,9 @@ class Session:
         """Write the rows that were held back until the device had passed their step."""
         finished = self._recorder.finished(wait=wait)
         for rows in finished:
-            self._append(rows)
+            self._kept.append(rows)
         if finished:
-            self._describe()
+            self._kept.describe()
 
     def _flush(self) -> None:
         """Write the rows of what was watched since the last time."""
@@ -547,11 +493,11 @@ class Session:
             return
         for rows in self._watch_rows.make(watched, raw, self._recorder.threads):
             if isinstance(rows, StepRows):
-                self._append(rows)
+                self._kept.append(rows)
             else:
-                self._writer.append_batches(rows)
+                self._kept.append_batches(rows)
         self._note_unknown_times(raw is not None, watched)
-        self._describe()
+        self._kept.describe()
 
     def _note_unknown_times(
         self, spans: bool, watched: Sequence[Watched], device: DeviceReading | None = None
@@ -561,7 +507,7 @@ class Session:
         if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
             return
         self._told_times_unknown = True
-        self._notices.append(Notice(self.rank, "times-unknown", text, watched[0].region.step))
+        self._kept.notice("times-unknown", text, watched[0].region.step)
 
     def _end_checks(self) -> None:
         """Take the values of the step that has just ended, in the time between steps."""
@@ -574,17 +520,12 @@ class Session:
         if self._checking is None:
             return
         values = tuple(self._checking.finished(wait=wait))
-        self._append(StepRows(None, values=values, parameters=self._checking.parameters() if wait else ()))
+        self._kept.append(
+            StepRows(None, values=values, parameters=self._checking.parameters() if wait else ())
+        )
         unknown = self._checking.unknown() if wait else None
         if unknown is not None:
-            self._notices.append(Notice(self.rank, "inputs-unknown", unknown, None))
-
-    def _append(self, rows: StepRows) -> bool:
-        """Write the rows; returns whether there were any."""
-        any_rows = bool(rows.step or rows.collectives or rows.notices or rows.values or rows.parameters)
-        if any_rows:
-            self._writer.append(rows)
-        return any_rows
+            self._kept.notice("inputs-unknown", unknown)
 
     def _drop_step(self, number: int) -> None:
         region = self._recorder.region
@@ -593,7 +534,7 @@ class Session:
         else:
             self._recorder.drop()
         text = f"step {number} of rank {self.rank} did not finish and is not counted"
-        self._notices.append(Notice(self.rank, "step-dropped", text, None))
+        self._kept.notice("step-dropped", text)
 
     # -- the seam: capture must not kill training -----------------------------------------------------
 
@@ -620,7 +561,7 @@ class Session:
             self._checking.stop()
         text = f"checks stopped on rank {self.rank}, the rest goes on ({_reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._notices.append(Notice(self.rank, "checks-stopped", text, None))
+        self._kept.notice("checks-stopped", text)
 
     def _stop_capture(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report."""
@@ -631,7 +572,7 @@ class Session:
         self._stopped = True
         text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({_reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._notices.append(Notice(self.rank, "capture-stopped", text, None))
+        self._kept.notice("capture-stopped", text)
 
     def _is_recording(self) -> bool:
         return not self._mode.muted
@@ -659,11 +600,11 @@ class Session:
         wrong = count if findings else "all equal to one device's"
         region = self._recorder.region
         step = None if region is None else region.step
-        self._findings.add(findings, step)
+        self._kept.findings.add(findings, step)
         where = "" if step is None else f" in step {step}"
         text = f"gradients checked{where}: {wrong}"
         # Kept without its step, so that it also survives a step that does not finish.
-        self._notices.append(Notice(self.rank, "gradients-checked", text, None))
+        self._kept.notice("gradients-checked", text)
 
     # -- results -------------------------------------------------------------------------------------
 
@@ -698,13 +639,6 @@ class Session:
             epoch_ns=self._recorder.epoch_ns,
             ranks_per_host=ranks_per_node(self.rank, self.world_size),
         )
-
-    def _describe(self) -> None:
-        """Keep the rank's own description on disk up to date; written only when it changed."""
-        known = (self._run(), self._groups.all_records(), self._findings.findings())
-        if known != self._described:
-            self._writer.describe(*known)
-            self._described = known
 
 
 def _reason(error: Exception) -> str:
