@@ -21,7 +21,7 @@ from shardtoll.profiler.live.checking import Checking
 from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
-from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
+from shardtoll.profiler.live.device_times import DeviceTimes
 from shardtoll.profiler.live.device_waits import patch_device_waits
 from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
@@ -30,19 +30,20 @@ from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.kept import Kept
 from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.mode import SurveyMode
-from shardtoll.profiler.live.mode_stack import put_on, take_off
+from shardtoll.profiler.live.mode_stack import take_off
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
 from shardtoll.profiler.live.optimizing import OptimizerSteps
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
+from shardtoll.profiler.live.regions import Regions
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
 from shardtoll.profiler.live.sequence import Templates
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
 from shardtoll.profiler.live.threads import elsewhere
 from shardtoll.profiler.live.tracing import TRACE_STEPS, Tracer
 from shardtoll.profiler.live.waits import OnThisThread, patch_future_wait, patch_work_wait
-from shardtoll.profiler.live.watch import Watch, Watched
+from shardtoll.profiler.live.watch import Watch
 from shardtoll.profiler.live.watch_rows import Setting, WatchRows
 
 log = logging.getLogger("shardtoll")
@@ -140,7 +141,6 @@ class Session:
         self._schedule = schedule
         self._checks = checks
         self._checking: Checking | None = None
-        self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False
         self._undo = contextlib.ExitStack()
@@ -198,10 +198,13 @@ class Session:
             recorder.templates = Templates()
         told = elsewhere(recorder, SurveyMode, self._stop_capture)
         self._watch = Watch(recorder, self._mode, told, self._stop_capture, self._split_region)
-        self._watch_rows = WatchRows(
+        watch_rows = WatchRows(
             Setting(self.rank, recorder.clock, recorder.epoch_ns, self._groups.mesh_dim, recorder.host_times)
         )
         self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
+        self._regions = Regions(
+            recorder, self._mode, self._watch, watch_rows, self._schedule, self._kept, self._backend == "fake"
+        )
         self._kept.meet()
         try:
             self._kept.open()
@@ -306,7 +309,7 @@ class Session:
                 self._end_region()
             self._uninstall()
             # No step runs any more: now the device may be waited for.
-            self._guarded(lambda: self._append_finished(wait=True))
+            self._guarded(lambda: self._regions.append_finished(wait=True))
             self._checked(lambda: self._append_values(wait=True))
             self._guarded(lambda: self._close(failed=kind is not None))
             self._let_go()
@@ -334,7 +337,7 @@ class Session:
 
     def _close(self, *, failed: bool) -> None:
         if not self._stopped:
-            self._flush()
+            self._regions.flush()
         limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
         self._ledger = self._kept.close(self._recorder.tracer, limit_s)
 
@@ -397,21 +400,16 @@ class Session:
         self._begin_region(None, survey=False)
 
     def _begin_region(self, step: int | None, *, survey: bool) -> None:
-        def begin() -> None:
-            if survey:
-                # Its own recording of the transport's spans begins: what was watched so far needs the last.
-                self._flush()
-                put_on(self._mode)
-            else:
-                take_off(self._mode)
-            self._recorder.begin(step, watched=not survey)
-            if not survey and self._recorder.host_times and self._backend != "fake":
-                self._recorder.keep_spans()
-
         if self._checking is not None:
             checking = self._checking
             self._checked(lambda: checking.begin(step))
-        self._guarded(begin)
+        self._guarded(lambda: self._regions.begin(step, survey=survey))
+
+    def _end_region(self) -> None:
+        if self._stopped:
+            self._recorder.drop()
+        else:
+            self._guarded(self._regions.end)
 
     def expect_steps(self) -> None:
         """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
@@ -429,85 +427,6 @@ class Session:
             self._recorder.region.step = None
         self._end_region()
         self._begin_region(None, survey=not self._schedule.watches)
-
-    def _end_region(self) -> None:
-        if self._stopped:
-            self._recorder.drop()
-            return
-
-        def end() -> None:
-            region = self._recorder.region
-            if region is not None and region.watched:
-                self._end_watched()
-                return
-            rows = self._recorder.end()
-            if rows is not None and self._kept.append(rows):
-                self._kept.describe()
-            learnt = self._recorder.learnt
-            if region is not None and region.step is not None and learnt is not None:
-                template, new = learnt
-                self._watch.issues_unseen |= not template.all_seen
-                self._schedule.surveyed(new=new, all_seen=template.all_seen)
-            self._append_finished()
-
-        self._guarded(end)
-
-    def _end_watched(self) -> None:
-        ended = self._recorder.end_watched()
-        assert ended is not None
-        known = self._watch.keep(ended.region, ended.end_ns, ended.at_end)
-        if known is not None:
-            assert ended.region.step is not None
-            self._schedule.watched(ended.region.step, known=known)
-        if self._recorder.device is not None:
-            self._hold_watched(ended.events)
-            self._append_finished()
-        elif self._watch.due(ended.end_ns):
-            self._flush()
-
-    def _hold_watched(self, events: RegionEvents | None) -> None:
-        """Have the rows of the watched region that has just ended made when the device has passed it."""
-        watched = self._watch.take()
-
-        def finish(device: DeviceReading | None) -> StepRows:
-            if not watched:
-                return StepRows(None)
-            self._note_unknown_times(False, watched, device)
-            return self._watch_rows.one(watched[0], None, self._recorder.threads, device)
-
-        self._recorder.hold(events, finish)
-
-    def _append_finished(self, *, wait: bool = False) -> None:
-        """Write the rows that were held back until the device had passed their step."""
-        finished = self._recorder.finished(wait=wait)
-        for rows in finished:
-            self._kept.append(rows)
-        if finished:
-            self._kept.describe()
-
-    def _flush(self) -> None:
-        """Write the rows of what was watched since the last time."""
-        raw = self._recorder.take_spans()
-        watched = self._watch.take()
-        if not watched:
-            return
-        for rows in self._watch_rows.make(watched, raw, self._recorder.threads):
-            if isinstance(rows, StepRows):
-                self._kept.append(rows)
-            else:
-                self._kept.append_batches(rows)
-        self._note_unknown_times(raw is not None, watched)
-        self._kept.describe()
-
-    def _note_unknown_times(
-        self, spans: bool, watched: Sequence[Watched], device: DeviceReading | None = None
-    ) -> None:
-        """Say once which times of watched steps are unknown."""
-        text = self._recorder.times_unknown(spans=spans or self._backend == "fake", device=device)
-        if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
-            return
-        self._told_times_unknown = True
-        self._kept.notice("times-unknown", text, watched[0].region.step)
 
     def _end_checks(self) -> None:
         """Take the values of the step that has just ended, in the time between steps."""
@@ -528,11 +447,7 @@ class Session:
             self._kept.notice("inputs-unknown", unknown)
 
     def _drop_step(self, number: int) -> None:
-        region = self._recorder.region
-        if region is not None and region.watched:
-            self._recorder.end_watched()
-        else:
-            self._recorder.drop()
+        self._regions.drop()
         text = f"step {number} of rank {self.rank} did not finish and is not counted"
         self._kept.notice("step-dropped", text)
 
