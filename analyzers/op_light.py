@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.operator_rows import Floats, OperatorRows, sums
+from shardtoll.analyzers.operator_rows import Floats, OperatorRows, sums, uses_matrix_units
 from shardtoll.analyzers.refuted import LIMIT
 from shardtoll.analyzers.roofline import Gpu
 from shardtoll.analyzers.tally import codes
@@ -31,6 +31,9 @@ _PEAKS_OF: Final = {
 
 KIND: Final = ("op", "shapes")
 """What operators are alike by: all their calls do the same."""
+
+MOST_REFUTED: Final = 5
+"""Kinds of operators that are named; the others are counted."""
 
 _MATRIX_UNITS: Final = ("tf32", "bfloat16", "float16", "float8")
 
@@ -47,7 +50,7 @@ class Lights:
     floor_ns: Floats
     """The same at the rate that large matmuls reach; never more than the device took."""
     whole_flops_ns: Floats
-    """FLOPs as counted, at the peak: what utilisation is made of."""
+    """FLOPs as counted, at the peak, of operators that a model is made of: what utilisation counts."""
     peak: npt.NDArray[Any]
     """Name of the peak, or None."""
     refuted: tuple[str, ...]
@@ -79,14 +82,30 @@ def lights(rows: OperatorRows, gpu: Gpu) -> Lights:
         bytes_ns=bytes_ns,
         light_ns=_at_most(light_ns, took),
         floor_ns=_at_most(np.fmax(slowed, bytes_ns), took),
-        whole_flops_ns=whole_ns,
+        whole_flops_ns=np.where(_of_model(frame), whole_ns, np.nan),
         peak=peak,
-        refuted=tuple(
-            f"{first.iloc[at]['op']} on {first.iloc[at]['shapes']} took {factors[at]:.2g} times what "
-            f"{gpu.title}'s peak allows"
-            for at in np.flatnonzero(wrong)
-        ),
+        refuted=_refuted(first, factors, wrong, gpu),
     )
+
+
+def _refuted(first: pd.DataFrame, factors: Floats, wrong: npt.NDArray[np.bool_], gpu: Gpu) -> tuple[str, ...]:
+    """Return a sentence for each kind of operator that was faster than the peak, the worst first."""
+    places = np.flatnonzero(wrong)
+    places = places[np.argsort(factors[places], kind="stable")]
+    told = [
+        f"{first.iloc[at]['op']} on {first.iloc[at]['shapes']} took {factors[at]:.2g} times what the peak of "
+        f"{gpu.title} allows"
+        for at in places[:MOST_REFUTED]
+    ]
+    if len(places) > MOST_REFUTED:
+        told.append(f"and {len(places) - MOST_REFUTED} more kinds of operators were faster than the peak")
+    return tuple(told)
+
+
+def _of_model(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    places, ops = pd.factorize(frame["op"])
+    told = np.array([*(uses_matrix_units(str(op)) for op in ops), False], dtype=np.bool_)
+    return told[places]
 
 
 def _at_most(bound_ns: Floats, took_ns: Floats) -> Floats:
