@@ -152,7 +152,7 @@ class _Rank:
             found.light_ns = self._within(light / number, took_ns, "what the accelerator's peaks allow")
             found.floor_ns = self._within(floor / number, took_ns, "what large matmuls reach")
         whole_ns = bounds.whole_flops_ns[mine]
-        again = (frame["phase"] == "recompute").to_numpy(dtype=bool)
+        again = frame["again"].to_numpy(dtype=bool)
         if not np.isnan(whole_ns).all() and took_ns > 0:
             hfu = float(np.nansum(whole_ns)) / number / took_ns
             if self._within(hfu * took_ns, took_ns, "its FLOPs at the accelerator's peak") is not None:
