@@ -42,6 +42,11 @@ def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRooflin
             "as nothing, so utilisation is at least what is said; operands are taken to come out of memory, "
             "not out of a cache"
         )
+    elif known == 0:
+        told.append(
+            "no operator's FLOPs or bytes are known, so compute counts in the floor as long as it ran; "
+            "record traces with `record_shapes=True`"
+        )
     elif known is not None and known < 0.995:
         told.append(
             f"FLOPs or bytes are known of {percent(known)} of the compute time; the rest counts in the floor "

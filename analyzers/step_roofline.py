@@ -139,7 +139,7 @@ class _Rank:
         device_ns = frame["device_ns"].to_numpy(dtype=np.float64)
         light_ns, floor_ns = bounds.light_ns[mine], bounds.floor_ns[mine]
         known = ~np.isnan(light_ns)
-        if known.any():
+        if known.any() or self.rows.of_trace:
             light, floor = float(light_ns[known].sum()), float(floor_ns[known].sum())
             if self.rows.of_trace:
                 computed = float(self.steps["compute_ns"].astype("float64").sum())
@@ -149,7 +149,8 @@ class _Rank:
                 light = min(light, computed)
                 floor = max(light, min(floor + float(device_ns[~known].sum()), computed))
                 found.known_share = min(1.0, float(device_ns[known].sum()) / max(1.0, float(device_ns.sum())))
-            found.light_ns = self._within(light / number, took_ns, "what the accelerator's peaks allow")
+            if known.any():
+                found.light_ns = self._within(light / number, took_ns, "what the accelerator's peaks allow")
             found.floor_ns = self._within(floor / number, took_ns, "what large matmuls reach")
         whole_ns = bounds.whole_flops_ns[mine]
         again = frame["again"].to_numpy(dtype=bool)

@@ -180,6 +180,13 @@ class TestTraces:
         assert rank.known_share == 0.25
         assert any("25 %" in text for text in made.assumptions)
 
+    def test_without_recorded_shapes_compute_stands_as_it_ran(self):
+        made = roofline(device_ops=[done(shapes=None, flops=None, moved_bytes=None)])
+        rank = only(made)
+        assert (rank.compute_light_ns, rank.light_ns, rank.mfu, rank.known_share) == (None, None, None, 0)
+        assert rank.best_overlap_ns == rank.compute_floor_ns == 1 * MS
+        assert any("record_shapes=True" in text for text in made.assumptions)
+
     def test_an_operator_faster_than_memory_read_a_cache(self):
         quick = done("aten::add_", flops=None, moved_bytes=1 << 30, device_ns=100_000)  # 10 TB/s
         made = roofline(device_ops=[quick, done()])
