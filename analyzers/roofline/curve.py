@@ -29,7 +29,7 @@ REPEAT: Final = 0.015
 """Share by which a size's average differs from another run's on a sound fabric: 8x H100, one all-reduce sweep
 timed twice, 1 % at the median over all sizes and 5 % at the ninth decile (shared reference, ROOFLINE.md)."""
 
-ROUGH: Final = 0.75
+ROUGH: Final = 0.9
 """Times the roughness around a size that a curve of few samples may be off: with `REPEAT` it holds nine of
 ten times that were left out of published sweeps at every second size."""
 
