@@ -91,7 +91,9 @@ def test_a_network_that_is_not_on_record_is_assumed_and_others_are_named():
     assert "inter.rank_gbps" in cost.guesses
     assert known.guesses == ()
     assert cost.time_ns == known.time_ns
-    assert 2 * cost.low_ns <= 1.01 * cost.time_ns
+    # Half the time, but for the speed of light of the network that is assumed.
+    assert cost.low_ns <= max(cost.light_ns, cost.time_ns // 2)
+    assert cost.high_ns > 2 * cost.time_ns
     assert cost.high_ns - cost.low_ns > 2 * (known.high_ns - known.low_ns)
     assert chosen(8, 2, device="NVIDIA A100-SXM4-40GB").name == "a100x4-ib200"
 
