@@ -80,7 +80,8 @@ def test_a_network_that_is_not_on_record_is_assumed_and_others_are_named():
     assert f"(assumed: {H100}; which network is between nodes is not on record; it could" in fabric.provenance
     assert "aws-p5, gcp-a3-high, gcp-a3-mega" in fabric.provenance
     # Its rates are published ones, and still guesses for this job: every cost over it says so.
-    assert fabric.guesses == ("inter.rank_gbps", "inter.node_gbps", "inter.cards")
+    assert set(fabric.guesses) >= {"inter.rank_gbps", "inter.node_gbps", "inter.cards"}
+    assert all(name.startswith("inter.") for name in fabric.guesses)
     cost = collective_cost(fabric, "all_reduce", 1 << 30, Placement(16, 2, 8))
     told = chosen(16, 2, device=H100, machine="8x infiniband 400 Gb/s")
     known = collective_cost(told, "all_reduce", 1 << 30, Placement(16, 2, 8))
@@ -90,7 +91,9 @@ def test_a_network_that_is_not_on_record_is_assumed_and_others_are_named():
     assert "inter.rank_gbps" in cost.guesses
     assert known.guesses == ()
     assert cost.time_ns == known.time_ns
-    assert 2 * cost.low_ns <= 1.01 * cost.time_ns
+    # Half the time, but for the speed of light of the network that is assumed.
+    assert cost.low_ns <= max(cost.light_ns, cost.time_ns // 2)
+    assert cost.high_ns > 2 * cost.time_ns
     assert cost.high_ns - cost.low_ns > 2 * (known.high_ns - known.low_ns)
     assert chosen(8, 2, device="NVIDIA A100-SXM4-40GB").name == "a100x4-ib200"
 
