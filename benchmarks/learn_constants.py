@@ -24,7 +24,8 @@ from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
 from shardtoll.analyzers.roofline import Fabric, Quantity
 from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
 from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
-from shardtoll.analyzers.roofline.evaluate import curves_of, fabric_of
+from shardtoll.analyzers.roofline.curve import curve_of
+from shardtoll.analyzers.roofline.evaluate import fabric_of, timings_of
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.model import Model
 from shardtoll.analyzers.roofline.pricing import Pricing
@@ -156,7 +157,10 @@ def errors_of(
                 case.sweep.nodes,
             ):
                 continue
-            pricing = Pricing(replace(case.fabric, curves=curves_of([other.sweep], case.fabric)), library)
+            timings = timings_of(other.sweep, case.fabric)
+            if timings is None:
+                continue
+            pricing = Pricing(replace(case.fabric, curves=(curve_of(timings),)), library)
             at = case.sweep.placement_on(case.fabric)
             times = [
                 pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns

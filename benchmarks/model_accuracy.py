@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from accuracy_cases import AIMS, Case, cases, read_all
-from accuracy_constants import AS_SHIPPED, Constants, unseen
+from accuracy_constants import AS_SHIPPED, unseen
 from accuracy_peers import PEERS
 from harness import Result, main
 
@@ -153,13 +153,11 @@ def measure(arguments: argparse.Namespace) -> Result:
         raise SystemExit(f"no sweep in {arguments.sweeps}: name their folder with --sweeps")
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
-    ways: dict[str, Callable[[], Mapping[str, Constants]]] = {
-        "as shipped": lambda: dict.fromkeys(sweeps, AS_SHIPPED)
-    }
+    ways = {"as shipped": dict.fromkeys(sweeps, AS_SHIPPED)}
     if not arguments.quick:
-        ways["that have not seen the sweep's source"] = lambda: unseen(sweeps)
+        ways["that have not seen the sweep's source"] = unseen(sweeps)
     for title, constants in ways.items():
-        found = list(cases(sweeps, constants()))
+        found = list(cases(sweeps, constants))
         table = rows(found)
         show(title, found, table)
         for row in table:

@@ -71,6 +71,16 @@ class Evaluation:
         )
 
 
+def untold(sweep: Sweep, fabric: Fabric, sure: str) -> str | None:
+    """Return why nothing is said of a sweep that is not fitted: its hardware does not tell the network.
+
+    `sure`: how sure `fabric_of_hardware` is. None where the network is told, or none is used.
+    """
+    if not sure.startswith("assumed") or not sweep.placement_on(fabric).spans_nodes:
+        return None
+    return f"its hardware does not tell the network between nodes; name one with --fabric, as {fabric.name}"
+
+
 def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) -> Evaluation:
     """Return the evaluation of a sweep of which nothing is said, with the reason."""
     points = tuple(Judged(point.message_bytes, point.time_ns, None) for point in sweep.points)
@@ -94,7 +104,7 @@ def calibrated(
     fitted = sweep.sizes[::2]
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
-    curves = curves_of([replace(sweep, points=kept)], fabric)
+    curves = _curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict, library)
 
 
@@ -106,7 +116,7 @@ def transferred(
     library: Library | None = None,
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured."""
-    curves = curves_of(on, fabric)
+    curves = _curves(on, fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict, library)
 
 
@@ -127,8 +137,7 @@ def timings_of(sweep: Sweep, fabric: Fabric) -> Timings | None:
     return Timings(sweep.op, sweep.ranks, sweep.placement_on(fabric).nodes, times, source)
 
 
-def curves_of(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
-    """Return the sweeps as a calibration keeps them, on that fabric."""
+def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
     found = (timings_of(sweep, fabric) for sweep in sweeps)
     return merged(curve_of(timings) for timings in found if timings is not None)
 

@@ -13,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.analyzers.roofline import (
+    UNKNOWN,
     Curve,
     CurvePoint,
     Placement,
     calibrated,
+    collective_cost,
     load_fabric,
     measured_cost,
     one_node,
     parse_fabric,
     to_toml,
+    with_links,
 )
 from shardtoll.analyzers.roofline.curve import PER_DOUBLING, curve_of, merged
 from shardtoll.ledger.measured import Timings
@@ -185,6 +188,38 @@ def test_a_calibrated_fabric_is_measured_and_is_the_same_when_saved_and_read():
     assert made.provenance == "measured on this machine at noon"
     assert parse_fabric(to_toml(made), "saved") == made
     assert made.curves[-1] == curve_of(timings[-1])
+
+
+def test_measured_times_alone_take_the_links_of_the_fabric_that_fits():
+    text = """
+name = "mine"
+title = "two nodes"
+provenance = "measured on 2 hosts"
+library = "nccl"
+measured = true
+device_names = ["NVIDIA H100 80GB HBM3"]
+[[curve]]
+op = "all_reduce"
+ranks = 16
+nodes = 2
+source = "here"
+message_bytes = [1048576]
+time_ns = [50000]
+"""
+    alone = parse_fabric(text, "mine.toml")
+    fitting = load_fabric("h100x8-ib400")
+    whole = with_links(alone, fitting)
+    assert (whole.intra, whole.inter, whole.gpu) == (fitting.intra, fitting.inter, fitting.gpu)
+    assert (whole.name, whole.curves, whole.measured) == ("mine", alone.curves, True)
+    assert whole.provenance.startswith("measured on 2 hosts; links, for what was not measured, of h100x8")
+    measured = collective_cost(whole, "all_reduce", 1048576, Placement(16, 2, 8))
+    assert measured is not None
+    assert (measured.time_ns, measured.basis) == (pytest.approx(50000, rel=1e-4), "measured")
+    other = collective_cost(whole, "all_gather", 1048576, Placement(16, 2, 8))
+    assert other is not None
+    assert other.basis == "transferred"
+    assert with_links(whole, fitting) is whole
+    assert with_links(alone, UNKNOWN) is alone
 
 
 SHARED = Path(__file__).parents[3] / "shared"

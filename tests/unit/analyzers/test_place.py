@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.analyzers.roofline import Placement, hosts_note, load_fabric, one_node, place, ranks_per_host
@@ -79,5 +81,5 @@ def test_an_assumption_says_what_the_other_choice_would_do():
 
 def test_several_hosts_of_unknown_width_are_unknown():
     run = run_of(4, hosts=("a", "b"), ranks_per_host=None)
-    assert ranks_per_host(run, ROUND) is None
+    assert ranks_per_host(run, replace(ROUND, ranks_per_node=None)) is None
     assert ranks_per_host(run, load_fabric("a100x8")) == 8
