@@ -115,7 +115,7 @@ def test_units_fit_in_our_code(folder):
 WITHOUT_UNIT = {
     # counts
     "ranks_per_domain", "per_host", "ranks_per_host", "group_size", "peers", "samples", "count", "sizes",
-    "line", "gpus", "size", "used",
+    "line", "gpus", "size", "used", "hosts_of_a_domain",
     # Gb/s, as network cards are named
     "card_gbit", "node_gbit",
     # ratios
