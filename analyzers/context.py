@@ -15,7 +15,7 @@ from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.match import Matches, match
 from shardtoll.analyzers.memo import Memo, once
 from shardtoll.analyzers.refuted import Refuted, refute
-from shardtoll.analyzers.roofline import Cost, Fabric, Placement, place, ranks_per_host
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
@@ -124,13 +124,6 @@ class Context:
     def lasted_ns(self, steps: Sequence[int]) -> float | None:
         """Return how long `steps` took, as `step_ns` counts it; None where none of them is on record."""
         return _lasted(self, tuple(steps))
-
-    def placement(self, group_id: Any) -> Placement | None:
-        """Return where the ranks of a group stand; None unknown."""
-        if pd.isna(group_id):
-            return None
-        members = self.matches.members[int(group_id)]
-        return place(members, ranks_per_host(self.ledger.run, self.fabric))
 
     def place_of(self, cost_id: Any) -> Placement | None:
         """Return where the ranks of a collective with that `cost_id` stand; None unknown."""

@@ -82,7 +82,7 @@ def find(context: Context) -> list[Finding]:
 
     Times and bytes are per step. The counterfactual is the same collectives with the mesh in the best other
     order, as the fabric's model expects them; where that is unknown only the bytes that cross nodes are
-    compared. What would save less than a hundredth of the step is not told.
+    compared. What would spare less than a hundredth of the step is not told.
     """
     nodes = nodes_of(context)
     world = context.ledger.run.world_size
@@ -103,12 +103,22 @@ def find(context: Context) -> list[Finding]:
         if better:
             best = min(better, key=lambda other: _cost(other))
             found = _finding(context, mesh, traffic, at, now, best, nodes)
-            # Without a projection all that is exposed is what could be saved at most.
-            most = found.toll_ns if found.saving_ns is None else found.saving_ns
-            share = context.share(most, context.steps)
-            if share is None or share >= LEAST_SHARE:
+            if _is_worth_telling(context, found, now, best):
                 findings.append(found)
     return findings
+
+
+def _is_worth_telling(context: Context, found: Finding, now: _Order, best: _Order) -> bool:
+    """Whether what is projected to be spared is enough, in time or as a part of what is exposed.
+
+    The part, so that a job which does not reach its fabric's rates is judged by its own times.
+    """
+    share = context.share(found.toll_ns, context.steps)
+    if share is None:
+        return True
+    part = 1.0 if best.time_ns is None or not now.time_ns else 1 - best.time_ns / now.time_ns
+    projected_share = context.share(found.saving_ns, context.steps) or 0.0
+    return max(share * part, projected_share) >= LEAST_SHARE
 
 
 def _is_better(
