@@ -16,8 +16,9 @@ help:  ## this list
 demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes out/demo/
 	@$(BIN)/shardtoll demo
 
+# In their own order, live tests come first and many small files last, so that both processes end together.
 test: lint $(VENV)/.browser  ## lint, then every test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
 	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \

@@ -46,7 +46,8 @@ from shardtoll.analyzers.overruled import without_repeated
 from shardtoll.analyzers.ranking import ranked
 from shardtoll.analyzers.refuted import note
 from shardtoll.analyzers.remedy_wrapped import wrapped
-from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note
+from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note, with_links
+from shardtoll.analyzers.step_roofline import step_roofline
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
 __all__ = ["ANALYSES", "Context", "run"]
@@ -86,18 +87,20 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
 )
 """Every analysis, one file each; nothing registers itself."""
 
-FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns")
+FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns", "light_ns")
 """Columns of the collectives' table that are known only after matching the ranks."""
 
 
 def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     """Match the ranks, run every analysis and return the report, dearest finding first.
 
-    `fabric` None chooses one by the run's device and backend. Findings made while the job ran, as
-    those of the gradient check, are ranked with the others.
+    `fabric` None chooses one by the run's device and backend, whose links serve a fabric without any too.
+    Findings made while the job ran, as those of the gradient check, are ranked with the others.
     """
     if fabric is None:
         fabric = choose_fabric(ledger.run)
+    elif fabric.intra is None:
+        fabric = with_links(fabric, choose_fabric(ledger.run))
     context = make_context(ledger, fabric)
     found = [each for find in ANALYSES for each in find(context)]
     findings = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)])
@@ -108,6 +111,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         tables={**ledger.tables, "collectives": _filled(ledger, context)},
         findings=ranked(findings),
         headline=headline.sentence(context),
+        roofline=step_roofline(context),
     )
 
 

@@ -1,118 +1,159 @@
-"""Transfers far slower than the fabric allows, waiting for late ranks left out."""
+"""Transfers far slower than the fabric allows, waiting for late ranks left out, and the likely reasons."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers import transfers
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.tally import Line, keep, tally
-from shardtoll.analyzers.words import times
+from shardtoll.analyzers.roofline import Cost, Placement
+from shardtoll.analyzers.roofline.ways import Way, ways
+from shardtoll.analyzers.slow_contrasts import (
+    compute_overlap,
+    contention,
+    dtypes_of_ranks,
+    mixed_dtypes,
+    slow_rank,
+)
+from shardtoll.analyzers.slow_rates import (
+    few_channels,
+    fewer_cards,
+    host_staged,
+    other_algorithm,
+    small_message,
+)
+from shardtoll.analyzers.slow_reasons import Floats, Mask, Reason, Slow, best
+from shardtoll.analyzers.tally import Line, codes, keep, number, tally
+from shardtoll.analyzers.words import duration, percent, size, times
+from shardtoll.analyzers.words import ranks as ranks_words
 from shardtoll.ledger import Evidence, Finding, Remedy
-
-MEASURED_FACTOR: Final = 2.0
-"""Against floors measured on this machine: published sweeps of a sound fabric repeat within 5 %, and
-mid sizes of a tuned library lie up to 1.6 times above the floor model."""
-
-MODELLED_FACTOR: Final = 3.0
-"""Against shipped figures: sound machines of another make lie up to twice above them."""
-
-SHARED_CORES_FACTOR: Final = 10.0
-"""On CPUs, where ranks share cores with each other and with the transport: a rank that is not
-scheduled delays a transfer by whole time slices, which says nothing of the fabric."""
+from shardtoll.ledger.volume import busbw_factor
 
 LEAST_COLLECTIVES: Final = 3
 """The factor is a median; of fewer it would be an accident."""
+
+LEAST_OF_PART: Final = 5
+"""The same where only collectives of one size or of one group are slow: there are more such parts to be
+slow by accident."""
 
 LEAST_SHARE: Final = 0.01
 """Share of the step that reaching the floor must be able to save."""
 
 KEYS: Final = ("net", "op")
+FIGURES: Final = ("moving_ns", "over_ns", "message_bytes", "floor_ns", "light_ns")
 
-COLUMNS: Final = (
-    *("step", "rank", "op", "group", "mesh_dim", "net", "match_id", "message_bytes"),
-    *("exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns", "floor_latency_ns"),
-)
-"""What is looked at of a collective."""
+BASIS: Final = {
+    "measured": "measured on this machine",
+    "transferred": "measured on this machine for another collective or group, and carried over",
+    "model": "model of the fabric's figures, not measured here",
+}
 
 
-def _judged(context: Context) -> pd.DataFrame:
-    """Return the collectives that can be judged, one row a rank, with `factor` of the whole collective,
-    moving_ns (exposed time less waiting) and over_ns (what of it lies above the floor).
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The collectives of one op and net that a finding is about."""
 
-    Of a collective's ranks the fastest transfer counts: the fabric did that much. Messages that
-    latency dominates are judged only on accelerators with measured floors. Where ranks send different
-    amounts, what each receives is not on record, and nothing is judged.
-    """
-    frame = context.in_alike[list(COLUMNS)]
-    known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
-    if context.on_cpu or not context.fabric.measured:
-        known &= 2 * frame["floor_latency_ns"] < frame["floor_ns"]
-    frame = keep(frame, known)
-    sizes = frame.groupby("match_id")["message_bytes"]
-    frame = keep(frame, ~(sizes.transform("min") != sizes.transform("max")).fillna(False).astype(bool))
-    fastest = frame.groupby("match_id")["transfer_ns"].transform("min").to_numpy(dtype=np.float64)
-    over = (frame["transfer_ns"] - frame["floor_ns"]).clip(lower=0)
-    moving = frame["transfer_ns"].where(frame["transfer_ns"] < frame["exposed_ns"], frame["exposed_ns"])
-    judged: pd.DataFrame = frame.assign(
-        factor=fastest / frame["floor_ns"].to_numpy(dtype=np.float64),
-        moving_ns=moving,
-        over_ns=over.where(over < moving, moving),
-    )
-    return judged
+    slow: Mask
+    of: str
+    """Which of them, as ` of 16.8 MB`; empty for all."""
 
 
 def find(context: Context) -> list[Finding]:
-    """Return one finding a group and op whose median transfer is several times its floor.
+    """Return one finding a group and op whose transfers lie well above the band of sound runs.
 
-    Toll: exposed transfer per step, on the rank where it is largest; waiting for late ranks is billed as
-    straggler. The counterfactual is the same collectives at their floors; the saving is what of the
-    transfer above the floor was exposed.
+    That is judged by the median over all of them; where that is sound, over those of one size (to a factor
+    of two) and those of one group. Toll: exposed transfer per step, on the rank where it is largest; waiting
+    for late ranks is billed as straggler. The counterfactual is the same collectives at their floors; the
+    saving is what of the transfer above the floor was exposed.
     """
-    limit = MEASURED_FACTOR if context.fabric.measured else MODELLED_FACTOR
-    if context.on_cpu:
-        limit = SHARED_CORES_FACTOR
-    frame = _judged(context)
-    if frame.empty:
+    every, frame = transfers.judged(context), transfers.rows(context)
+    if every.empty:
         return []
-    result = tally(frame, KEYS, ("moving_ns", "over_ns", "message_bytes", "floor_ns"), context.alike)
-    # A message is in two lines, of its send and of its receive.
-    each = frame.assign(code=result.code).drop_duplicates(["match_id", "code"])
-    once = each.groupby("code")["factor"]
-    factors = once.agg(["median", "size", "max"])
     findings = []
-    for line in result.lines:
-        factor, seen = float(factors["median"][line.code]), int(factors["size"][line.code])
+    line_of, _ = codes(every, KEYS)
+    for code in range(int(line_of.max()) + 1):
+        each = keep(every, line_of == code)
+        part = _slow_part(context, each)
+        if part is None:
+            continue
+        slow = each[part.slow]
+        own = keep(frame, frame["match_id"].isin(slow["match_id"]) & (frame["op"] == slow["op"].iloc[0]))
+        (line,) = tally(own, KEYS, FIGURES, context.alike).lines
         share = context.share(line.figures["over_ns"], context.alike)
-        if factor >= limit and seen >= LEAST_COLLECTIVES and share is not None and share >= LEAST_SHARE:
-            rows = keep(frame, result.code == line.code)
-            worst = float(factors["max"][line.code])
-            findings.append(_finding(context, line, rows, (factor, worst, limit), seen))
+        if share is not None and share >= LEAST_SHARE:
+            findings.append(_finding(context, line, own, Slow(context, each, part.slow, every), part))
     return findings
 
 
-def _finding(
-    context: Context, line: Line, rows: pd.DataFrame, factors: tuple[float, float, float], seen: int
-) -> Finding:
-    factor, worst, limit = factors
+def _slow_part(context: Context, each: pd.DataFrame) -> _Part | None:
+    """Return which of the collectives are slow: all, those of some sizes, those of some groups, or none."""
+    ratio = each["ratio"].to_numpy(dtype=np.float64)
+    if len(ratio) >= LEAST_COLLECTIVES and float(np.median(ratio)) >= 1:
+        return _Part(np.ones(len(each), dtype=bool), "")
+    sizes = np.maximum(each["message_bytes"].fillna(0).to_numpy(dtype=np.float64), 1)
+    slow = _slow_cells(np.floor(np.log2(sizes)), ratio)
+    if slow is not None:
+        low, high = (size(int(bound)) for bound in (sizes[slow].min(), sizes[slow].max()))
+        return _Part(slow, f" of {low}" if low == high else f" of {low} to {high}")
+    slow = _slow_cells(each["group_id"].to_numpy(dtype=np.float64, na_value=-1), ratio)
+    if slow is None:
+        return None
+    groups = sorted({int(group) for group in each["group_id"][slow].dropna()})
+    members = ranks_words({rank for group in groups for rank in context.matches.members[group]})
+    return _Part(slow, f" of {members}")
+
+
+def _slow_cells(cell: Floats, ratio: Floats) -> Mask | None:
+    """Return the rows of the cells whose median is slow; None where there is none."""
+    by_cell = pd.Series(ratio).groupby(cell)
+    middle = by_cell.median()[by_cell.size() >= LEAST_OF_PART]
+    found: Mask = np.isin(cell, middle[middle >= 1].index.to_numpy(dtype=np.float64))
+    return found if found.any() else None
+
+
+def reasons(of: Slow, frame: pd.DataFrame) -> list[Reason]:
+    """Return the likely reasons, the one that explains most first; `frame` has the line's rows of ranks."""
+    return best(
+        [
+            slow_rank(of),
+            contention(of),
+            dtypes_of_ranks(of, frame),
+            mixed_dtypes(of),
+            compute_overlap(of),
+            few_channels(of),
+            fewer_cards(of),
+            host_staged(of),
+            other_algorithm(of, lambda cost_id: _ways(of, cost_id)),
+            small_message(of),
+        ]
+    )
+
+
+def _ways(of: Slow, cost_id: int) -> list[Way]:
+    """Return the times by each algorithm and protocol that the fabric's library has."""
+    rows = of.bad[of.bad["cost_id"] == cost_id]
+    op, moved = str(rows["op"].iloc[0]), number(rows["message_bytes"].iloc[0])
+    at, cost = of.context.places[cost_id], of.context.costs[cost_id]
+    return [] if moved is None else ways(of.context.fabric, op, moved, at, cost)
+
+
+def _finding(context: Context, line: Line, own: pd.DataFrame, of: Slow, part: _Part) -> Finding:
     toll, saving = line.figures["moving_ns"], line.figures["over_ns"]
     op, fabric = str(line.first["op"]), context.fabric
-    advice = (
-        "Waiting for late ranks is not in these times: look at the transport. Check that the right "
-        "interface is used and that no other job shares the link."
-    )
-    if not fabric.measured:
-        advice += (
-            " The fabric's figures were not measured on this machine: run `shardtoll calibrate` before you "
-            "conclude."
-        )
+    factors, seen = of.column("factor"), int(part.slow.sum())
+    likely = reasons(of, own)
+    cost, at = _typical(of)
+    because = f"; likely reason: {likely[0].name}" if likely else ""
     return Finding(
         kind="below-roofline",
         severity="warning",
-        title=f"{op} on {line.first['net']} takes {factor:.1f} times what {fabric.name} allows (median of "
-        f"{times(seen, 'collective')}, waiting left out), {times(line.each, 'time')} a step",
+        title=f"{op}{part.of} on {line.first['net']} takes {float(np.median(factors)):.1f} times what "
+        f"{fabric.name} allows (median of {times(seen, 'collective')}, waiting left out), "
+        f"{times(line.each, 'time')} a step{because}",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=None if toll is None or saving is None else min(toll, saving),
@@ -121,33 +162,93 @@ def _finding(
         ranks=line.ranks,
         where=line.where("group", "mesh_dim", op=op),
         evidence=(
-            Evidence("median transfer over floor", round(factor, 2), "x"),
-            Evidence("largest", round(worst, 2), "x"),
-            Evidence("limit for this finding", limit, "x"),
+            Evidence("median transfer over prediction", round(float(np.median(factors)), 2), "x"),
+            Evidence("largest", round(float(factors.max()), 2), "x"),
+            Evidence("limit for this finding", round(_limit(of), 2), "x"),
             Evidence("collectives judged", seen),
-            Evidence("median busbw", round(float(rows["busbw_gbps"].median()), 3), "GB/s"),
-            Evidence("median message", int(rows["message_bytes"].median()), "bytes"),
+            *_prediction(cost, at, own, of),
+            *(
+                fact
+                for place, reason in enumerate(likely, 1)
+                for fact in (
+                    Evidence(
+                        f"reason {place}: {reason.name}", f"{reason.why} (score {percent(reason.score)})"
+                    ),
+                    *reason.evidence,
+                )
+            ),
             Evidence("fabric", f"{fabric.name}: {fabric.provenance}"),
         ),
-        remedy=Remedy(
-            text=advice,
-            code=_code(context.ledger.run.backend, measured=fabric.measured),
-            counterfactual="the same collectives at their floors",
-        ),
-        confidence="likely" if fabric.measured else "possible",
+        remedy=_remedy(context, likely, cost),
+        confidence="likely" if cost.basis != "model" else "possible",
     )
 
 
-def _code(backend: str | None, *, measured: bool) -> str:
-    """Return how to choose the interface, and to see which one was chosen; to measure the fabric first."""
-    if "gloo" in (backend or ""):
-        lines = ['os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # the fast one; before init_process_group']
+def _typical(of: Slow) -> tuple[Cost, Placement]:
+    """Return the cost of the slow ones whose message is the median one, and where its ranks stand."""
+    sizes = of.column("message_bytes")
+    at = int(of.bad["cost_id"].iloc[int(np.argsort(sizes, kind="stable")[len(sizes) // 2])])
+    return of.context.costs[at], of.context.places[at]
+
+
+def _limit(of: Slow) -> float:
+    """Return the factor from which the slow ones count as slow, in the median."""
+    return float(np.median(of.column("factor") / of.column("ratio")))
+
+
+def _prediction(cost: Cost, at: Placement, own: pd.DataFrame, of: Slow) -> tuple[Evidence, ...]:
+    """Return what the typical one should have taken, and how that is known."""
+    typical = of.bad[of.bad["cost_id"].map(lambda each: of.context.costs[int(each)] == cost)]
+    message = number(typical["message_bytes"].iloc[0])
+    factor = busbw_factor(str(typical["op"].iloc[0]), at.ranks)
+    possible = None if not message or not factor else round(message * factor / max(1, cost.time_ns), 3)
+    reached = own["busbw_gbps"].dropna()
+    how = " with ".join(part for part in (cost.algorithm, cost.protocol) if part)
+    shared = f", {at.sharing} groups sharing the cards of a node" if at.sharing > 1 else ""
+    guesses = (Evidence("guesses among its numbers", ", ".join(cost.guesses)),) if cost.guesses else ()
+    return (
+        Evidence("median message", message, "bytes"),
+        Evidence("median transfer of it", int(typical["transfer_ns"].median()), "ns"),
+        Evidence("predicted", cost.time_ns, "ns"),
+        Evidence("band of sound runs", f"{duration(cost.low_ns)} to {duration(cost.high_ns)}"),
+        Evidence("floor (a tuned library)", cost.floor_ns, "ns"),
+        Evidence("speed of light (physics of the links)", cost.light_ns, "ns"),
+        Evidence("prediction by", f"{BASIS[cost.basis]}; {how}{shared}"),
+        *guesses,
+        Evidence("busbw reached", round(float(reached.median()), 3) if len(reached) else None, "GB/s"),
+        Evidence("busbw predicted for the median message", possible, "GB/s"),
+    )
+
+
+def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
+    measured = cost.basis != "model"
+    if likely:
+        others = "; ".join(f"{reason.name} ({percent(reason.score)})" for reason in likely[1:])
+        advice = likely[0].text + (f" Else: {others}." if others else "")
+        code = likely[0].code or _code(context.ledger.run.backend)
     else:
-        lines = [
+        advice = (
+            "Waiting for late ranks is not in these times, and nothing on record tells the reason: look at "
+            "the transport. Check that the right interface is used and that no other job shares the link."
+        )
+        code = _code(context.ledger.run.backend)
+    if not measured:
+        advice += (
+            " The fabric's figures were not measured on this machine: run `shardtoll calibrate` before you "
+            "conclude."
+        )
+        code = 'subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])  # first: measure it\n' + code
+    return Remedy(text=advice, code=code, counterfactual="the same collectives at their floors")
+
+
+def _code(backend: str | None) -> str:
+    """Return how to choose the interface, and to see which one was chosen."""
+    if "gloo" in (backend or ""):
+        return 'os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # the fast one; before init_process_group'
+    return "\n".join(
+        [
             "# before init_process_group; NCCL then logs the interfaces and paths that it uses",
             'os.environ["NCCL_DEBUG"] = "INFO"',
             'os.environ["NCCL_SOCKET_IFNAME"] = "eth0"  # the fast one; NCCL_IB_HCA for InfiniBand',
         ]
-    if not measured:
-        lines.insert(0, 'subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])  # first')
-    return "\n".join(lines)
+    )

@@ -59,7 +59,7 @@ def find(context: Context) -> list[Finding]:
             bytes=None,
             count=len(names),
             ranks=found,
-            where=Where(module=names[0].rpartition(".")[0], parameter=names[0]),
+            where=Where.of_parameter(names[0]),
             evidence=(
                 Evidence("buffers", ", ".join(names)),
                 Evidence("first step", step),

@@ -15,7 +15,7 @@ from shardtoll.analyzers.fill import add_busbw, add_floors, add_waits
 from shardtoll.analyzers.match import Matches, match
 from shardtoll.analyzers.memo import Memo, once
 from shardtoll.analyzers.refuted import Refuted, refute
-from shardtoll.analyzers.roofline import Fabric, Placement, place, ranks_per_host
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, place, ranks_per_host
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
@@ -31,8 +31,12 @@ class Context:
     collectives: pd.DataFrame
     """The ledger's table with wait, transfer, busbw and floor filled in (refuted floors left out), and these
     columns more:
-    group_id, match_id, floor_latency_ns, arrival_ns, skew_ns, torn, and `net`: what a reader calls the
-    group, as `mesh dim tp` or, where it has none, `group 3`."""
+    group_id, match_id, floor_latency_ns, cost_id, arrival_ns, skew_ns, torn, and `net`: what a reader calls
+    the group, as `mesh dim tp` or, where it has none, `group 3`."""
+    costs: tuple[Cost, ...]
+    """What the fabric allows for each kind of collective; `cost_id` of the collectives counts in it."""
+    places: tuple[Placement, ...]
+    """Where the ranks of each of `costs` stand, and how many groups share their network cards."""
     computes: pd.DataFrame
     step_rows: pd.DataFrame
     counts: pd.DataFrame
@@ -128,6 +132,10 @@ class Context:
         members = self.matches.members[int(group_id)]
         return place(members, ranks_per_host(self.ledger.run, self.fabric))
 
+    def place_of(self, cost_id: Any) -> Placement | None:
+        """Return where the ranks of a collective with that `cost_id` stand; None unknown."""
+        return None if pd.isna(cost_id) else self.places[int(cost_id)]
+
     def groups(self, name: str) -> list[Group]:
         """Return all groups of that name."""
         return [group for group in self.ledger.groups if group.name == name]
@@ -142,15 +150,17 @@ def make_context(ledger: Ledger, fabric: Fabric) -> Context:
     if aligned is not matches:
         matches, clocks = aligned, estimate(ledger.run, collectives, aligned)
     waited = add_waits(collectives, matches, clocks)
-    collectives = add_floors(add_busbw(waited), matches, ledger.run, fabric)
+    collectives, costs, places = add_floors(add_busbw(waited), matches, ledger.run, fabric)
     collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
-    collectives, refuted = refute(collectives)
+    collectives, refuted = refute(collectives, costs)
     step_rows = ledger.frame("steps")
     timed = _timed(step_rows, ledger)
     return Context(
         ledger=ledger,
         fabric=fabric,
         collectives=collectives,
+        costs=costs,
+        places=places,
         computes=ledger.frame("computes"),
         step_rows=step_rows,
         counts=ledger.frame("counts"),

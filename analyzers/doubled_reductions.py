@@ -11,12 +11,13 @@ import pandas as pd
 from shardtoll.analyzers.agreement import rows_of
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.reductions import reductions, sums
+from shardtoll.analyzers.remedy_code import parameter
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED
 from shardtoll.analyzers.tally import codes, keep, text
 from shardtoll.analyzers.words import place, times
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
-from shardtoll.ledger.finding import Confidence
+from shardtoll.ledger.finding import Confidence, Severity
 
 SAME: Final = ("rank", "step", "over", "op", "message_bytes")
 
@@ -117,38 +118,21 @@ def _doubled(
     rows: pd.DataFrame, names: Sequence[str], what: str, why: str, confidence: Confidence
 ) -> Finding:
     first = rows.iloc[0]
-    ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
-    n, source = int(first["group_size"]), text(first["source"])
-    dim, group = text(first["mesh_dim"]), str(first["group"])
-    net = f"mesh dim {dim}" if dim else f"group {group}"
+    n, source, dim = int(first["group_size"]), text(first["source"]), text(first["mesh_dim"])
+    net = f"mesh dim {dim}" if dim else f"group {first['group']}"
     subject = (
         f"gradient of {names[0]} is"
         if len(names) == 1
         else f"gradients of {len(names)} parameters ({', '.join(names[:NAMED])}, ...) are"
     )
-    message = int(first["message_bytes"]) if pd.notna(first["message_bytes"]) else None
-    return Finding(
-        kind="wrong-gradient",
+    return _too_large(
+        rows,
+        names,
         severity="error",
         title=f"{subject} {n} times too large: {what} over {net}{place(None, source)}; {why}",
-        toll_ns=None,
-        floor_ns=None,
-        saving_ns=None,
-        bytes=message,
-        count=len(names),
-        ranks=ranks,
-        where=Where(
-            phase=text(first["phase"]),
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
-            op=str(first["op"]),
-            source=source,
-            group=group,
-            mesh_dim=dim,
-        ),
-        evidence=(
-            Evidence("proof", f"invariant: a gradient is added up once over a group; {why}"),
-            Evidence("factor", n, "x"),
+        message_bytes=int(first["message_bytes"]) if pd.notna(first["message_bytes"]) else None,
+        proof=f"invariant: a gradient is added up once over a group; {why}",
+        facts=(
             Evidence("first reduction", text(first["first_source"])),
             Evidence("second reduction", source or text(first["caused_by_op"])),
             Evidence("doubled reductions", times(len(rows), "record")),
@@ -201,40 +185,66 @@ def _sums_among_means(context: Context, frame: pd.DataFrame) -> list[Finding]:
 
 def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
     first = rows.iloc[0]
-    n, source, dim = int(first["group_size"]), text(first["source"]), text(first["mesh_dim"])
-    ranks = tuple(sorted(int(rank) for rank in rows["rank"].unique()))
     shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return Finding(
-        kind="wrong-gradient",
+    return _too_large(
+        rows,
+        names,
         severity="warning",
-        title=f"gradient of {shown} may be {n} times too large: it is added up over "
-        f"{rank_words(ranks)} where those of {times(means, 'other parameter')} are averaged"
-        f"{place(None, source)}",
-        toll_ns=None,
-        floor_ns=None,
-        saving_ns=None,
-        bytes=None,
-        count=len(names),
-        ranks=ranks,
-        where=Where(
-            phase=text(first["phase"]),
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
-            op=str(first["op"]),
-            source=source,
-            group=str(first["group"]),
-            mesh_dim=dim,
-        ),
-        evidence=(
-            Evidence("proof", "siblings: the same ranks reduce other gradients with AVG"),
-            Evidence("factor", n, "x"),
+        title=f"gradient of {shown} may be {int(first['group_size'])} times too large: it is added up over "
+        f"{rank_words(_ranks(rows))} where those of {times(means, 'other parameter')} are averaged"
+        f"{place(None, text(first['source']))}",
+        message_bytes=None,
+        proof="siblings: the same ranks reduce other gradients with AVG",
+        facts=(
             Evidence("operation", text(first["reduce_op"])),
             Evidence("parameters", ", ".join(names)),
         ),
         remedy=Remedy(
             "Average it like the others, or divide by the number of ranks; where it was divided before, "
             "leave it.",
-            f'dist.all_reduce(model.get_parameter("{names[0]}").grad, op=dist.ReduceOp.AVG)',
+            f"dist.all_reduce({parameter(names[0])}.grad, op=dist.ReduceOp.AVG)",
         ),
         confidence="possible",
+    )
+
+
+def _ranks(rows: pd.DataFrame) -> tuple[int, ...]:
+    return tuple(sorted(int(rank) for rank in rows["rank"].unique()))
+
+
+def _too_large(
+    rows: pd.DataFrame,
+    names: Sequence[str],
+    *,
+    severity: Severity,
+    title: str,
+    message_bytes: int | None,
+    proof: str,
+    facts: tuple[Evidence, ...],
+    remedy: Remedy,
+    confidence: Confidence,
+) -> Finding:
+    """Return that the gradients of `names` are as many times too large as the group of `rows` has ranks."""
+    first = rows.iloc[0]
+    return Finding(
+        kind="wrong-gradient",
+        severity=severity,
+        title=title,
+        toll_ns=None,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=message_bytes,
+        count=len(names),
+        ranks=_ranks(rows),
+        where=Where.of_parameter(
+            names[0],
+            phase=text(first["phase"]),
+            op=str(first["op"]),
+            source=text(first["source"]),
+            group=str(first["group"]),
+            mesh_dim=text(first["mesh_dim"]),
+        ),
+        evidence=(Evidence("proof", proof), Evidence("factor", int(first["group_size"]), "x"), *facts),
+        remedy=remedy,
+        confidence=confidence,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,14 +12,18 @@ import pandas as pd
 from shardtoll.analyzers.clocks import LEAST_NS, SYNCHRONISING, Clocks
 from shardtoll.analyzers.match import UNEVEN_OPS, Bools, Ints, Matches
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost, place, ranks_per_host
-from shardtoll.analyzers.tally import codes, number
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_cost, place, ranks_per_host
+from shardtoll.analyzers.sharing import alike, at_once
+from shardtoll.analyzers.tally import codes, keep, number
 from shardtoll.ledger import Run
 from shardtoll.ledger.volume import busbw_factor
 
 CLOCK_SLACK_NS: Final = 1_000_000
 """A rank that seems to leave earlier than that before the last arrival has another clock: ranks of
 one host agree to microseconds, and hosts under NTP to about a millisecond."""
+
+KINDS: Final = ("op", "message_bytes", "group_id", "group_size", "_own", "_peer")
+"""Collectives that are equal in these cost the same."""
 
 
 def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], known: Bools) -> pd.Series[Any]:
@@ -101,21 +106,53 @@ def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def add_floors(frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> pd.DataFrame:
-    """Return `frame` with floor_ns and, new, floor_latency_ns, group_id, match_id.
+def add_floors(
+    frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric
+) -> tuple[pd.DataFrame, tuple[Cost, ...], tuple[Placement, ...]]:
+    """Return `frame` with floor_ns, light_ns and, new, floor_latency_ns, group_id, match_id and cost_id; and
+    the costs that cost_id counts in, with where the ranks of each stand.
 
-    A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown.
+    A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
+    groups share the network cards of a node follows from the mesh and, where times are known, from them.
     """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     for name in ("group_id", "match_id"):
         frame[name] = matches.rows[name].array
     peers = frame["op"].isin(PEER_OPS)
     frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
-    columns = ["op", "message_bytes", "group_id", "group_size", "_own", "_peer"]
-    code, keys = codes(frame, columns)
+    code, keys = codes(frame, KINDS)
+    placed = _shared(frame.assign(kind=code), keys, _placed(keys, matches, run, fabric), matches, run, fabric)
+    costs = [
+        collective_cost(fabric, op, number(size), at)
+        for op, size, at in zip(keys["op"], keys["message_bytes"], placed, strict=True)
+    ]
+    known = np.array([cost is not None for cost in costs], dtype=bool)
+    own = [cost for cost in costs if cost is not None]
+    ids = np.cumsum(known) - 1
+
+    def of(values: list[int]) -> Ints:
+        # A frame without a known cost takes none of these.
+        told: Ints = np.array(values or [0], dtype=np.int64)[np.maximum(ids, 0)]
+        return told
+
+    frame["floor_ns"] = _filled(frame, "floor_ns", of([cost.floor_ns for cost in own])[code], known[code])
+    frame["light_ns"] = _filled(frame, "light_ns", of([cost.light_ns for cost in own])[code], known[code])
+    for name, values in (
+        ("floor_latency_ns", of([min(cost.latency_ns, cost.floor_ns) for cost in own])),
+        ("cost_id", ids),
+    ):
+        frame[name] = pd.arrays.IntegerArray(values[code].astype(np.int64), ~known[code])
+    filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
+    places = (at for at, has in zip(placed, known, strict=True) if at is not None and has)
+    return filled, tuple(own), tuple(places)
+
+
+def _placed(keys: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> list[Placement | None]:
+    """Return where the ranks of each kind of collective stand; None unknown."""
     per_host = ranks_per_host(run, fabric)
-    costs = []
-    for op, size, group, group_size, own, peer in keys[columns].itertuples(index=False):
+    placed: list[Placement | None] = []
+    columns = ["op", "group_id", "group_size", "_own", "_peer"]
+    for op, group, group_size, own, peer in keys[columns].itertuples(index=False):
         at: Placement | None = None
         if op in PEER_OPS:
             at = None if pd.isna(peer) or peer == own else place((int(own), int(peer)), per_host)
@@ -123,11 +160,31 @@ def add_floors(frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) 
             at = place(matches.members[int(group)], per_host)
         elif group_size == 1 and run.source != "trace":  # in a trace it may stand for an unknown size
             at = place((0,), per_host)
-        costs.append(collective_cost(fabric, op, number(size), at))
-    known = np.array([cost is not None for cost in costs], dtype=bool)
-    floor = np.array([0 if cost is None else cost.time_ns for cost in costs], dtype=np.int64)
-    latency = np.array([0 if cost is None else cost.latency_ns for cost in costs], dtype=np.int64)
-    frame["floor_ns"] = _filled(frame, "floor_ns", floor[code], known[code])
-    frame["floor_latency_ns"] = pd.arrays.IntegerArray(latency[code], ~known[code])
-    filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
-    return filled
+        placed.append(at)
+    return placed
+
+
+def _shared(
+    frame: pd.DataFrame,
+    keys: pd.DataFrame,
+    placed: list[Placement | None],
+    matches: Matches,
+    run: Run,
+    fabric: Fabric,
+) -> list[Placement | None]:
+    """Return the placements with how many groups use the cards of a node at once; `frame` has `kind`."""
+    crossing = np.array([at is not None and at.spans_nodes for at in placed], dtype=bool)
+    per_host = ranks_per_host(run, fabric)
+    if not crossing.any() or per_host is None:
+        return placed
+    might = alike(frame, matches.members, run, per_host)
+    did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
+    shared = list(placed)
+    for kind in np.flatnonzero(crossing).tolist():
+        at, key = placed[kind], keys.iloc[kind]
+        assert at is not None, "it crosses nodes"
+        op = str(key["op"])
+        most = might.messages(int(key["_own"]), op) if op in PEER_OPS else might.groups(key["group_id"], op)
+        seen = did.get(kind)
+        shared[kind] = replace(at, sharing=most if seen is None else max(1, min(most, round(seen))))
+    return shared

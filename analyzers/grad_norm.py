@@ -19,6 +19,7 @@ from shardtoll.analyzers.clipped_norms import as_one, clipped_by
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import pipelined
 from shardtoll.analyzers.reductions import BACKWARD, members, sums
+from shardtoll.analyzers.remedy_code import on_group
 from shardtoll.analyzers.replicas import replicas
 from shardtoll.analyzers.tally import keep, text
 from shardtoll.analyzers.words import place, times
@@ -291,13 +292,9 @@ def _counted(first: Any, worst: _Sum, taken: list[_Sum]) -> Finding:
             "those of replicated gradients after the reduction. DTensor gradients are counted right by "
             "torch.",
             "sharded = sum(g.to_local().square().sum() for g in gradients if is_sharded(g))\n"
-            f"dist.all_reduce(sharded{_group(dim)})\n"
+            f"dist.all_reduce(sharded{on_group(dim)})\n"
             "total = (sharded + sum(g.to_local().square().sum() for g in gradients if not "
             "is_sharded(g))).sqrt()",
         ),
         confidence="likely" if mean else "certain",
     )
-
-
-def _group(dim: str | None) -> str:
-    return f', group=mesh.get_group("{dim}")' if dim else ""

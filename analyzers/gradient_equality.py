@@ -23,14 +23,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.analyzers.agreement import EPS, IN_SHAPES
 from shardtoll.analyzers.part_gradients import by_rank, parts
 from shardtoll.analyzers.whole_gradients import gradients, wholes
 from shardtoll.ledger import SKETCH_COLUMNS, Finding, Report
 from shardtoll.ledger.verification import Difference, Gradients
 
-EPS: Final = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-_COARSE: Final = {"bf16": "bfloat16", "f16": "float16"}
-"""Dtypes as the shapes of operators name them."""
 GROWTH: Final = 4.0
 MOST: Final = 0.1
 EXPECT_CHANGE: Final = ("wrong-gradient", "replica-drift", "unsynced-parameter", "duplicated-data")
@@ -223,7 +221,7 @@ def _eps(before: Report, after: Report) -> float:
         rows = rows.filter(pc.is_in(rows.column("phase"), pa.array(["forward", "backward", "recompute"])))
         names |= set(rows.column("dtype").unique().to_pylist())
         for shapes in report.tables["computes"].column("shapes").unique().to_pylist():
-            names |= {_COARSE.get(word.partition("[")[0], "") for word in shapes.split(" ")}
+            names |= {dtype for mark, dtype in IN_SHAPES.items() if mark in shapes}
     return max((EPS[name] for name in names if name in EPS and name != "float64"), default=0.0)
 
 

@@ -43,7 +43,7 @@ FUSABLE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "re
 BURST: Final = ("rank", "step", "group", "group_id", "op", "dtype", "reduce_op", "root", "phase", "stretch")
 
 KEYS: Final = ("net", "op", "dtype", "phase", "source")
-VALUES: Final = ("exposed_ns", "message_bytes", "saveable_ns", "one_floor_ns")
+VALUES: Final = ("exposed_ns", "message_bytes", "saveable_ns", "one_floor_ns", "floor_ns")
 
 
 def _stretches(context: Context, frame: pd.DataFrame) -> Codes:
@@ -97,11 +97,11 @@ def bursts(context: Context) -> pd.DataFrame:
     of_burst = frame.assign(moving_ns=np.minimum(exposed, transfer)).groupby("burst")
     floors = pd.Series(
         [
-            _one_floor(context, op, int(moved), group, number(seen_ns))
-            for op, moved, group, seen_ns in zip(
+            _one_floor(context, op, int(moved), cost_id, number(seen_ns))
+            for op, moved, cost_id, seen_ns in zip(
                 of_burst["op"].first(),
                 of_burst["message_bytes"].sum(),
-                of_burst["group_id"].first(),
+                of_burst["cost_id"].first(),
                 of_burst["seen_ns"].max(),
                 strict=True,
             )
@@ -143,12 +143,12 @@ def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     return told
 
 
-def _one_floor(context: Context, op: str, message_bytes: int, group_id: object, seen_ns: int | None) -> float:
+def _one_floor(context: Context, op: str, message_bytes: int, cost_id: object, seen_ns: int | None) -> float:
     """Return the least time of one message; of a tiny one whose latency was seen here, that."""
     if seen_ns is not None and message_bytes <= TINY_BYTES:
         return float(seen_ns)
-    cost = collective_cost(context.fabric, op, message_bytes, context.placement(group_id))
-    return np.nan if cost is None else float(cost.time_ns)
+    cost = collective_cost(context.fabric, op, message_bytes, context.place_of(cost_id))
+    return np.nan if cost is None else float(cost.floor_ns)
 
 
 def _whole(values: pd.Series[float]) -> pd.api.extensions.ExtensionArray:
@@ -212,7 +212,8 @@ def find(context: Context) -> list[Finding]:
                 evidence=(
                     Evidence("most in a row, no matmul between", int(by_code["burst_size"].max()[line.code])),
                     Evidence("median message", int(by_code["message_bytes"].median()[line.code]), "bytes"),
-                    *_latency(line),
+                    *_latency(context, line),
+                    Evidence("floor of the messages one by one", line.figures["floor_ns"], "ns"),
                     Evidence("floor of the coalesced messages", one_floor, "ns"),
                     Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
                 ),
@@ -225,7 +226,7 @@ def find(context: Context) -> list[Finding]:
     return findings
 
 
-def _latency(line: Line) -> tuple[Evidence, ...]:
+def _latency(context: Context, line: Line) -> tuple[Evidence, ...]:
     floor = number(line.first["floor_ns"])
     if number(line.first["seen_ns"]) is not None:
         return (
@@ -235,7 +236,17 @@ def _latency(line: Line) -> tuple[Evidence, ...]:
     return (
         Evidence("floor of one small message", floor, "ns"),
         Evidence("of it latency", number(line.first["floor_latency_ns"]), "ns"),
+        *_way(context, number(line.first["cost_id"])),
     )
+
+
+def _way(context: Context, cost_id: int | None) -> tuple[Evidence, ...]:
+    """Return by which algorithm and protocol one of them is fastest, and how that is known."""
+    if cost_id is None:
+        return ()
+    cost = context.costs[cost_id]
+    way = " with ".join(part for part in (cost.algorithm, cost.protocol) if part)
+    return (Evidence("fastest by", f"{way}, {cost.steps} steps"), Evidence("basis", cost.basis))
 
 
 def _after_backward(context: Context, rows: pd.DataFrame) -> bool:

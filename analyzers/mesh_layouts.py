@@ -91,17 +91,45 @@ def spans(groups: Groups, node: Sequence[int]) -> bool:
     return any(len({node[rank] for rank in group}) > 1 for group in groups)
 
 
-def time_ns(fabric: Fabric, ops: Ops, groups: Groups, node: Sequence[int]) -> float | None:
-    """Return the floor of these collectives on the worst placed group; None where the fabric has none."""
-    worst: float = 0
-    for place, peers in {(_place(group, node), _place(group[:2], node)) for group in groups}:
-        whole = 0.0
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """What collectives are expected to take, with the band of sound runs."""
+
+    time_ns: float = 0.0
+    low_ns: float = 0.0
+    high_ns: float = 0.0
+
+    def plus(self, other: Projected, times: float = 1.0) -> Projected:
+        """Return both one after the other, the other so many times."""
+        return Projected(
+            self.time_ns + times * other.time_ns,
+            self.low_ns + times * other.low_ns,
+            self.high_ns + times * other.high_ns,
+        )
+
+
+def projected(fabric: Fabric, ops: Ops, groups: Groups, node: Sequence[int]) -> Projected | None:
+    """Return what these collectives take on the worst placed group; None where the fabric has no rates.
+
+    `groups` are all of the dimension: they run at once and share the network cards of a node.
+    """
+    worst = Projected()
+    on_node = Counter(host for group in groups for host in {node[rank] for rank in group})
+    placed = {
+        (
+            _place(group, node, max(on_node[node[rank]] for rank in group)),
+            _place(group[:2], node, max(Counter(node).values())),
+        )
+        for group in groups
+    }
+    for place, peers in placed:
+        whole = Projected()
         for (op, moved), count in ops.items():
             cost = collective_cost(fabric, op, moved, peers if op in ("send", "recv") else place)
             if cost is None:
                 return None
-            whole += count * cost.time_ns
-        worst = max(worst, whole)
+            whole = whole.plus(Projected(cost.time_ns, cost.low_ns, cost.high_ns), count)
+        worst = max(worst, whole, key=lambda each: each.time_ns)
     return worst
 
 
@@ -132,6 +160,7 @@ def _crossing(op: str, moved: int, nodes: Counter[int]) -> float:
     return hosts * (each or 0)
 
 
-def _place(ranks: Iterable[int], node: Sequence[int]) -> Placement:
+def _place(ranks: Iterable[int], node: Sequence[int], sharing: int) -> Placement:
     hosts = Counter(node[rank] for rank in ranks)
-    return Placement(sum(hosts.values()), len(hosts), max(hosts.values()))
+    shared = sharing if len(hosts) > 1 else 1
+    return Placement(sum(hosts.values()), len(hosts), max(hosts.values()), sharing=shared)

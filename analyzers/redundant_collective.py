@@ -16,6 +16,7 @@ from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.micro_batches import passes_begun
 from shardtoll.analyzers.tally import Line, codes, keep, number, tally
 from shardtoll.analyzers.words import place, size, times
+from shardtoll.analyzers.wrapper_causes import GATHERERS
 from shardtoll.ledger import Evidence, Finding, Remedy
 
 SAME: Final = (
@@ -51,9 +52,6 @@ WIDTHS: Final = {
 DDP_ITSELF: Final = "DistributedDataParallel"
 """Causes that begin so broadcast, besides buffers, what each model agrees on once."""
 
-WRAPPERS: Final = ("FSDP", "DeepSpeed.ZeRO-3")
-"""Causes that begin so gather parameters once a pass by design, to keep less memory."""
-
 
 @once
 def repeats(context: Context) -> pd.DataFrame:
@@ -76,7 +74,7 @@ def repeats(context: Context) -> pd.DataFrame:
     frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
     where, _ = codes(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
-    by_design = frame["caused_by_op"].fillna("").str.startswith(WRAPPERS).to_numpy(dtype=bool)
+    by_design = frame["caused_by_op"].fillna("").str.startswith(GATHERERS).to_numpy(dtype=bool)
     # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
     # apart by their operators.
     forwards = passes_begun(context, frame, backward=False)
@@ -208,7 +206,7 @@ def _one(line: Line, prefix: str) -> str:
 
 def _remedy(op: str, cause: str | None, phase: str, *, claimed: bool) -> Remedy:
     code = None
-    if cause is not None and cause.startswith(WRAPPERS) and phase == "backward":
+    if cause is not None and cause.startswith(GATHERERS) and phase == "backward":
         text = (
             "Backward gathers these parameters once for recompute and once for itself: the checkpoint calls "
             "the block that is sharded, so it is gathered, freed, and gathered again. Checkpoint the block "

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers.roofline import Cost
 from shardtoll.analyzers.tally import codes, keep
 from shardtoll.analyzers.words import ranks, times
 
 LIMIT: Final = 0.9
-"""Transfers below this part of their floor refute it. Closer to it a clock's error, or the spread of what
-the floor was measured by, explains the difference."""
+"""Transfers below this part of their floor refute it, if they lie below the band of sound runs too. Closer
+to it a clock's error, or the spread of what the floor was measured by, explains the difference."""
 
-KEYS: Final = ("op", "message_bytes", "group_id", "group_size", "floor_ns")
+KEYS: Final = ("op", "message_bytes", "group_id", "group_size", "cost_id", "floor_ns", "light_ns")
 
 BESIDES: Final = ("net", "rank", "match_id", "transfer_ns")
 """Other columns that are looked at; a run of a million collectives is not copied whole."""
@@ -45,13 +47,16 @@ class Refuted:
         )
 
 
-def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
+def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     """Return the collectives without the floors that are refuted, and those floors, the worst first.
 
     The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing.
-    A floor that was refuted is unknown: a model that is wrong there says nothing of the least time.
+    A floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
+    of light, which follows from the links alone, stays unless transfers lie below that as well.
     """
     known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
+    # A floor that came with the record, of a fabric not at hand, has no cost to be held against.
+    known &= frame["cost_id"].notna()
     rows = keep(frame[[*KEYS, *BESIDES]], known & (frame["transfer_ns"] > 0))
     if rows.empty:
         return frame, ()
@@ -60,8 +65,12 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     middle = each.astype("float64").groupby(level="code").agg(["median", "size"])
     floors = keys["floor_ns"].to_numpy(dtype=np.float64)
     factors = middle["median"].to_numpy(dtype=np.float64) / floors[middle.index.to_numpy(dtype=np.int64)]
+    lows = np.array([cost.low_ns for cost in costs], dtype=np.float64)
+    low = lows[keys["cost_id"].to_numpy(dtype=np.int64)] / floors
     wrong = {
-        int(at): float(factor) for at, factor in zip(middle.index, factors, strict=True) if factor < LIMIT
+        int(at): float(factor)
+        for at, factor in zip(middle.index, factors, strict=True)
+        if factor < min(LIMIT, low[int(at)])
     }
     if not wrong:
         return frame, ()
@@ -72,10 +81,16 @@ def refute(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
         seen = int(middle.loc[at, "size"])
         found.append(Refuted(str(first["op"]), str(first["net"]), who, int(first["floor_ns"]), factor, seen))
     # All rows with such a floor lose it, those whose own transfer is unknown too.
-    bad = pd.MultiIndex.from_frame(keys.loc[list(wrong), list(KEYS)].astype(object))
-    gone = pd.MultiIndex.from_frame(frame[list(KEYS)].astype(object)).isin(bad)
-    frame = frame.copy()
-    frame.loc[gone, ["floor_ns", "floor_latency_ns"]] = pd.NA
+    cost_ids = keys["cost_id"].to_numpy(dtype=np.int64)
+    light = (keys["light_ns"] / keys["floor_ns"]).to_numpy(dtype=np.float64)
+    faster = [at for at, factor in wrong.items() if factor < LIMIT * light[at]]
+    frame = frame.copy(deep=False)
+    for name, places in (
+        ("floor_ns", list(wrong)),
+        ("floor_latency_ns", list(wrong)),
+        ("light_ns", faster),
+    ):
+        frame[name] = frame[name].mask(frame["cost_id"].isin(cost_ids[places]))
     return frame, tuple(sorted(found, key=lambda one: one.factor))
 
 

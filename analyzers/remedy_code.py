@@ -39,6 +39,11 @@ def parameter(name: str) -> str:
     return f"model.get_parameter({quoted(name)})"
 
 
+def on_group(dim: str | None) -> str:
+    """Return the last argument of a call, with its comma, that has it on a mesh dimension's group."""
+    return f", group=mesh.get_group({quoted(dim)})" if dim else ""
+
+
 def mesh(dim: str | None) -> str:
     """Return the part of the device mesh that has this dimension."""
     return f"mesh[{quoted(dim)}]" if dim else "mesh"

@@ -134,12 +134,7 @@ def _finding(members: Sequence[Drift], names: Sequence[str], wrong: set[str]) ->
         bytes=None,
         count=len(names),
         ranks=everywhere,
-        where=Where(
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
-            mesh_dim=sets.mesh_dim,
-            group=sets.group,
-        ),
+        where=Where.of_parameter(names[0], mesh_dim=sets.mesh_dim, group=sets.group),
         evidence=_evidence(worst, names),
         remedy=drift_remedy(sets, gradient_differs=names[0] in wrong, buffer=False),
         confidence="certain" if sets.sure else "likely",

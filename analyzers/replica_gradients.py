@@ -194,12 +194,8 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         bytes=None,
         count=len(names),
         ranks=tuple(wrong or everywhere),
-        where=Where(
-            phase="backward",
-            module=names[0].rpartition(".")[0],
-            parameter=names[0],
-            mesh_dim=worst.over or sets.mesh_dim,
-            group=sets.group,
+        where=Where.of_parameter(
+            names[0], phase="backward", mesh_dim=worst.over or sets.mesh_dim, group=sets.group
         ),
         evidence=_evidence(worst, names),
         remedy=gradient_remedy(worst.replicas, how.case, names, worst.over or sets.mesh_dim, how.factor),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.agreement import Case
+from shardtoll.analyzers.remedy_code import on_group, parameter
 from shardtoll.analyzers.replicas import Replicas
 from shardtoll.ledger import Remedy
 
@@ -38,7 +39,7 @@ def gradient_remedy(
             "Look for what overflows on these ranks alone (float16 without loss scaling, a division by a "
             "local count "
             "that is zero, log of an empty shard), and skip the step on all ranks or on none.",
-            f"bad = (~torch.isfinite({_get(names[0])}.grad)).any().float()\n"
+            f"bad = (~torch.isfinite({parameter(names[0])}.grad)).any().float()\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # then all ranks skip the step, or none",
         )
     return Remedy(
@@ -46,28 +47,19 @@ def gradient_remedy(
         "shard taken out "
         "of autograd or a branch on the rank; then reduce the gradient over all replicas, zeros where a "
         "rank has none.",
-        f"parameter = {_get(names[0])}\n"
+        f"parameter = {parameter(names[0])}\n"
         "if parameter.grad is None:\n"
         "    parameter.grad = torch.zeros_like(parameter)\n"
-        f"dist.all_reduce(parameter.grad{_group(mesh_dim)})",
+        f"dist.all_reduce(parameter.grad{on_group(mesh_dim)})",
     )
-
-
-def _get(name: str) -> str:
-    return f'model.get_parameter("{name}")'
-
-
-def _group(mesh_dim: str | None) -> str:
-    if mesh_dim:
-        return f', group=mesh.get_group("{mesh_dim}")'
-    return ""
 
 
 def reduce_code(names: Sequence[str], mesh_dim: str | None) -> str:
     """Return code that reduces the gradients of the named parameters by hand."""
-    group = _group(mesh_dim)
+    group = on_group(mesh_dim)
     if len(names) == 1:
-        return f"dist.all_reduce({_get(names[0])}.grad{group})  # op=dist.ReduceOp.AVG for a local mean loss"
+        gradient = f"{parameter(names[0])}.grad"
+        return f"dist.all_reduce({gradient}{group})  # op=dist.ReduceOp.AVG for a local mean loss"
     return (
         f"for parameter in model.parameters():  # the {len(names)} of this finding\n"
         f"    dist.all_reduce(parameter.grad{group})  # op=dist.ReduceOp.AVG for a local mean loss"
@@ -78,7 +70,6 @@ def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
     name = names[0]
     module, _, local = name.rpartition(".")
     dim = f' over mesh dim "{mesh_dim}"' if mesh_dim else ""
-    group = f', group=mesh.get_group("{mesh_dim}")' if mesh_dim else ""
     return Remedy(
         f"The gradient is Partial{dim} and treated as Replicate. Say so where the DTensor (the parameter, "
         f"or what was "
@@ -88,7 +79,7 @@ def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
         f"y = {remedy_code.module(module)}(x).to_local(grad_placements=[Partial()])\n"
         f"# or {local}.to_local(...) likewise\n"
         "# or, before optimizer.step():\n"
-        f"dist.all_reduce({_get(name)}.grad.to_local(){group})",
+        f"dist.all_reduce({parameter(name)}.grad.to_local(){on_group(mesh_dim)})",
     )
 
 
@@ -112,7 +103,7 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
     """Return what to do about replicas that hold different values."""
     name = replicas.name
     source = f"{replicas.ranks[0]}"
-    group = _group(replicas.mesh_dim)
+    group = on_group(replicas.mesh_dim)
     if buffer:
         return Remedy(
             "Ranks update this buffer from their own batch. Where it matters which rank saves or "
@@ -120,7 +111,7 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
             "or synchronise the statistics.",
             f'dist.all_reduce(model.get_buffer("{name}"), op=dist.ReduceOp.AVG{group})',
         )
-    local = f"{_get(name)}.to_local()" if replicas.basis == "placements" else f"{_get(name)}.data"
+    local = f"{parameter(name)}.to_local()" if replicas.basis == "placements" else f"{parameter(name)}.data"
     once_more = f"dist.broadcast({local}, src={source}{group})"
     if gradient_differs:
         return Remedy(

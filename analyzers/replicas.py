@@ -195,6 +195,8 @@ class _Start:
     equal: dict[str, list[tuple[int, ...]]]
     weak: frozenset[str]
     """Vectors, and what held one value throughout: biases and norms begin alike, whatever they are."""
+    modules: dict[str, list[tuple[int, ...]]]
+    """By module: how the first of the others in it divides the ranks."""
     usual: tuple[tuple[int, ...], ...]
     """How most of the others divide the ranks."""
 
@@ -207,9 +209,8 @@ class _Start:
         if name not in self.weak:
             return self.equal.get(name, [])
         module = name.rpartition(".")[0]
-        for other, alike in self.equal.items():
-            if other not in self.weak and other.rpartition(".")[0] == module:
-                return alike
+        if module in self.modules:
+            return self.modules[module]
         mine = self.equal.get(name, [])
         if not self.usual:
             return mine
@@ -224,40 +225,48 @@ class _Start:
         values = values.assign(order=values["step"].fillna(-1)).sort_values("order", kind="stable")
         first = values.drop_duplicates(["name", "rank"])
         equal: dict[str, list[tuple[int, ...]]] = {}
+        modules: dict[str, list[tuple[int, ...]]] = {}
         weak = set()
-        for name, rows in first.groupby("name", sort=False, observed=True):
-            equal[str(name)] = _alike(rows)
+        for label, rows in first.groupby("name", sort=False, observed=True):
+            name = str(label)
+            equal[name] = _alike(rows)
             if bool(rows["constant"].astype(bool).any()) or "," not in str(rows["shape"].iloc[0]):
-                weak.add(str(name))
+                weak.add(name)
+            else:
+                modules.setdefault(name.rpartition(".")[0], equal[name])
         divisions = Counter(tuple(alike) for name, alike in equal.items() if name not in weak and alike)
-        return cls(equal, frozenset(weak), divisions.most_common(1)[0][0] if divisions else ())
+        return cls(equal, frozenset(weak), modules, divisions.most_common(1)[0][0] if divisions else ())
 
 
 def _alike(rows: pd.DataFrame) -> list[tuple[int, ...]]:
-    """Return the ranks that hold one tensor of equal shape, by equal values or nearly equal ones."""
+    """Return the ranks that hold one tensor of equal shape, by equal values or nearly equal ones.
+
+    A rank belongs to the first class whose first rank it is like. What is the same as an earlier rank's
+    goes where that one went: compared are only the different ones.
+    """
     sketches = rows[list(SKETCH_COLUMNS)].to_numpy(dtype=np.float64, na_value=np.nan)
-    sizes = np.mean(sketches**2, axis=1)
-    shapes, prints = rows["shape"].astype(str).tolist(), rows["hash"].tolist()
+    with np.errstate(over="ignore"):
+        sizes = np.mean(sketches**2, axis=1)
+    shapes = pd.factorize(rows["shape"].astype(str))[0]
+    prints = pd.factorize(rows["hash"])[0]  # -1: not known
     classes: list[list[int]] = []
+    leaders = np.empty(len(rows), dtype=np.intp)
+    placed: dict[tuple[int, int, bytes], int] = {}
     for at in range(len(rows)):
-        for members_of in classes:
-            leader = members_of[0]
-            if shapes[leader] == shapes[at] and (
-                _same(prints[leader], prints[at])
-                or _near(sketches[leader], sketches[at], sizes[leader] + sizes[at])
-            ):
-                members_of.append(at)
-                break
-        else:
-            classes.append([at])
+        key = (int(shapes[at]), int(prints[at]), sketches[at].tobytes())
+        found = placed.get(key) if prints[at] >= 0 else None
+        if found is None:
+            leading = leaders[: len(classes)]
+            same = (prints[leading] == prints[at]) & (prints[at] >= 0)
+            with np.errstate(invalid="ignore", over="ignore"):
+                apart = np.mean((sketches[leading] - sketches[at]) ** 2, axis=1)
+                near = apart < NEAR * (sizes[leading] + sizes[at]) / 2
+            fits = np.flatnonzero((shapes[leading] == shapes[at]) & (same | near))
+            found = int(fits[0]) if len(fits) else len(classes)
+            placed[key] = found
+        if found == len(classes):
+            leaders[found] = at
+            classes.append([])
+        classes[found].append(at)
     ranks = rows["rank"].to_numpy(dtype=np.int64)
     return [tuple(sorted(int(ranks[at]) for at in one)) for one in classes if len(one) > 1]
-
-
-def _same(one: Any, other: Any) -> bool:
-    return not pd.isna(one) and not pd.isna(other) and int(one) == int(other)
-
-
-def _near(one: Any, other: Any, sizes: float) -> bool:
-    apart = float(np.mean((one - other) ** 2))
-    return bool(apart < NEAR * sizes / 2)

@@ -13,12 +13,14 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.local_parameters import exchanged
 from shardtoll.analyzers.overruled import checked_right
 from shardtoll.analyzers.reductions import covered
+from shardtoll.analyzers.remedy_code import parameter
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED, Apart
 from shardtoll.analyzers.replica_remedies import reduce_code
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
 from shardtoll.ledger import SKETCH_COLUMNS, Evidence, Finding, Remedy, Where
+from shardtoll.ledger.finding import Confidence
 
 
 def find(context: Context) -> list[Finding]:
@@ -85,7 +87,8 @@ def _late(
     told = "each rank trains it on its own data alone"
     if relative is not None:
         told += f", and their gradients are {100 * relative:.3g} % apart"
-    module = name.rpartition(".")[0]
+    where = Where.of_parameter(name, phase="backward")
+    part = where.module or name
     return Finding(
         kind="unsynced-parameter",
         severity="error",
@@ -97,7 +100,7 @@ def _late(
         bytes=None,
         count=1,
         ranks=tuple(ranks),
-        where=Where(phase="backward", module=module, parameter=name),
+        where=where,
         evidence=(
             Evidence("wrapper", wrapper),
             Evidence("known to the wrapper", "no"),
@@ -106,12 +109,11 @@ def _late(
             Evidence("ranks", rank_words(ranks)),
         ),
         remedy=Remedy(
-            f"Add {module or name} to the model first and wrap it last, when all its parameters exist; if "
-            f"it has to be "
+            f"Add {part} to the model first and wrap it last, when all its parameters exist; if it has to be "
             "added later, wrap again, and make its values equal on all ranks.",
-            f"model.{module or name} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
+            f"model.{part} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
             if wrapper == "DDP"
-            else f"model.{module or name} = ...  # first\nfully_shard(model)  # then wrap",
+            else f"model.{part} = ...  # first\nfully_shard(model)  # then wrap",
         ),
         confidence="certain" if wrapper == "DDP" and apart is not None else "likely",
     )
@@ -155,7 +157,7 @@ def _omitted(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         bytes=None,
         count=len(names),
         ranks=ranks,
-        where=Where(phase="backward", module=names[0].rpartition(".")[0], parameter=names[0], mesh_dim=over),
+        where=Where.of_parameter(names[0], phase="backward", mesh_dim=over),
         evidence=(
             Evidence("reductions of it by name", "none on record"),
             Evidence("replicas because", "the ranks began with equal values"),
@@ -198,31 +200,21 @@ def _unused(context: Context) -> list[Finding]:
         sorted(int(r) for r in rows[rows["name"].isin(never).to_numpy(dtype=bool)]["rank"].unique())
     )
     return [
-        Finding(
-            kind="unsynced-parameter",
-            severity="warning",
-            title=f"{shown} never got a gradient in {times(steps, 'checked step')}"
+        _without_gradient(
+            f"{shown} never got a gradient in {times(steps, 'checked step')}"
             if len(never) == 1
             else f"{len(never)} parameters never got a gradient in {times(steps, 'checked step')}: {shown}",
-            toll_ns=None,
-            floor_ns=None,
-            saving_ns=None,
-            bytes=None,
-            count=len(never),
-            ranks=ranks,
-            where=Where(phase="backward", module=never[0].rpartition(".")[0], parameter=never[0]),
-            evidence=(
-                Evidence("parameters", ", ".join(never)),
-                Evidence("ranks", rank_words(ranks)),
-                Evidence("parameters that had a gradient", len(others)),
-            ),
-            remedy=Remedy(
+            never,
+            never,
+            ranks,
+            len(others),
+            Remedy(
                 "Nothing in the loss depends on them: a branch not taken, a detach(), a module built and "
-                "not called. "
-                "Use them, or freeze them, which spares their optimizer states and their part of every "
-                "reduction.",
-                f'model.get_parameter("{never[0]}").requires_grad_(False)',
+                "not called. Use them, or freeze them, which spares their optimizer states and their part "
+                "of every reduction.",
+                f"{parameter(never[0])}.requires_grad_(False)",
             ),
+            "certain",
         )
     ]
 
@@ -232,29 +224,50 @@ def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
     ranks = tuple(sorted(int(rank) for rank in context.parameters["rank"].unique()))
     wrapper = context.parameters["wrapper"].dropna()
     fsdp2 = bool((wrapper.astype(str) == "FSDP2").any())
-    return Finding(
-        kind="unsynced-parameter",
-        severity="warning",
-        title=f"none of {times(len(never), 'parameter')} ever had a gradient as the optimizer stepped: "
+    return _without_gradient(
+        f"none of {times(len(never), 'parameter')} ever had a gradient as the optimizer stepped: "
         "it trains nothing of this model",
-        toll_ns=None,
-        floor_ns=None,
-        saving_ns=None,
-        bytes=None,
-        count=len(never),
-        ranks=ranks,
-        where=Where(phase="backward", module=never[0].rpartition(".")[0], parameter=never[0]),
-        evidence=(
-            Evidence("parameters", ", ".join(never[:GROUP_ABOVE])),
-            Evidence("ranks", rank_words(ranks)),
-            Evidence("parameters that had a gradient", 0),
-        ),
-        remedy=Remedy(
+        never,
+        never[:GROUP_ABOVE],
+        ranks,
+        0,
+        Remedy(
             "Where gradients are kept back while micro-batches are added up, let the last one reduce them: "
             "FSDP2 gives a parameter its gradient only then. Else see that backward runs before step().",
             "model.set_requires_gradient_sync(last_micro_batch)"
             if fsdp2
             else "loss.backward()\noptimizer.step()  # and zero_grad() after it, not between",
         ),
-        confidence="likely",
+        "likely",
+    )
+
+
+def _without_gradient(
+    title: str,
+    never: Sequence[str],
+    named: Sequence[str],
+    ranks: tuple[int, ...],
+    others: int,
+    remedy: Remedy,
+    confidence: Confidence,
+) -> Finding:
+    """Return the finding of parameters that never got a gradient; `others`: how many had one."""
+    return Finding(
+        kind="unsynced-parameter",
+        severity="warning",
+        title=title,
+        toll_ns=None,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=None,
+        count=len(never),
+        ranks=ranks,
+        where=Where.of_parameter(never[0], phase="backward"),
+        evidence=(
+            Evidence("parameters", ", ".join(named)),
+            Evidence("ranks", rank_words(ranks)),
+            Evidence("parameters that had a gradient", others),
+        ),
+        remedy=remedy,
+        confidence=confidence,
     )

@@ -92,15 +92,15 @@ def _narrow(known: Formats, subject: dict[object, object]) -> tuple[str | None, 
 def _with_figures(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
         return frame
-    code, first = codes(frame, ("op", "message_bytes", "group_id", "dtype", "narrow"))
+    code, first = codes(frame, ("op", "message_bytes", "cost_id", "dtype", "narrow"))
     saved, floors = [], []
-    for op, moved, group, dtype, narrow in first[
-        ["op", "message_bytes", "group_id", "dtype", "narrow"]
+    for op, moved, cost_id, dtype, narrow in first[
+        ["op", "message_bytes", "cost_id", "dtype", "narrow"]
     ].itertuples(index=False):
         needed = int(moved) * WIDTH[narrow] // WIDTH[dtype]
-        cost = collective_cost(context.fabric, op, needed, context.placement(group))
+        cost = collective_cost(context.fabric, op, needed, context.place_of(cost_id))
         saved.append(int(moved) - needed)
-        floors.append(np.nan if cost is None else float(cost.time_ns))
+        floors.append(np.nan if cost is None else float(cost.floor_ns))
     narrow_floor = np.array(floors)[code]
     exposed = frame["exposed_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     # Who waits for a late rank waits for small messages just as long.

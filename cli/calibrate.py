@@ -123,7 +123,7 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
             said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
             raise JobError(error.message, f"the last that was said: {said[:200]}") from error
         for line in Path(folder, "calibration.log").read_text(encoding="utf-8").splitlines():
-            # What rank 0 says of its medians; the path it wrote means nothing to the user.
+            # What rank 0 says of its medians; which points it wrote means nothing to the user.
             if line.startswith(("stopped", "every median", "  ", "not done")):
                 typer.echo(line, err=True)
     return fabric

@@ -19,6 +19,11 @@ from shardtoll.ledger import UsageError, read_run
 
 RANKS: Final = 4
 CALIBRATION_S: Final = 4.0
+_CALIBRATED: Final = (
+    *("--ops", "all_reduce,all_gather,reduce_scatter,broadcast,all_to_all,barrier"),
+    *("--sizes", "256,2048,16384,131072,1048576,8388608"),
+)
+"""Less than `shardtoll calibrate` measures, so that few seconds give each case many samples."""
 _JOB_LIMIT_S: Final = 100.0
 
 
@@ -88,7 +93,14 @@ def run(out: Path, width: int | None = None) -> None:
 def _measured(out: Path, progress: Stages) -> Fabric:
     """Return the fabric of this machine, measured now; it is also written to fabric.toml."""
     progress.begin(f"measuring gloo between {RANKS} ranks, so that floors are real")
-    fabric = measure_fabric(RANKS, seconds=CALIBRATION_S, folder=out, limit_s=_JOB_LIMIT_S)
+    fabric = measure_fabric(
+        RANKS,
+        seconds=CALIBRATION_S,
+        folder=out,
+        limit_s=_JOB_LIMIT_S,
+        options=_CALIBRATED,
+        told=lambda now: progress.say(f"measuring gloo between {RANKS} ranks, {now['rounds']} rounds"),
+    )
     (out / "fabric.toml").write_text(to_toml(fabric), encoding="utf-8")
     return fabric
 

@@ -3,10 +3,14 @@
 It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
 only imported; it refuses to fork otherwise. Requests and answers are lines of JSON on its standard input
 and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
+
+A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
+and `end_together`, whether the failure of one rank ends the others. The answer: their exit codes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -48,7 +52,7 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def _rank(task: Sequence[Any], rank: Mapping[str, Any]) -> NoReturn:
+def _rank(rank: Mapping[str, Any]) -> NoReturn:
     """Become a rank in the forked child: its environment, its log, its work."""
     code = 1
     try:
@@ -62,7 +66,7 @@ def _rank(task: Sequence[Any], rank: Mapping[str, Any]) -> NoReturn:
 
         # Python's own generator reseeds itself after a fork, numpy's does not.
         np.random.seed()
-        module, function, arguments = task
+        module, function, arguments = rank["task"]
         getattr(importlib.import_module(module), function)(*arguments)
         code = 0
     except SystemExit as leaving:
@@ -76,15 +80,15 @@ def _rank(task: Sequence[Any], rank: Mapping[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def _wait(ranks: Sequence[int], limit_s: float) -> list[int]:
-    """Return the ranks' exit codes; one failure, the limit or the end of the input ends the others too."""
+def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]:
+    """Return the ranks' exit codes; the limit or the end of the input ends all, and so may one failure."""
     codes: dict[int, int] = {}
     deadline = time.monotonic() + limit_s
     while len(codes) < len(ranks):
         # Nothing is sent before the answer: readable means that the other end is closed.
         gone = bool(select.select([0], [], [], _POLL_S)[0])
         late = time.monotonic() > deadline
-        failed = any(code != 0 for code in codes.values())
+        failed = end_together and any(code != 0 for code in codes.values())
         ended = gone or late or failed
         for rank in ranks:
             if rank in codes:
@@ -99,8 +103,8 @@ def _wait(ranks: Sequence[int], limit_s: float) -> list[int]:
 
 
 def main() -> None:
-    """Import, say so, then serve requests until the input ends."""
-    for name in PRELOADED:
+    """Import, also the modules in the arguments, say so, then serve requests until the input ends."""
+    for name in (*PRELOADED, *sys.argv[1:]):
         importlib.import_module(name)
     # A collection in a child would touch every object and copy its page: a sixth of a second in mid-step.
     gc.collect()
@@ -116,9 +120,12 @@ def main() -> None:
             child = os.fork()
             if child == 0:
                 _die_with_parent(mine)
-                _rank(request["task"], rank)
+                _rank(rank)
             ranks.append(child)
-        os.write(1, (json.dumps(_wait(ranks, request["limit_s"])) + "\n").encode())
+        codes = _wait(ranks, request["limit_s"], request["end_together"])
+        # Who asked may be gone: then the input has ended too, and so does the loop.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(1, (json.dumps(codes) + "\n").encode())
 
 
 if __name__ == "__main__":

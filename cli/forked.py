@@ -90,8 +90,9 @@ class Forked:
         }
         log.parent.mkdir(parents=True, exist_ok=True)
         parts = [log.with_name(f"{log.name}.{rank}") for rank in range(ranks)]
-        asked = [
+        asked: list[dict[str, Any]] = [
             {
+                "task": list(task),
                 "log": str(parts[rank]),
                 "environment": {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **environments[rank]},
             }
@@ -101,9 +102,8 @@ class Forked:
         assert process is not None
         assert process.stdin is not None
         try:
-            process.stdin.write(
-                (json.dumps({"task": list(task), "limit_s": limit_s, "ranks": asked}) + "\n").encode()
-            )
+            request = {"limit_s": limit_s, "end_together": True, "ranks": asked}
+            process.stdin.write((json.dumps(request) + "\n").encode())
             process.stdin.flush()
         except OSError as error:
             self.close()

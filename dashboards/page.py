@@ -19,6 +19,8 @@ from shardtoll.dashboards import (
     page_anatomy,
     page_hta,
     page_late,
+    page_light,
+    page_operators,
     page_roofline,
     page_tables,
     page_timeline,
@@ -72,6 +74,7 @@ def render(report: Report) -> str:
             page_roofline.figure(found),
             page_tables.sites(found),
         ),
+        *_hardware(report),
         _Section("timeline", "The ranks in time", _TIMELINE, page_timeline.figure(report), ""),
     ]
     figures = {
@@ -122,6 +125,19 @@ largest.</p>
 </body>
 </html>
 """
+
+
+def _hardware(report: Report) -> list[_Section]:
+    """Return the sections on what the hardware allows; none in reports without."""
+    found = report.roofline
+    if found is None or not found.ranks:
+        return []
+    light, drawn = page_light.figure(found), page_operators.figure(found)
+    parts = [_Section("light", "What the hardware allows", page_light.LEAD, light, page_light.numbers(found))]
+    if not drawn.empty:
+        title = "Operators under the roofline"
+        parts.append(_Section("operators", title, page_operators.LEAD, drawn, page_operators.numbers(found)))
+    return parts
 
 
 def _anatomy_lead(report: Report) -> str:

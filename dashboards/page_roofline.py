@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 from shardtoll.dashboards import human
 from shardtoll.dashboards.figure import ASKED, ASKED_WORDS, Figure, Strings, hover, literal
+from shardtoll.dashboards.log_axis import log_axis
 from shardtoll.dashboards.sites import Site
 from shardtoll.ledger.volume import OPS, busbw_factor
 
 SITES_DRAWN: Final = 3_000
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",
                    "pentagon", "hexagon", "bowtie")  # fmt: skip
-_FEW_DECADES: Final = 3
+CEILING: Final = "ceiling"
+"""What a tuned library reaches: the bandwidth at the floor."""
+LIGHT: Final = "speed of light"
+"""What the links could carry."""
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
-def ceilings(sites: Sequence[Site]) -> dict[tuple[str, int, str], list[tuple[int, float]]]:
-    """Return for each op, group size and dim the floor as (message bytes, GB/s), by size.
+Curves = dict[tuple[str, int, str], list[tuple[int, float]]]
+"""op, group size and dim -> (message bytes, GB/s), by size."""
+
+
+def ceilings(sites: Sequence[Site], bound: Literal["floor_ns", "light_ns"] = "floor_ns") -> Curves:
+    """Return for each op, group size and dim the floor, or the speed of light, as bandwidth.
 
     busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. Where calls of one
     size have several floors, the highest ceiling counts.
@@ -27,11 +34,11 @@ def ceilings(sites: Sequence[Site]) -> dict[tuple[str, int, str], list[tuple[int
     found: dict[tuple[str, int, str], dict[int, float]] = {}
     for site in sites:
         factor = busbw_factor(site.op, site.group_size)
-        message, floor_ns = site.message_bytes or 0, site.floor_ns or 0
-        if message <= 0 or floor_ns <= 0 or not factor:
+        message, bound_ns = site.message_bytes or 0, getattr(site, bound) or 0
+        if message <= 0 or bound_ns <= 0 or not factor:
             continue
         curve = found.setdefault((site.op, site.group_size, site.mesh_dim or site.group), {})
-        gbps = message / floor_ns * factor
+        gbps = message / bound_ns * factor
         curve[message] = max(gbps, curve.get(message, 0.0))
     return {key: sorted(curve.items()) for key, curve in found.items()}
 
@@ -52,62 +59,34 @@ def figure(sites: Sequence[Site]) -> Figure:
         return Figure([], {}, notes or ["There are no collectives."])
     strings = Strings()
     data = _curves(ceilings(sites), strings) + _points(known, strings)
+    data += _curves(ceilings(sites, "light_ns"), strings, LIGHT)
     layout = {
         "height": 520,
-        "xaxis": _axis("message size", [x for trace in data for x in trace["x"]], human.size),
-        "yaxis": _axis("bus bandwidth", [y for trace in data for y in trace["y"]], human.rate),
+        "xaxis": log_axis("message size", [x for trace in data for x in trace["x"]], human.size),
+        "yaxis": log_axis("bus bandwidth", [y for trace in data for y in trace["y"]], human.rate),
         "hovermode": "closest",
         "legend": {"groupclick": "toggleitem"},
     }
     return Figure(data, layout, notes, strings.all())
 
 
-def _axis(title: str, values: Sequence[float], words: Callable[[float], str]) -> dict[str, Any]:
-    """Return a log axis with a tick at each power of ten; at 2 and 5 too where there are few of those,
-    and at every digit within one."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    span = [_tick_beyond(min(values), -1), _tick_beyond(max(values), 1)]
-    between: Sequence[int] = (1, 2, 5) if high - low <= _FEW_DECADES else (1,)
-    if span[1] <= 10 * span[0]:
-        between = range(1, 10)
-    # Beyond the data too, for those who zoom out.
-    ticks = [float(f"{times}e{power}") for power in range(low - 3, high + 4) for times in between]
-    return {
-        "type": "log",
-        "title": {"text": title, "standoff": 12},
-        "automargin": True,
-        # Plotly fits the range to the data, which may lie between two ticks: then the axis had no number.
-        "range": [math.log10(span[0] * 0.97), math.log10(span[1] * 1.03)],
-        "tickvals": ticks,
-        # `10 kB`, not `10.0 kB`: a tick is exact.
-        "ticktext": [words(tick).replace(".00 ", " ").replace(".0 ", " ") for tick in ticks],
-    }
-
-
-def _tick_beyond(value: float, way: int) -> float:
-    """Return the next of 1, 2, 5, 10, 20, ... that leaves a tenth of room below (-1) or above (1) a value."""
-    power = math.floor(math.log10(value))
-    ticks = [float(f"{times}e{exponent}") for exponent in range(power - 1, power + 3) for times in (1, 2, 5)]
-    if way < 0:
-        return max(tick for tick in ticks if tick <= value / 1.1)
-    return min(tick for tick in ticks if tick >= value * 1.1)
-
-
-def _curves(
-    curves: dict[tuple[str, int, str], list[tuple[int, float]]], strings: Strings
-) -> list[dict[str, Any]]:
+def _curves(curves: Curves, strings: Strings, what: str = CEILING) -> list[dict[str, Any]]:
     data = []
     for at, ((op, size, dim), points) in enumerate(curves.items()):
-        name = f"ceiling {literal(op, 24)} ×{size} {literal(dim, 24)}"
+        name = f"{what} {literal(op, 24)} ×{size} {literal(dim, 24)}"
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines" if len(points) > 1 else "markers",
                 "name": name,
-                "legendgroup": "ceilings",
+                "legendgroup": "ceilings" if what == CEILING else what,
                 "x": [message for message, _ in points],
                 "y": [float(f"{gbps:.6g}") for _, gbps in points],
-                "line": {"color": ASKED["unknown"], "width": 1.5, "dash": _DASHES[at % len(_DASHES)]},
+                "line": {
+                    "color": ASKED["unknown"],
+                    "width": 1.5 if what == CEILING else 0.75,
+                    "dash": _DASHES[at % len(_DASHES)],
+                },
                 # A curve of one point is a short stroke at its height.
                 "marker": {"symbol": "line-ew-open", "size": 22, "color": ASKED["unknown"]},
                 "hovertext": [
@@ -156,5 +135,6 @@ def _words(site: Site) -> str:
     lines.append(f"{human.plural(site.calls, 'call')}, median {human.rate(site.busbw_gbps)}{spread}")
     lines.append(
         f"exposed in all: {human.duration(site.exposed_ns)} · floor: {human.duration(site.floor_ns)}"
+        + ("" if site.light_ns is None else f" · speed of light: {human.duration(site.light_ns)}")
     )
     return hover(lines)

@@ -58,6 +58,8 @@ class Site:
     busbw_most_gbps: float | None
     floor_ns: int | None
     """Median over the calls, in whole ns."""
+    light_ns: int | None = None
+    """The same of the speed of light."""
 
     @property
     def asked(self) -> str:
@@ -108,12 +110,16 @@ def sites(report: Report) -> list[Site]:
         busbw_least_gbps=("busbw_gbps", "min"),
         busbw_most_gbps=("busbw_gbps", "max"),
         floor_ns=("floor_ns", "median"),
+        light_ns=("light_ns", "median"),
     )
     found = []
     for row in plain(rows.reset_index()):
         # The sum over no known value is 0 in pandas; here it is unknown.
         exposed_ns = row["exposed_ns"] if row.pop("exposed_known") else None
-        floor_ns = None if row["floor_ns"] is None else round(row["floor_ns"])
-        found.append(Site(**{**row, "exposed_ns": exposed_ns, "floor_ns": floor_ns}))
+        floor_ns, light_ns = (
+            None if row[name] is None else round(row[name]) for name in ("floor_ns", "light_ns")
+        )
+        bounds = {"floor_ns": floor_ns, "light_ns": light_ns}
+        found.append(Site(**{**row, **bounds, "exposed_ns": exposed_ns}))
     # Ties stand in the order of the ledger, so that equal reports give equal bytes.
     return sorted(found, key=lambda site: -(site.exposed_ns or 0))

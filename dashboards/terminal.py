@@ -12,6 +12,7 @@ from shardtoll.dashboards import human, summary
 from shardtoll.dashboards.terminal_bill import bill
 from shardtoll.dashboards.terminal_hta import hta
 from shardtoll.dashboards.terminal_late import late
+from shardtoll.dashboards.terminal_roofline import roofline
 from shardtoll.dashboards.terminal_steps import steps
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
@@ -39,6 +40,7 @@ class _Fitted:
             _header(self.report),
             Text(),
             steps(self.report, width),
+            *roofline(self.report),
             Text(),
             bill(self.report, width),
             *late(self.report, width),

@@ -1,5 +1,6 @@
 """The shared record: what was measured, what was found, and how both lie on disk."""
 
+from shardtoll.ledger.device_op import DeviceOp
 from shardtoll.ledger.errors import (
     CheckFailed,
     FabricError,
@@ -40,6 +41,7 @@ __all__ = [
     "Compute",
     "Confidence",
     "Count",
+    "DeviceOp",
     "Evidence",
     "FabricError",
     "FabricInfo",

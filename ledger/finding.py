@@ -81,6 +81,21 @@ class Where:
     group: str | None = None
     mesh_dim: str | None = None
 
+    @classmethod
+    def of_parameter(
+        cls,
+        name: str,
+        *,
+        phase: str | None = None,
+        op: str | None = None,
+        source: str | None = None,
+        group: str | None = None,
+        mesh_dim: str | None = None,
+    ) -> Where:
+        """Return the place of a parameter or buffer by its name, in the module that holds it."""
+        module = name.rpartition(".")[0]
+        return cls(phase, module, name, op, source, group, mesh_dim)
+
     def label(self) -> str:
         """Return the most telling part in few words: source line, else parameter, module, group."""
         for value in (self.source, self.parameter, self.module):

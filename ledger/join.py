@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.ledger.ledger import Ledger, shifted_by
 from shardtoll.ledger.record import Collective, Notice, Step
@@ -81,6 +82,9 @@ def join(live: Ledger, traced: Ledger, steps: Collection[int]) -> Ledger:
     own_stalls: list[Stall] = [_beside(row, kinds) for row in to_records("stalls", live.tables["stalls"])]
     tables["leadups"] = pa.concat_tables([live.tables["leadups"], to_table("leadups", leadups)])
     tables["stalls"] = to_table("stalls", [*own_stalls, *stalls])
+    done = theirs["device_ops"]
+    done = done.filter(pc.is_in(done.column("step"), pa.array(sorted(seen), pa.int64())))
+    tables["device_ops"] = pa.concat_tables([live.tables["device_ops"], done])
     tables["notices"] = to_table("notices", _notices(live, traced, blind))
     lost = _unmatched(rank, ours, spans, pairs, set(seen))
     if lost is not None:

@@ -122,18 +122,20 @@ def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return for each size the interval that holds `_MEANT` of samples to come, when they are as those seen.
 
     Of n + 1 samples in random order the next is below the k-th smallest of n with a chance of k / (n + 1).
-    Delays are mostly of the machine and not of the size: the upper end is a size's least time times a
-    quantile of how far samples of it and its neighbours lie above their least. The lower end has little
-    room, as nothing is quicker than undisturbed: where there are too few samples for its quantile, it lies
-    below the least as the least lies below the next, or a little further.
+    Delays are mostly of the machine and not of the size: the upper end is a size's least time and a
+    quantile of how far samples of it and its neighbours lie above their least, in ns or in shares,
+    whichever is less; but no less than its own samples say. The lower end has little room, as nothing is
+    quicker than undisturbed: where there are too few samples for its quantile, it lies below the least as
+    the least lies below the next, or a little further.
     """
     least = [min(times) for times in samples]
     bands = []
     for at, times in enumerate(samples):
         near = range(max(0, at - NEIGHBOURS), min(len(samples), at + NEIGHBOURS + 1))
-        above = sorted(time / least[size] for size in near for time in samples[size])
-        place = (1 - _MEANT) / 2 * (len(above) + 1) - 1
-        high = least[at] * _between(above[::-1], max(place, 0.0))
+        times_over = sorted((time / least[size] for size in near for time in samples[size]), reverse=True)
+        later = sorted((time - least[size] for size in near for time in samples[size]), reverse=True)
+        place = max(0.0, (1 - _MEANT) / 2 * (len(later) + 1) - 1)
+        high = min(least[at] * _between(times_over, place), least[at] + _between(later, place))
         ordered = sorted(times)
         place = (1 - _MEANT) / 2 * (len(ordered) + 1) - 1
         if place >= 0:
@@ -141,7 +143,7 @@ def _bands(samples: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
         else:
             step = ordered[0] / ordered[1] if len(ordered) > 1 else 1.0
             low = ordered[0] * max(LEAST_BELOW, step ** (-place / (1 + place)))
-        bands.append((low, max(high, float(ordered[-1]) if place < 0 else 0.0)))
+        bands.append((low, max(high, _between(ordered[::-1], max(0.0, place)))))
     return bands
 
 

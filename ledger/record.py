@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from shardtoll.ledger.volume import OPS
 
 if TYPE_CHECKING:
+    from shardtoll.ledger.device_op import DeviceOp
     from shardtoll.ledger.stall import Leadup, Stall
     from shardtoll.ledger.value import Parameter, Value
 
@@ -226,7 +227,7 @@ class Collective:
     busbw_gbps: float | None = None
     """Bus bandwidth over the transfer, GB/s (1e9), nccl-tests' definition."""
     floor_ns: int | None = None
-    """Least time the fabric's roofline allows."""
+    """Least time a tuned library reaches on the fabric."""
     stream: int | None = None
     """Device stream it ran on; None where unknown or not on a device."""
     kernel: str | None = None
@@ -251,6 +252,8 @@ class Collective:
     """What was sent, where that is one float32; None where it is more, not finite or not known."""
     number_received: float | None = None
     """The result, where it is one float32."""
+    light_ns: int | None = None
+    """Speed of light: the least time that the physics of the links allows, whatever the library."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -266,6 +269,7 @@ class Collective:
             "wait_ns",
             "transfer_ns",
             "floor_ns",
+            "light_ns",
             "used_bytes",
             "optimizer_steps",
         )
@@ -310,11 +314,13 @@ class Compute:
     output_hash: int | None = None
     constant: bool = False
     """An operand (no bias) or the output holds one value throughout: equality then proves nothing."""
+    moved_bytes: int | None = None
+    """Least bytes it must read and write: each operand once; None where not taken."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
             raise ValueError(f"unknown phase {self.phase!r}")
-        _require_not_negative(self, "flops", "duration_ns")
+        _require_not_negative(self, "flops", "duration_ns", "moved_bytes")
         _require_hash(self, "input_hash", "output_hash")
 
 
@@ -359,3 +365,4 @@ class StepRows:
     stalls: tuple[Stall, ...] = ()
     values: tuple[Value, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    device_ops: tuple[DeviceOp, ...] = ()

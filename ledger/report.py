@@ -23,6 +23,7 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.hta_figures import HtaFigures, hta_from_json, hta_to_json
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
+from shardtoll.ledger.step_roofline import StepRoofline, roofline_from_json, roofline_to_json
 from shardtoll.ledger.table_json import rows_json
 from shardtoll.ledger.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
 from shardtoll.ledger.typed import typed
@@ -55,6 +56,8 @@ class Report:
     findings: tuple[Finding, ...] = field(default=())
     headline: str | None = None
     """Whether the network or a rank is at fault, in one sentence; None where nothing can be said."""
+    roofline: StepRoofline | None = None
+    """What accelerator and fabric allow the steps; None in reports of earlier versions, or without steps."""
     hta: HtaFigures | None = None
     """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
 
@@ -98,6 +101,11 @@ class Report:
         return to_frame(self.tables["parameters"])
 
     @property
+    def device_ops(self) -> pd.DataFrame:
+        """One row a step, rank, operator and kind of inputs, as traces tell; see `device_op.DeviceOp`."""
+        return to_frame(self.tables["device_ops"])
+
+    @property
     def notices(self) -> list[Notice]:
         """What the capture had to say about itself."""
         return to_records("notices", self.tables["notices"])
@@ -120,6 +128,7 @@ class Report:
             "groups": [group_to_json(group) for group in self.groups],
         }
         tail: dict[str, object] = {"findings": [finding_to_json(finding) for finding in self.findings]}
+        tail["roofline"] = None if self.roofline is None else roofline_to_json(self.roofline)
         if self.hta is not None:
             tail["hta"] = hta_to_json(self.hta)
         yield _dumps(head)[:-1]
@@ -150,6 +159,7 @@ class Report:
             return cls(
                 headline=_text_or_none(document.get("headline")),
                 hta=None if document.get("hta") is None else hta_from_json(document["hta"]),
+                roofline=_roofline(document.get("roofline")),
                 run=run_from_json(document["run"]),
                 fabric=typed(FabricInfo(**document["fabric"])),
                 groups=tuple(group_from_json(group) for group in document["groups"]),
@@ -189,6 +199,12 @@ def _text_or_none(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"headline is {type(value).__name__}, not text")
     return value
+
+
+def _roofline(value: object) -> StepRoofline | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"roofline is {type(value).__name__}, no object")
+    return None if value is None else roofline_from_json(value)
 
 
 def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:

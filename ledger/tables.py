@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.columns import column
+from shardtoll.ledger.device_op import DeviceOp
 from shardtoll.ledger.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.stall import Leadup, Stall
 from shardtoll.ledger.value import Parameter, Value
@@ -54,6 +55,7 @@ RECORDS: Final[Mapping[str, type]] = {
     "stalls": Stall,
     "values": Value,
     "parameters": Parameter,
+    "device_ops": DeviceOp,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
@@ -62,7 +64,7 @@ INSTANTS: Final = ("start_ns", "issue_ns", "since_ns")
 
 _COUNTED: Final = ("rank", "count", "index", "flops", "issued", "recorded", "nth", "numel", "square")
 
-LATER: Final = ("leadups", "stalls", "values", "parameters")
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops")
 """Tables that files of earlier versions do not have."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}

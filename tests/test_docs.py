@@ -20,7 +20,14 @@ from shardtoll.ledger import KINDS, PHASES
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/findings.md", "docs/integrations.md")
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/findings.md",
+        "docs/floors.md",
+        "docs/integrations.md",
+    )
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -112,6 +119,7 @@ def test_attributes_the_readme_reads_from_a_report_exist():
 def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger import FabricInfo, Finding, Group, Report, Run, Where
     from shardtoll.ledger.hta_figures import HtaFigures
+    from shardtoll.ledger.step_roofline import StepRoofline
     from shardtoll.ledger.tables import SCHEMAS
 
     rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", README, flags=re.MULTILINE))
@@ -125,6 +133,8 @@ def test_the_json_table_names_fields_of_the_records():
         "stalls": set(SCHEMAS["stalls"].names),
         "values": set(SCHEMAS["values"].names),
         "parameters": set(SCHEMAS["parameters"].names),
+        "device_ops": set(SCHEMAS["device_ops"].names),
+        "roofline": set(StepRoofline.__dataclass_fields__),
         "hta": set(HtaFigures.__dataclass_fields__),
         "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
     }

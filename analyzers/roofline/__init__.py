@@ -8,7 +8,7 @@ from shardtoll.analyzers.roofline.gpu import Gpu
 from shardtoll.analyzers.roofline.gpus import find_gpu, known_gpus
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 from shardtoll.analyzers.roofline.load import fabric_names, known_fabrics, load_fabric, parse_fabric
-from shardtoll.analyzers.roofline.measured import calibrated, measured_cost
+from shardtoll.analyzers.roofline.measured import calibrated, measured_cost, with_links
 from shardtoll.analyzers.roofline.place import Placement, hosts_note, one_node, place, ranks_per_host
 from shardtoll.analyzers.roofline.quantity import Quantity
 from shardtoll.analyzers.roofline.write import to_toml
@@ -39,4 +39,5 @@ __all__ = [
     "place",
     "ranks_per_host",
     "to_toml",
+    "with_links",
 ]

@@ -93,19 +93,19 @@ def cost_by(pricing: Pricing, op: str, message_bytes: int | None, at: Placement 
         return Cost(0, 0, "none", 0, 0, 0, 0, 0, 0)
     size = 0 if op == "barrier" or message_bytes is None else message_bytes
     best, price = pricing.price(op, size, at)
-    light_ns = math.floor(pricing.light_ns_per_byte(op, at) * size)
-    # Where published rates and measured times disagree, the measured ones are right.
-    light_ns = min(light_ns, math.floor(price.floor_ns), math.floor(price.low_ns))
+    light_ns = pricing.light_ns_per_byte(op, at) * size
+    # Where published rates and measured times disagree, the measured ones are right; a band measures nothing.
+    light_ns = min(light_ns, price.floor_ns, price.low_ns if price.basis == "measured" else price.time_ns)
     return Cost(
         time_ns=math.ceil(price.time_ns),
         latency_ns=math.floor(min(price.latency_ns, price.time_ns)),
         algorithm=best.algorithm,
         steps=best.steps,
         wire_bytes=best.wire_bytes(size),
-        low_ns=math.floor(price.low_ns),
+        low_ns=math.floor(max(price.low_ns, light_ns)),
         high_ns=math.ceil(price.high_ns),
         floor_ns=math.ceil(price.floor_ns),
-        light_ns=light_ns,
+        light_ns=math.floor(light_ns),
         protocol=best.protocol,
         near_bytes=best.near_bytes(size),
         net_bytes=best.net_bytes(size),

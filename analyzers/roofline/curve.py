@@ -130,12 +130,12 @@ class Curve:
         two = (0, 1) if edge == self.points[0].message_bytes else (-2, -1)
         near, far = (self.points[at].message_bytes for at in two)
         near_ns, far_ns = (math.exp(line.heights[at]) for at in two)
-        byte_ns = max(0.0, (far_ns - near_ns) / (far - near))
+        ns_per_byte = max(0.0, (far_ns - near_ns) / (far - near))
         at_edge = near_ns if two[0] == 0 else far_ns
         if message_bytes > edge:
             # Where noise hides the slope, a byte costs at most what it costs with no latency at all.
-            byte_ns = byte_ns or at_edge / max(edge, 1)
-        return max(at_edge + (message_bytes - edge) * byte_ns, at_edge * message_bytes / max(edge, 1))
+            return at_edge + (message_bytes - edge) * (ns_per_byte or at_edge / max(edge, 1))
+        return max(at_edge - (edge - message_bytes) * ns_per_byte, at_edge * message_bytes / max(edge, 1))
 
     def _slack(self, message_bytes: float) -> float:
         log, logs = _log(message_bytes), self._logs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 from shardtoll.analyzers.roofline.curve import Curve
@@ -31,6 +31,10 @@ LINK_NUMBERS: Final = ("rank_gbps", "node_gbps", "cards", "plugin_latency_ns", "
 """Fields of a link that are numbers."""
 
 
+def _guess(number: Quantity) -> Quantity:
+    return replace(number, confidence="GUESS")
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One kind of link: between ranks of a host (or NVLink domain), or between hosts."""
@@ -49,6 +53,18 @@ class Link:
     reached: Mapping[str, Quantity] = field(default_factory=dict)
     """Share of `rank_gbps` that a tuned library reaches with large messages, by algorithm (`REACHED`); one
     that is missing reaches what the library's own constants say. Above 1 where the network helps reduce."""
+
+    def as_guess(self) -> Link:
+        """Return the link with every number marked as a guess: it is not known whether it is this one."""
+        return replace(
+            self,
+            rank_gbps=_guess(self.rank_gbps),
+            node_gbps=self.node_gbps and _guess(self.node_gbps),
+            cards=self.cards and _guess(self.cards),
+            plugin_latency_ns=self.plugin_latency_ns and _guess(self.plugin_latency_ns),
+            peers=self.peers and _guess(self.peers),
+            reached={algorithm: _guess(number) for algorithm, number in self.reached.items()},
+        )
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
         """Yield every number with its dotted name, as `reached.ring`."""

@@ -21,21 +21,21 @@ def light_ns_per_byte(machine: Machine, op: str) -> float:
     n, k, g = at.ranks, at.nodes, at.ranks_per_node
     near_gbps = physical_near_gbps(machine.near, g)
     if k == 1:
-        return _rank_bytes(op, n, adding=_switch_adds(machine)) / near_gbps
+        return _rank_share(op, n, adding=_switch_adds(machine)) / near_gbps
     net_gbps = physical_net_gbps(fabric, at)
     own_gbps = net_gbps / g
     if op in PAIRED:
         return 1 / net_gbps
     # What a rank sends may go both ways at once.
-    both = _rank_bytes(op, n, adding=_switch_adds(machine) or fabric.sharp) / (near_gbps + own_gbps)
-    return max(both, _host_bytes(op, at, sharp=fabric.sharp) / net_gbps)
+    both = _rank_share(op, n, adding=_switch_adds(machine) or fabric.sharp) / (near_gbps + own_gbps)
+    return max(both, _host_share(op, at, sharp=fabric.sharp) / net_gbps)
 
 
 def _switch_adds(machine: Machine) -> bool:
     return machine.near.kind == "nvswitch" and machine.generation in WITH_SHARP
 
 
-def _rank_bytes(op: str, n: int, *, adding: bool) -> float:
+def _rank_share(op: str, n: int, *, adding: bool) -> float:
     """Return the bytes that some rank must send or receive, per byte of the message."""
     if op == "all_reduce":
         return (1 if adding else 2) * (n - 1) / n
@@ -44,7 +44,7 @@ def _rank_bytes(op: str, n: int, *, adding: bool) -> float:
     return (n - 1) / n
 
 
-def _host_bytes(op: str, at: Placement, *, sharp: bool) -> float:
+def _host_share(op: str, at: Placement, *, sharp: bool) -> float:
     """Return the bytes that some host must send or receive over its cards, per byte of the message."""
     n, k, g = at.ranks, at.nodes, at.ranks_per_node
     if op == "all_reduce":

@@ -20,12 +20,16 @@ def _rounds(ranks: int) -> int:
 def _far(machine: Machine, near: Fraction, net: Fraction) -> float:
     """Return ns a byte where each rank sends `near` inside and `net` outside its host, at once."""
     g = machine.at.ranks_per_node
-    near_ns = float(near) / machine.near_gbps("ring") if near else 0.0
-    return max(near_ns, float(net) * g / machine.net_gbps("ring")) if net else near_ns
+    near_ns_per_byte = float(near) / machine.near_gbps("ring") if near else 0.0
+    return max(near_ns_per_byte, float(net) * g / machine.net_gbps("ring")) if net else near_ns_per_byte
 
 
 def _candidate(
-    machine: Machine, algorithm: str, rounds: tuple[int, int], shares: tuple[Fraction, Fraction], ns: float
+    machine: Machine,
+    algorithm: str,
+    rounds: tuple[int, int],
+    shares: tuple[Fraction, Fraction],
+    ns_per_byte: float,
 ) -> Candidate:
     near_rounds, net_rounds = rounds
     return Candidate(
@@ -35,7 +39,7 @@ def _candidate(
         near_share=shares[0],
         net_share=shares[1],
         latency_ns=machine.latency_ns("direct", "", near_rounds, net_rounds),
-        ns_per_byte=ns,
+        ns_per_byte=ns_per_byte,
         ramp=machine.ramp("direct", ""),
     )
 
@@ -47,8 +51,8 @@ def recursive_doubling(machine: Machine, op: str) -> list[Candidate]:
     near_rounds = _rounds(machine.at.ranks_per_node)
     net_rounds = _rounds(machine.at.ranks) - near_rounds if machine.at.spans_nodes else 0
     near, net = Fraction(near_rounds), Fraction(net_rounds)
-    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + (_far(machine, NOTHING, net))
-    return [_candidate(machine, "recursive_doubling", (near_rounds, net_rounds), (near, net), ns)]
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + (_far(machine, NOTHING, net))
+    return [_candidate(machine, "recursive_doubling", (near_rounds, net_rounds), (near, net), ns_per_byte)]
 
 
 def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
@@ -64,8 +68,10 @@ def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
     g = at.ranks_per_node
     near = Fraction(2 * (g - 1), g)
     net = Fraction(2 * (at.ranks - 1), at.ranks) - near if at.spans_nodes else NOTHING
-    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
-    return [_candidate(machine, "halving_doubling", (2 * near_rounds, 2 * net_rounds), (near, net), ns)]
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    return [
+        _candidate(machine, "halving_doubling", (2 * near_rounds, 2 * net_rounds), (near, net), ns_per_byte)
+    ]
 
 
 def bruck(machine: Machine, op: str) -> list[Candidate]:
@@ -78,8 +84,8 @@ def bruck(machine: Machine, op: str) -> list[Candidate]:
     g, n = at.ranks_per_node, at.ranks
     near = Fraction(g - 1, n)
     net = Fraction(n - g, n) if at.spans_nodes else NOTHING
-    ns = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
-    return [_candidate(machine, "bruck", (near_rounds, net_rounds), (near, net), ns)]
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    return [_candidate(machine, "bruck", (near_rounds, net_rounds), (near, net), ns_per_byte)]
 
 
 def pat(machine: Machine, op: str) -> list[Candidate]:

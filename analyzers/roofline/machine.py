@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardtoll.analyzers.roofline.fabric import Fabric, Link
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.place import Placement
+
+MANY: Final = 8
+"""Cards that a host's ranks drive at once from which on rings fall behind the cards' rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,9 @@ class Machine:
     def rails(self) -> bool:
         """Whether a whole node of eight ranks sends over eight cards or more at once."""
         cards = None if self.net is None else self.net.cards
-        return self.at.ranks_per_node >= 8 and self.whole_node and cards is not None and cards.value >= 8
+        if cards is None or not self.whole_node or self.at.ranks_per_node < MANY:
+            return False
+        return cards.value * hosts_of_a_domain(self.fabric) >= MANY
 
     def latency_ns(self, algorithm: str, protocol: str, near_hops: float, net_hops: float) -> float:
         """Return the time of an empty message over so many hops inside hosts and between them."""
@@ -109,7 +115,7 @@ def physical_net_gbps(fabric: Fabric, at: Placement) -> float:
     """Return GB/s by physics that a group's ranks of one host have over the host's cards, one direction.
 
     A rank has its own card, or what falls to it of fewer cards; all ranks of the group at most the host's
-    cards, of which groups that send at the same time get equal parts.
+    cards, of which groups that send at the same time get equal parts. A domain has the cards of its hosts.
     """
     net = fabric.inter
     assert net is not None, "asked only where the network is known"
@@ -118,4 +124,10 @@ def physical_net_gbps(fabric: Fabric, at: Placement) -> float:
         return own
     node, cards = net.node_gbps.value, net.cards
     card = net.rank_gbps.value if cards is None else max(net.rank_gbps.value, node / cards.value)
-    return min(node / at.sharing, at.ranks_per_node * card)
+    return min(node * hosts_of_a_domain(fabric) / at.sharing, at.ranks_per_node * card)
+
+
+def hosts_of_a_domain(fabric: Fabric) -> float:
+    """Return how many hosts share one NVLink domain; 1 where a host is one by itself."""
+    domain, host = fabric.ranks_per_domain, fabric.ranks_per_node
+    return 1.0 if domain is None or host is None else max(1.0, domain.value / host.value)

@@ -48,6 +48,25 @@ def measured_cost(
     return None
 
 
+def with_links(fabric: Fabric, fitting: Fabric) -> Fabric:
+    """Return a fabric of measured times alone with the links of `fitting`, for all that was not measured.
+
+    A calibration of a job's own ranks knows its devices and none of its links.
+    """
+    if fabric.intra is not None or not fabric.curves or fitting.intra is None:
+        return fabric
+    return replace(
+        fitting,
+        name=fabric.name,
+        title=fabric.title,
+        provenance=f"{fabric.provenance}; links, for what was not measured, of {fitting.name}",
+        curves=fabric.curves,
+        measured=fabric.measured,
+        library=fabric.library,
+        ranks_per_node=fabric.ranks_per_node or fitting.ranks_per_node,
+    )
+
+
 def calibrated(base: Fabric, timings: Iterable[Timings], provenance: str) -> Fabric:
     """Return `base` with the curves of these timings, and of what it had measured of other collectives.
 

@@ -76,7 +76,17 @@ class Known:
 
 
 def pick(known: Known) -> Choice:
-    """Return the shipped fabric that fits best: a machine that is named, else its accelerator and network."""
+    """Return the shipped fabric that fits best: a machine that is named, else its accelerator and network.
+
+    Numbers of a network that is only assumed are guesses, whatever their source says of the network itself.
+    """
+    choice = _pick(known)
+    if choice.sureness != "assumed" or choice.fabric.inter is None:
+        return choice
+    return replace(choice, fabric=replace(choice.fabric, inter=choice.fabric.inter.as_guess()))
+
+
+def _pick(known: Known) -> Choice:
     device, net = known.device, known.net
     fitting = [
         f for f in known_fabrics() if device is not None and named(device, f.device_names, f.device_names_not)

@@ -53,12 +53,15 @@ def ring(machine: Machine, op: str) -> list[Candidate]:
 
 
 def chain(machine: Machine, op: str) -> list[Candidate]:
-    """Return pipelined chains from the root, or to it: n-1 hops; every rank but the last sends S bytes."""
+    """Return pipelined chains from the root, or to it: n-1 hops; every rank but the last sends S bytes.
+
+    They are the rings, cut before the root: of a host's g chains each leaves it over another card.
+    """
     if op not in CHAINED:
         return []
     at = machine.at
     n, k, g = at.ranks, at.nodes, at.ranks_per_node
-    net = Fraction(k - 1, k * g)
+    net = NOTHING if k == 1 else Fraction(n - 1, n * g)
     ns_per_byte = 0.0 if g == 1 else 1 / machine.near_gbps("ring")
     if k > 1:
         ns_per_byte = max(ns_per_byte, 1 / machine.net_gbps("ring"))

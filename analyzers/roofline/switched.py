@@ -60,7 +60,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
         return []
     k, g = at.nodes, at.ranks_per_node
     share = 1 + Fraction(1, g)
-    near_ns = float(share) / machine.near_gbps("nvlstree")
+    near_ns_per_byte = float(share) / machine.near_gbps("nvlstree")
     return [
         Candidate(
             algorithm="nvlstree",
@@ -69,7 +69,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
             near_share=share,
             net_share=Fraction(2 * (k - 1), k * g),
             latency_ns=machine.latency_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
-            ns_per_byte=max(near_ns, most_of_a_host(k) / machine.net_gbps("tree")),
+            ns_per_byte=max(near_ns_per_byte, most_of_a_host(k) / machine.net_gbps("tree")),
             ramp=machine.ramp("nvlstree", "Simple"),
         )
     ]
@@ -85,7 +85,7 @@ def collnet(machine: Machine, op: str) -> list[Candidate]:
         return []
     g = at.ranks_per_node
     near = Fraction(2 * (g - 1), g)
-    near_ns = 0.0 if g == 1 else float(near) / machine.near_gbps("ring")
+    near_ns_per_byte = 0.0 if g == 1 else float(near) / machine.near_gbps("ring")
     return [
         Candidate(
             algorithm="collnet",
@@ -94,7 +94,7 @@ def collnet(machine: Machine, op: str) -> list[Candidate]:
             near_share=near,
             net_share=Fraction(1, g),
             latency_ns=machine.latency_ns("collnet", "Simple", 2 * (g - 1), 1),
-            ns_per_byte=max(near_ns, 1 / machine.net_gbps("collnet")),
+            ns_per_byte=max(near_ns_per_byte, 1 / machine.net_gbps("collnet")),
             ramp=machine.ramp("collnet", "Simple"),
         )
     ]

@@ -16,14 +16,14 @@ from shardtoll.analyzers.roofline.machine import Machine
 from shardtoll.analyzers.roofline.ring import CHAINED
 
 
-def most_of_a_host(nodes: int) -> int:
+def most_of_a_host(nodes: int) -> float:
     """Return how many times the message the busiest host of a double tree sends, up and down together.
 
     A host inside one of the trees has a parent and two children there and is a leaf of the other: with half
     of the message in each tree it sends 1/2 + 2/2 + 1/2. Of two hosts each is root of one tree and leaf of
-    the other: 1/2 + 1/2.
+    the other: 1/2 + 1/2. Of three none has two children: 1/2 + 1/2 in one tree, 1/2 in the other.
     """
-    return 1 if nodes == 2 else 2
+    return {2: 1.0, 3: 1.5}.get(nodes, 2.0)
 
 
 def tree(machine: Machine, op: str) -> list[Candidate]:
@@ -60,7 +60,8 @@ def binomial(machine: Machine, op: str) -> list[Candidate]:
         return []
     at = machine.at
     n, k, g = at.ranks, at.nodes, at.ranks_per_node
-    near_rounds, net_rounds = math.ceil(math.log2(g)), math.ceil(math.log2(k))
+    near_rounds = math.ceil(math.log2(g))
+    net_rounds = 0 if k == 1 else math.ceil(math.log2(n)) - near_rounds
     ns_per_byte = 0.0 if g == 1 else near_rounds / machine.near_gbps("direct")
     if k > 1:
         ns_per_byte += net_rounds / machine.net_gbps("direct")

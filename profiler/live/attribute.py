@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from shardtoll.profiler.live.call import Tensors
+from shardtoll.profiler.live.callsite import LEAF
 from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names, clean
@@ -17,8 +18,6 @@ from shardtoll.profiler.live.pending import Place
 _MANY: Final = 3
 """Parameters named one by one; of more, the first and how many follow."""
 _MAX_JUMP: Final = 64
-_LEAF: Final = (1 << 64) - 1
-"""Sequence number of AccumulateGrad nodes."""
 
 
 def placements_text(spec: Any) -> str | None:
@@ -187,7 +186,7 @@ class Attribution:
             # Which parameter DTensor moves is told by the module and the place in its code, or by the node.
             by_tensor = False
         if phase == "backward":
-            if number == _LEAF:
+            if number == LEAF:
                 variable = getattr(node, "variable", None)
                 parameter = parameter or self._names.parameter(variable)
                 # Nothing in Python asked, and a gradient was just finished: DDP's reducer.

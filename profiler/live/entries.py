@@ -22,6 +22,7 @@ import torch.distributed as dist
 from shardtoll.profiler.live.call import Call
 from shardtoll.profiler.live.decode import DECODERS, arguments_of
 from shardtoll.profiler.live.methods import METHODS, MethodDecoder, method_decoder
+from shardtoll.profiler.live.ordinary import is_ordinary
 
 Undo = Callable[[], None]
 
@@ -91,13 +92,12 @@ def _patch_method(owner: Any, name: str, original: Any, listener: Listener, undo
 
 
 _LISTS: Final = (list, tuple)
-_NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__)
 _PLAIN: Final[dict[type, bool]] = {torch.Tensor: True, torch.nn.Parameter: True, str: True, int: True}
 """Type -> whether a tensor of it is an ordinary one (or it is no tensor): its operators run at once."""
 
 
 def _classify(kind: type) -> bool:
-    plain = not issubclass(kind, torch.Tensor) or getattr(kind, "__torch_dispatch__", None) in _NO_DISPATCH
+    plain = not issubclass(kind, torch.Tensor) or is_ordinary(kind)
     _PLAIN[kind] = plain
     return plain
 

@@ -83,11 +83,8 @@ def _finding(group: Sequence[Suspect], partitions: Sequence[Partition]) -> Findi
         bytes=None,
         count=len(group),
         ranks=diagnosis.ranks,
-        where=Where(
-            phase="backward",
-            module=parameter.rpartition(".")[0],
-            parameter=parameter,
-            mesh_dim=None if partition is None else partition.mesh_dim,
+        where=Where.of_parameter(
+            parameter, phase="backward", mesh_dim=None if partition is None else partition.mesh_dim
         ),
         evidence=_evidence(suspect, group, partition),
         remedy=for_all(

@@ -98,7 +98,7 @@ class Groups:
         from torch.distributed.device_mesh import DeviceMesh
 
         named: dict[str, dict[str, int]] = {}
-        for mesh in [found for found in gc.get_objects() if type(found) is DeviceMesh and _is_held(found)]:
+        for mesh in _held([found for found in gc.get_objects() if type(found) is DeviceMesh]):
             for name, group_name, size in _dims_of(mesh):
                 named.setdefault(group_name, {})[name] = size
         for group_name, sizes in named.items():
@@ -159,13 +159,18 @@ class Groups:
         return tuple(dict.fromkeys([*live, *self._records.values(), *self._earlier]))
 
 
-def _is_held(mesh: Any) -> bool:
-    """Whether a variable of the program or a module of its model refers to the mesh."""
-    return any(
-        isinstance(holder, (CellType, FrameType, nn.Module))
-        or (isinstance(holder, dict) and ("_parameters" in holder or "__name__" in holder))
-        for holder in gc.get_referrers(mesh)
-    )
+def _held(meshes: list[Any]) -> list[Any]:
+    """Return the meshes that a variable of the program or a module of its model refers to.
+
+    All in one look: each look for holders passes over all objects again, and torch keeps meshes of before.
+    """
+    known, held = {id(mesh) for mesh in meshes}, set[int]()
+    for holder in gc.get_referrers(*meshes):
+        if isinstance(holder, (CellType, FrameType, nn.Module)) or (
+            isinstance(holder, dict) and ("_parameters" in holder or "__name__" in holder)
+        ):
+            held |= known & set(map(id, gc.get_referents(holder)))
+    return [mesh for mesh in meshes if id(mesh) in held]
 
 
 def _dims_of(mesh: Any) -> list[tuple[str, str, int]]:

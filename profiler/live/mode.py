@@ -28,6 +28,8 @@ from shardtoll.profiler.live.call import UNDECODED, Call, Decoder, Tensors
 from shardtoll.profiler.live.decode import arguments_of, decoder_of, is_wait
 from shardtoll.profiler.live.device_calls import on_callers_stream, timed_operator, timed_wait, waited_for
 from shardtoll.profiler.live.flops import flops_of, has_flops
+from shardtoll.profiler.live.moved import moved_bytes
+from shardtoll.profiler.live.ordinary import is_ordinary
 from shardtoll.profiler.live.pending import PendingCollective
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.results import outputs_of
@@ -56,7 +58,6 @@ _READ: Final = 6
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
-_NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__)
 _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_functorch/aot_autograd.py")
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
@@ -250,8 +251,9 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         flops = flops_of(func, args, kwargs, result)
         outputs = _tensors_in(result) if isinstance(result, (list, tuple)) else _tensors_in((result,))
+        moved = moved_bytes(func, args, tensors, outputs)
         # A fused attention returns bookkeeping beside its output; the first tensor is the result.
-        self._recorder.computed(func, flops, tensors, outputs[:1], frame, ran)
+        self._recorder.computed(func, flops, moved, tensors, outputs[:1], frame, ran)
 
 
 def _tell_compiler() -> None:
@@ -270,8 +272,7 @@ _tell_compiler()
 def _handling_of(tensor_type: type) -> str:
     if issubclass(tensor_type, FakeTensor):
         return _FAKE
-    own = getattr(tensor_type, "__torch_dispatch__", None)
-    return _ORDINARY if own in _NO_DISPATCH else _SUBCLASS
+    return _ORDINARY if is_ordinary(tensor_type) else _SUBCLASS
 
 
 def _propagates_shapes() -> bool:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from shardtoll.ledger.work import OPTIMIZER_STEP
 from shardtoll.profiler.live.attribute import replicated_dims
+from shardtoll.profiler.live.moved import bytes_of
 from shardtoll.profiler.live.names import local_of
 from shardtoll.profiler.live.pending import PendingCompute, Place, Region
 from shardtoll.profiler.live.recorder import Recorder, shapes_text
@@ -46,7 +47,7 @@ class _Begun:
 
 
 class OptimizerSteps:
-    """Notes what optimizers do. Its methods are called on the training thread only."""
+    """Tells the recorder when an optimizer steps, and notes what it does where a step is surveyed."""
 
     def __init__(
         self, recorder: Recorder, is_recording: Callable[[], bool], on_failure: Callable[[Exception], None]
@@ -65,6 +66,7 @@ class OptimizerSteps:
         raise AssertionError("not reached")
 
     def _before(self, optimizer: Any, *_: Any) -> None:
+        self._recorder.in_optimizer = True
         region = self._recorder.region
         if not self._is_recording() or region is None or region.light:
             return
@@ -76,6 +78,8 @@ class OptimizerSteps:
         self._begun.append(_Begun(optimizer, region, now_ns, len(region.ran), len(region.computes)))
 
     def _after(self, optimizer: Any, *_: Any) -> None:
+        self._recorder.in_optimizer = False
+        self._recorder.optimizer_steps += 1
         region = self._recorder.region
         while self._begun and self._begun[-1].optimizer is not optimizer:
             self._begun.pop()
@@ -122,6 +126,7 @@ class OptimizerSteps:
             both = [dim for dim in (pending.replicated_over or "").split(",") if dim in here]
             pending.replicated_over = ",".join(both) or None
         pending.flops += elements
+        pending.moved_bytes += _moved(begun.optimizer, updated)
         pending.end_ns += _time_of(region.ran[begun.ran :])
         pending.shapes = " ".join(filter(None, (pending.shapes, _shapes(begun.optimizer, updated))))
         self._take(pending, updated)
@@ -161,19 +166,31 @@ def _replicated(parameters: Sequence[nn.Parameter]) -> str | None:
     return ",".join(common or ()) or None
 
 
+def _moved(optimizer: Any, updated: Sequence[nn.Parameter]) -> int:
+    """Return the least bytes of the update: gradients read, parameters and states read and written."""
+    moved = 0
+    for parameter in updated:
+        gradient = parameter.grad
+        moved += 2 * bytes_of(local_of(parameter))
+        moved += 0 if gradient is None else bytes_of(local_of(gradient))
+    return moved + 2 * _state_bytes(optimizer, updated)
+
+
+def _state_bytes(optimizer: Any, updated: Sequence[nn.Parameter]) -> int:
+    """Return the bytes of the parameters' states; counters of steps, of one element, are left out."""
+    states = (state for parameter in updated for state in optimizer.state.get(parameter, {}).values())
+    local = (local_of(state) for state in states if isinstance(state, torch.Tensor) and state.dim() > 0)
+    return sum(state.numel() * state.element_size() for state in local)
+
+
 def _shapes(optimizer: Any, updated: Sequence[nn.Parameter]) -> str:
     """Return the elements updated by type and the bytes of their states, as `f32[4096] state u8[32768]`."""
     elements: dict[torch.dtype, int] = {}
-    state_bytes = 0
     for parameter in updated:
         local = local_of(parameter)
         elements[local.dtype] = elements.get(local.dtype, 0) + local.numel()
-        for state in optimizer.state.get(parameter, {}).values():
-            # Counters of steps are states too, of one element.
-            if isinstance(state, torch.Tensor) and state.dim() > 0:
-                state_bytes += local_of(state).numel() * state.element_size()
     texts = [shapes_text([torch.empty(count, dtype=kind, device="meta")]) for kind, count in elements.items()]
-    return " ".join((*texts, f"state u8[{state_bytes}]"))
+    return " ".join((*texts, f"state u8[{_state_bytes(optimizer, updated)}]"))
 
 
 def _time_of(ran: Sequence[int]) -> int:

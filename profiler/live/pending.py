@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,9 +27,11 @@ class Place:
     by_tensor: bool = False
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
 
+    @property
+    def waits_in_cpp(self) -> bool:
+        """Whether C++ waits for it, at the end of backward: it is DDP's."""
+        return (self.caused_by_op or "").startswith("DistributedDataParallel")
 
-WAITS_IN_CPP: Final = "DistributedDataParallel"
-"""Whose collectives, by what caused them, are waited for in C++ at the end of backward."""
 
 NOWHERE: Final = Place("other")
 """The place of a collective that has none yet."""
@@ -77,6 +80,14 @@ class PendingCollective:
     """This rank's number in the group; None unknown."""
 
 
+def growths(collectives: Iterable[PendingCollective]) -> dict[str, int]:
+    """Return by how much these collectives made each group's sequence number grow."""
+    found: dict[str, int] = {}
+    for pending in collectives:
+        found[pending.group] = found.get(pending.group, 0) + pending.growth
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class UnseenAfter:
     """The last collective that C++ issued, unseen, right after `last`; that itself where there is none."""
@@ -99,6 +110,8 @@ class PendingCompute:
     output_tickets: list[int] | None
     telling: tuple[int, ...] = ()
     """Tickets of its data: where one of them holds one value throughout, equality proves nothing."""
+    moved_bytes: int = 0
+    """Least bytes read and written."""
 
 
 @dataclass(slots=True)

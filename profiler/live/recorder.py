@@ -26,7 +26,6 @@ from shardtoll.profiler.live.lost_time import Between
 from shardtoll.profiler.live.names import Names, address_of
 from shardtoll.profiler.live.pending import (
     NOWHERE,
-    WAITS_IN_CPP,
     Fetch,
     Outcome,
     PendingCollective,
@@ -488,6 +487,7 @@ class Recorder:
         self,
         func: Any,
         flops: int,
+        moved: int,
         tensors: Tensors,
         outputs: Tensors,
         frame: FrameType | None,
@@ -503,6 +503,7 @@ class Recorder:
             PendingCompute(
                 op=_op_text(func),
                 flops=flops,
+                moved_bytes=moved,
                 shapes=shapes_text(tensors),
                 place=place,
                 start_ns=ran[0],
@@ -553,7 +554,7 @@ class Recorder:
 
         `pending` is what was issued, None where it was C++ that issued.
         """
-        by_ddp = pending is None or (pending.place.caused_by_op or "").startswith(WAITS_IN_CPP)
+        by_ddp = pending is None or pending.place.waits_in_cpp
         return self.device if by_ddp else None
 
     def watch_drain(self, pending: PendingCollective | None = None, *, at_root: bool = False) -> None:

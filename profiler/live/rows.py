@@ -22,7 +22,7 @@ from shardtoll.profiler.live.device_times import DeviceReading
 from shardtoll.profiler.live.fingerprint import Fingerprint, combine, float_of
 from shardtoll.profiler.live.layers import Cut, around, cut, flat
 from shardtoll.profiler.live.lost_time import blocked, lost_rows
-from shardtoll.profiler.live.pending import WAITS_IN_CPP, PendingCollective, Region, UnseenAfter, Wait
+from shardtoll.profiler.live.pending import PendingCollective, Region, UnseenAfter, Wait, growths
 from shardtoll.profiler.live.spans import Issued, RawSpan, compiled_regions, join
 
 _ONE_FLOAT: Final = 4
@@ -133,6 +133,7 @@ def make_rows(
             input_hash=_hash(pending.input_tickets, prints),
             output_hash=_hash(pending.output_tickets, prints),
             constant=_any_constant(pending.telling, prints),
+            moved_bytes=pending.moved_bytes,
         )
         for index, pending in enumerate(region.computes)
     ]
@@ -224,7 +225,7 @@ def _last_unseen(region: Region, index_of: Mapping[int, int], owner: UnseenAfter
     if index < 0:
         return None
     found = region.collectives[index]
-    waits_in_cpp = found.unseen or (found.place.caused_by_op or "").startswith(WAITS_IN_CPP)
+    waits_in_cpp = found.unseen or found.place.waits_in_cpp
     return index if waits_in_cpp else None
 
 
@@ -332,7 +333,7 @@ def with_end(span: RawSpan | None, region: Region, index: int, clock: Clock) -> 
     ends = [wait.end_ns for wait in region.waits if wait.owner == index]
     # A call that waits at once: nothing else was issued in between.
     ends += [end_ns for end_ns, last in last_before.items() if last == index]
-    if (pending.place.caused_by_op or "").startswith(WAITS_IN_CPP):
+    if pending.place.waits_in_cpp:
         ends += [end_ns for _, end_ns in region.drains]
     ends = [end_ns for end_ns in ends if end_ns > start_ns]
     return replace(span, end_ns=clock.to_unix(min(ends)), cut=False) if ends else None
@@ -409,9 +410,7 @@ def _any_constant(tickets: Sequence[int] | None, prints: Sequence[Fingerprint]) 
 
 
 def _counts(region: Region, rank: int, at_end: Mapping[str, int | None]) -> tuple[Count, ...]:
-    recorded: dict[str, int] = {}
-    for pending in region.collectives:
-        recorded[pending.group] = recorded.get(pending.group, 0) + pending.growth
+    recorded = growths(region.collectives)
     counts = []
     # A group that was destroyed in the step cannot be asked any more: its row says so.
     for group in sorted({*at_end, *recorded}):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from shardtoll.profiler.live.callsite import Site
-from shardtoll.profiler.live.pending import PendingCollective, Region
+from shardtoll.profiler.live.pending import PendingCollective, Region, growths
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -63,9 +63,7 @@ class Template:
 
 def grown(region: Region, at_end: Mapping[str, int | None]) -> dict[str, int | None]:
     """Return how much each group's count grew by the training thread's doing; groups idle in it left out."""
-    elsewhere: dict[str, int] = {}
-    for pending in region.elsewhere:
-        elsewhere[pending.group] = elsewhere.get(pending.group, 0) + pending.growth
+    elsewhere = growths(region.elsewhere)
     found: dict[str, int | None] = {}
     for group, after in at_end.items():
         before = region.sequence_at_start.get(group, 0)

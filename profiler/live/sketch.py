@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardtoll.ledger.value import SKETCH
+from shardtoll.profiler.live.ordinary import is_ordinary
 
 NUMBERS: Final = SKETCH + 2
 """Sum of squares, the sketch, and 1 where the tensor holds one value throughout."""
@@ -30,14 +31,13 @@ _WIDE: Final = 16
 """The dimension summed up first should be as wide, as each row of it leaves eight numbers."""
 _MIX: Final = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 """Multipliers of splitmix64, signed: they spread consecutive numbers over all bits."""
-_NO_DISPATCH: Final = (None, torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__)
 
 
 def has_values(tensor: torch.Tensor) -> bool:
     """Whether the tensor's own elements lie in memory: no fake, meta or sparse one, no subclass's inside."""
     if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
         return False
-    return not tensor.is_quantized and getattr(type(tensor), "__torch_dispatch__", None) in _NO_DISPATCH
+    return not tensor.is_quantized and is_ordinary(type(tensor))
 
 
 class Signs:

@@ -19,7 +19,7 @@ from shardtoll.profiler.live.calls import Calls, Said
 from shardtoll.profiler.live.callsite import Site, call_site
 from shardtoll.profiler.live.device_calls import timed_call, timed_wait, waited_for
 from shardtoll.profiler.live.methods import MethodDecoder
-from shardtoll.profiler.live.pending import NOWHERE, WAITS_IN_CPP, PendingCollective, Region
+from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Region, growths
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.sequence import Template, grown, key_of
 from shardtoll.profiler.live.threads import CallMode
@@ -222,7 +222,7 @@ class Watch:
                 pending.place = like.place if own is None or name == like.place.parameter else own
         if pending.place is NOWHERE:
             pending.place, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
-        if site[2] is not None and (pending.place.caused_by_op or "").startswith(WAITS_IN_CPP):
+        if site[2] is not None and pending.place.waits_in_cpp:
             recorder.watch_drain(pending)
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
@@ -312,9 +312,7 @@ class Watch:
 
 def _add_unseen(region: Region, at_end: Mapping[str, int | None], sizes: Callable[[str], int]) -> None:
     """Add what no door showed between steps, as validation under DDP: its groups' counts tell how much."""
-    recorded: dict[str, int] = {}
-    for pending in (*region.collectives, *region.elsewhere):
-        recorded[pending.group] = recorded.get(pending.group, 0) + pending.growth
+    recorded = growths((*region.collectives, *region.elsewhere))
     for group, growth in grown(region, at_end).items():
         missing = 0 if growth is None else growth - recorded.get(group, 0)
         for _ in range(min(missing, _MOST_UNSEEN)):

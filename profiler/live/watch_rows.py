@@ -22,7 +22,7 @@ from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_times import DeviceReading
 from shardtoll.profiler.live.lost_time import blocked, lost_rows
 from shardtoll.profiler.live.lost_time import spans as fetched
-from shardtoll.profiler.live.pending import PendingCollective, Region, Wait
+from shardtoll.profiler.live.pending import PendingCollective, Region, Wait, growths
 from shardtoll.profiler.live.rows import make_rows, with_end
 from shardtoll.profiler.live.sequence import MOST, Template
 from shardtoll.profiler.live.spans import Issued, RawSpan, join
@@ -228,9 +228,7 @@ def _batch(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _counts(each: Watched, rank: int) -> list[tuple[Any, ...]]:
-    recorded: dict[str, int] = {}
-    for pending in each.region.collectives:
-        recorded[pending.group] = recorded.get(pending.group, 0) + pending.growth
+    recorded = growths(each.region.collectives)
     found = []
     for group in sorted({*each.at_end, *recorded}):
         after = each.at_end.get(group)
@@ -271,8 +269,7 @@ def _by_start(wait: Wait) -> tuple[int, int]:
 def exposed_of_each(region: Region) -> tuple[list[int], int]:
     """Return for each collective how long the thread was blocked on it, and the sum, in ns.
 
-    A wait within a wait counts once. A wait that names no collective is one for the last that was issued
-    before; before any, it is for one of an earlier region, and no row here can carry it.
+    A wait within a wait counts once. Every wait names its collective, else the region is no repetition.
     """
     exposed = [0] * len(region.collectives)
     until_ns = 0
@@ -281,10 +278,6 @@ def exposed_of_each(region: Region) -> tuple[list[int], int]:
     for wait in region.waits:
         begin_ns, until_ns = max(wait.start_ns, until_ns), max(wait.end_ns, until_ns)
         blocked_ns = wait.end_ns - begin_ns
-        owner = wait.owner
-        if owner is None:
-            before = [at for at, c in enumerate(region.collectives) if c.issue_ns <= wait.start_ns]
-            owner = before[-1] if before else None
-        if blocked_ns > 0 and owner is not None:
-            exposed[owner] += blocked_ns
+        if blocked_ns > 0 and wait.owner is not None:
+            exposed[wait.owner] += blocked_ns
     return exposed, sum(exposed)

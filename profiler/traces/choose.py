@@ -64,6 +64,8 @@ class Chooser:
     has_device: bool
     bad: int = 0
     """Events whose times are no usable numbers."""
+    operators: list[Any] = field(default_factory=list)
+    """All operators of the last chunk, kept or not."""
     open: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     """Begun async spans by (category, id, name, process)."""
     _telling: dict[str, bool] = field(default_factory=telling_ops)
@@ -75,6 +77,7 @@ class Chooser:
         for event in events:
             buckets[event.cat].append(event)
         self.has_device = self.has_device or not buckets.keys().isdisjoint(DEVICE_KINDS)
+        self.operators = [event for category in OPS for event in buckets.get(category, ())]
         kept: list[Rows] = []
         spans: list[Any] = []
         bad = 0

@@ -12,6 +12,7 @@ from shardtoll.profiler.traces.columns import ROW_LIMIT, Table, check_rows
 from shardtoll.profiler.traces.commargs import comm_args
 from shardtoll.profiler.traces.event import Args, whole
 from shardtoll.profiler.traces.names import Names, telling_ops
+from shardtoll.profiler.traces.operators import OperatorCollector
 from shardtoll.profiler.traces.scan import Chunk
 from shardtoll.profiler.traces.trace import I64, CommArgs, DeviceWork, HostWork
 
@@ -32,6 +33,7 @@ class Collector:
         self.events = 0
         """Events seen, kept or not."""
         self.chooser = Chooser(has_device)
+        self.operators = OperatorCollector()
         self._where = where
         self._row_limit = row_limit
         self._exact = False
@@ -62,6 +64,7 @@ class Collector:
             self.ops.keep("name", np.array([telling[name] for name in self.names] or [False]))
         for rows in kept:
             self._keep(rows)
+        self.operators.add(self.chooser.operators)
         tables = (self.device, self.calls, self.ops, self.annotations, self.frames)
         check_rows(sum(table.rows for table in tables) + len(self.chooser.open), self._where, self._row_limit)
 

@@ -36,6 +36,8 @@ class Args(msgspec.Struct, gc=False):
     bytes: Mixed = None
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
+    concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
     collective: Mixed = msgspec.field(default=None, name="Collective name")
     in_elements: Mixed = msgspec.field(default=None, name="In msg nelems")
     out_elements: Mixed = msgspec.field(default=None, name="Out msg nelems")
@@ -120,7 +122,7 @@ MENDED: Final = ("utf-8", "surrogateescape")
 slow_decoder: Final = json.JSONDecoder(parse_float=_fraction, parse_int=_whole, parse_constant=_constant)
 """Takes what the fast decoders refuse. Its objects go through `forgive`."""
 
-_RAW: Final = frozenset(("dims", "types", "in_splits", "out_splits", "ranks"))
+_RAW: Final = frozenset(("dims", "types", "strides", "concrete", "in_splits", "out_splits", "ranks"))
 _ARGS: Final = tuple(
     (field.name, field.encode_name, field.name in _RAW) for field in msgspec.structs.fields(Args)
 )

@@ -99,9 +99,12 @@ def tables_of(text: str, where: str) -> Iterator[Table]:
         line = raw[:MOST_CHARACTERS]
         test = _TEST.search(line) if "_perf" in line else None
         ends = test is not None and "concluded" in line
-        begins = _VERSION.search(line) or _BEGIN.search(line) or (test is not None and not ends)
-        if begins and table.times_us:
-            yield table
+        begins = _VERSION.search(line) or _BEGIN.search(line)
+        used = table.times_us or table.wrong
+        # Logs may name the program again after its ranks: that begins no other table.
+        if (begins and (used or table.groups)) or (test is not None and not ends and used):
+            if used:
+                yield table
             table = Table(where)
         if test is not None and (not ends or table.test is None):
             table.test = test[1]
@@ -121,7 +124,7 @@ def tables_of(text: str, where: str) -> Iterator[Table]:
             _add_row(table, [row[1], row[2], row[3], *row[4].split()])
         if rows > MOST_ROWS:
             raise TraceError(f"{where}: more than {MOST_ROWS} rows", "split the file")
-    if table.times_us:
+    if table.times_us or table.wrong:
         yield table
 
 
@@ -140,7 +143,7 @@ def _add_row(table: Table, tokens: Sequence[str]) -> None:
         time, busbw = _number(tokens, start), _number(tokens, start + 2)
         if size == 0 or not time:
             continue
-        if _number(tokens, start + 3):
+        if table.columns[start + 3 : start + 4] == ("#wrong",) and _number(tokens, start + 3):
             table.wrong += 1
             continue
         table.times_us.setdefault(size, []).append(time)
@@ -188,10 +191,12 @@ def read_nccl_tests(
         if test is None:
             notes.append(f"{table.place}: {table.test} is no collective of ours, left out")
             continue
-        count, span = _where(table, ranks, nodes)
-        _check(table, test, count)
         if table.wrong:
             notes.append(f"{table.place}: {table.wrong} times left out, their results were wrong")
+        if not table.times_us:
+            continue
+        count, span = _where(table, ranks, nodes)
+        _check(table, test, count)
         times_ns = {
             size: [max(1, round(us * 1000)) for us in times] for size, times in table.times_us.items()
         }
@@ -264,6 +269,6 @@ def _check(table: Table, test: str, ranks: int) -> None:
     if 2 * len(off) > len(table.busbw_gbps):
         size, busbw, ours = off[-1]
         raise TraceError(
-            f"{table.place}: busbw of {size} bytes is {busbw:g}, not {ours:.3g} as for {test} of {ranks}",
+            f"{table.place}: {size} bytes have busbw {busbw:g} GB/s, not the {ours:.3g} of {test} on {ranks}",
             "it is of another collective, or of other ranks: say --op or --ranks",
         )

@@ -14,6 +14,7 @@ from shardtoll.ledger.tables import to_table
 from shardtoll.profiler.traces.causes import Stacks, Work
 from shardtoll.profiler.traces.causes import causes as causes_of
 from shardtoll.profiler.traces.comms import UNKNOWN
+from shardtoll.profiler.traces.device_ops import device_ops
 from shardtoll.profiler.traces.facts import Facts, work_out
 from shardtoll.profiler.traces.groups import ASSUMED, Groups, Placed
 from shardtoll.profiler.traces.idle import pieces, reasons
@@ -69,6 +70,7 @@ def rank_ledger(trace: Trace, table: KernelTable) -> Ledger:
     tables = {name: to_table(name, ()) for name in ("computes", "counts", "values", "parameters")}
     tables["leadups"] = to_table("leadups", leads)
     tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work, rank))
+    tables["device_ops"] = device_ops(facts, work, rank)
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
     tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))

@@ -79,6 +79,7 @@ def _trace(scan: Scan, collector: Collector, where: str) -> Trace:
         annotations=hosts[2],
         frames=hosts[3],
         comm_args=list(collector.comm_args),
+        operators=collector.operators.done(),
         start_ns=min((int(column.min()) for column in starts), default=0),
         end_ns=max((int(column.max()) for column in ends), default=0),
         events=collector.events,

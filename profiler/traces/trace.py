@@ -120,6 +120,34 @@ class HostWork:
     """Number into `Trace.comm_args`, for events that describe a collective."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """An operator with the inputs that one or more of its calls had, still as written."""
+
+    name: str
+    dims: bytes = b""
+    types: bytes = b""
+    strides: bytes = b""
+    concrete: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The operators of a trace: sorted ids, and the place in `kinds` of each."""
+
+    external: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    kind: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    kinds: tuple[OpKind, ...] = ()
+
+    def at(self, external: I64) -> I64:
+        """Return for each id its place in `kinds`; -1 where no operator has it."""
+        if not len(self.external):
+            return np.full(len(external), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.external, external), len(self.external) - 1)
+        found = self.external[place] == external
+        return np.where(found, self.kind[place], -1).astype(np.int64)
+
+
 @dataclass(slots=True)
 class Trace:
     """All that is kept of one trace file."""
@@ -145,3 +173,5 @@ class Trace:
     """Events in the file, kept or not."""
     notices: list[tuple[str, str]] = field(default_factory=list)
     """What was wrong with the file and was passed over: (notice kind, text)."""
+    operators: Operators = field(default_factory=Operators)
+    """Every operator with an id: what launched each kernel."""

@@ -20,11 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardtoll.cli.fork_server import LATE
 from tests import leftovers
 from tests.live.nursery import Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
+LEAVING_S = 10.0
+"""How long rank 0 waits for the others at the end; not at all for those that may have died."""
 _nursery = Nursery(ROOT)
 
 
@@ -55,7 +58,7 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, f"{rank}.json") for rank in range(world_size)]
         logs = [Path(folder, f"{rank}.log") for rank in range(world_size)]
-        task = json.dumps([function.__module__, function.__qualname__, args, kwargs, foreign])
+        task = json.dumps([function.__module__, function.__qualname__, args, kwargs, foreign, may_die])
         environment = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
@@ -79,9 +82,13 @@ def run_ranks(
                 results.append(None)
             else:
                 raise AssertionError(
-                    f"rank {rank} left no result (exit {codes[rank]}):\n{logs[rank].read_text()[-4000:]}"
+                    f"rank {rank} left no result ({_ending(codes[rank])}):\n{logs[rank].read_text()[-4000:]}"
                 )
         return results
+
+
+def _ending(code: int) -> str:
+    return "too late" if code == LATE else f"exit {code}"
 
 
 def _fresh(
@@ -125,7 +132,7 @@ def work(output: str, task: str) -> None:
     import torch
     import torch.distributed as dist
 
-    module, name, args, kwargs, foreign = json.loads(task)
+    module, name, args, kwargs, foreign, may_die = json.loads(task)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     backend = os.environ["SHARDTOLL_TEST_BACKEND"]
@@ -144,8 +151,8 @@ def work(output: str, task: str) -> None:
     store = dist.distributed_c10d._get_default_store()
     store.set(f"left/{dist.get_rank()}", "1")
     if dist.get_rank() == 0:
-        deadline = time.monotonic() + 10
-        ranks = range(dist.get_world_size())
+        deadline = time.monotonic() + LEAVING_S
+        ranks = set(range(dist.get_world_size())) - set(may_die)
         while time.monotonic() < deadline and not all(store.check([f"left/{rank}"]) for rank in ranks):
             time.sleep(0.01)
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from shardtoll.ledger import (
     Collective,
     Compute,
     Count,
+    DeviceOp,
     Group,
     Leadup,
     Ledger,
@@ -118,6 +119,7 @@ def ledger(
     stalls: Iterable[Stall] = (),
     values: Iterable[Value] = (),
     parameters: Iterable[Parameter] = (),
+    device_ops: Iterable[DeviceOp] = (),
 ) -> Ledger:
     """Return a ledger; by default a job of two ranks with one step each and one group of all."""
     run = run or run_of()
@@ -135,5 +137,6 @@ def ledger(
         "stalls": to_table("stalls", stalls),
         "values": to_table("values", values),
         "parameters": to_table("parameters", parameters),
+        "device_ops": to_table("device_ops", device_ops),
     }
     return Ledger(run, tuple(groups), tables, tuple(findings))

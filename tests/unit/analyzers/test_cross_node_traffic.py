@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.analyzers.mesh_layouts import Dim, crossing_bytes, dim_of, groups_of, mesh_of, spans
+from shardtoll.analyzers.mesh_layouts import (
+    Dim,
+    Projected,
+    crossing_bytes,
+    dim_of,
+    groups_of,
+    mesh_of,
+    projected,
+    spans,
+)
 from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Collective, Finding, Group
 from tests.unit.analyzers.fabrics import MEASURED_GLOO, ROUND
@@ -140,6 +149,36 @@ def test_groups_made_by_hand_have_no_names() -> None:
     assert finding.remedy.code == 'mesh = init_device_mesh("cpu", (2, 2))'
 
 
+def test_what_saves_less_than_a_hundredth_of_the_step_is_not_told() -> None:
+    # 2 MB over 2 GB/s instead of 10: 0.8 ms of a step of 100 ms; 4 MB save twice that.
+    assert not job((2, 2), ("tp", "dp"), (2 * MB, MB // 100), (TP, DP), 2)
+    (finding,) = job((2, 2), ("tp", "dp"), (4 * MB, MB // 100), (TP, DP), 2)
+    assert finding.saving_ns is not None
+    assert finding.saving_ns >= MS
+    # Without rates between nodes the exposed time is what could be saved at most.
+    small = TP | {"exposed_ns": MS // 2}
+    assert not job((2, 2), ("tp", "dp"), (8 * MB, MB), (small, DP), 2, MEASURED_GLOO)
+
+
+def test_the_projection_has_the_band_of_sound_runs() -> None:
+    (finding,) = job((2, 2), ("tp", "dp"), (8 * MB, MB), (TP, DP), 2)
+    for when in ("now", "swapped mesh"):
+        low, _, high = str(evidence(finding)[f"band of sound runs, {when}"]).partition(" to ")
+        assert low.endswith("ms")
+        assert high.endswith("ms")
+        assert float(low.split()[0]) < float(high.split()[0])
+
+
+def test_all_groups_of_a_dimension_share_the_cards() -> None:
+    alone = projected(ROUND, {("all_reduce", MB): 1.0}, ((0, 2),), (0, 0, 1, 1))
+    both = projected(ROUND, {("all_reduce", MB): 2.0}, ((0, 2), (1, 3)), (0, 0, 1, 1))
+    cost = collective_cost(ROUND, "all_reduce", MB, Placement(2, 2, 1, sharing=2))
+    assert cost is not None
+    assert both == Projected(2 * cost.time_ns, 2 * cost.low_ns, 2 * cost.high_ns)
+    assert alone is not None
+    assert alone.time_ns <= cost.time_ns
+
+
 def test_three_dimensions_keep_the_pipeline_outside() -> None:
     names = ("tp", "pp", "dp")
     (finding,) = job((2, 2, 2), names, (8 * MB, 0, MB), (TP, DP, DP), 2)
@@ -158,7 +197,7 @@ def test_hosts_by_name_need_not_be_consecutive() -> None:
 def test_nodes_that_only_the_fabric_tells_of_are_likely() -> None:
     fabric = load_fabric("h100x8-ib400")
     given = {"hosts": (), "source": "trace", "ranks_per_host": None}
-    (finding,) = job((8, 2), ("tp", "dp"), (64 * MB, MB), (TP, DP), 8, fabric, **given)
+    (finding,) = job((8, 2), ("tp", "dp"), (1000 * MB, MB), (TP, DP), 8, fabric, **given)
     assert finding.confidence == "likely"
 
 

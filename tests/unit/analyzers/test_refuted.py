@@ -6,6 +6,7 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.context import make_context
+from shardtoll.analyzers.roofline import Placement, collective_cost
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 
@@ -26,8 +27,15 @@ def floor_ns():
     return row
 
 
-@pytest.mark.parametrize(("factor", "refuted"), [(0.5, True), (0.89, True), (0.95, False), (1.5, False)])
-def test_a_floor_is_refuted_by_transfers_well_below_it(factor, refuted):
+def limit():
+    """Times the floor: what refutes it lies below nine tenths of it, and below the band of sound runs."""
+    cost = collective_cost(ROUND, "all_reduce", 1 << 30, Placement(2, 1, 2))
+    return min(0.9, cost.low_ns / cost.floor_ns)
+
+
+@pytest.mark.parametrize(("part", "refuted"), [(0.5, True), (0.99, True), (1.02, False), (1.6, False)])
+def test_a_floor_is_refuted_by_transfers_well_below_it(part, refuted):
+    factor = part * limit()
     context = make_context(job(round(floor_ns() * factor), late=3 * MS), ROUND)
     assert bool(context.collectives["floor_ns"].isna().all()) is refuted
     assert bool(context.collectives["floor_latency_ns"].isna().all()) is refuted
@@ -40,6 +48,15 @@ def test_a_floor_is_refuted_by_transfers_well_below_it(factor, refuted):
         assert f"took {factor:.2g} times its floor in the median of 3 collectives" in report.fabric.provenance
         assert "times its floor" not in (report.headline or "")
         assert report.collectives["floor_ns"].isna().all()
+
+
+def test_the_speed_of_light_stays_unless_transfers_lie_below_that_too():
+    cost = collective_cost(ROUND, "all_reduce", 1 << 30, Placement(2, 1, 2))
+    for took, known in ((round(0.5 * cost.light_ns), False), (round(0.95 * cost.low_ns), True)):
+        assert took < limit() * cost.floor_ns
+        context = make_context(job(took), ROUND)
+        assert context.collectives["floor_ns"].isna().all()
+        assert bool(context.collectives["light_ns"].notna().all()) is known
 
 
 def test_one_rank_with_a_short_span_refutes_nothing():

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from shardtoll.dashboards import human, page_roofline, page_timeline
+from shardtoll.dashboards import human, log_axis, page_roofline, page_timeline
 from shardtoll.dashboards.figure import literal
 from shardtoll.dashboards.sites import sites
 from shardtoll.ledger.volume import busbw_factor
@@ -37,6 +39,19 @@ def test_no_collectives_no_sites():
     assert sites(sample_reports.empty()) == []
 
 
+def test_both_bounds_are_drawn_where_they_are_known():
+    own = sites(sample_reports.report())
+    assert not [trace for trace in page_roofline.figure(own).data if "speed of light" in trace["name"]]
+    known = [replace(site, light_ns=site.floor_ns and site.floor_ns // 2) for site in own]
+    drawn = page_roofline.figure(known)
+    names = {trace["name"] for trace in drawn.data}
+    assert {"ceiling all_reduce ×2 tp", "speed of light all_reduce ×2 tp"} <= names
+    light, floor = page_roofline.ceilings(known, "light_ns"), page_roofline.ceilings(known)
+    for key, curve in floor.items():
+        assert [gbps for _, gbps in light[key]] == pytest.approx([2 * gbps for _, gbps in curve], rel=1e-4)
+    assert any("speed of light: " in words for words in drawn.strings)
+
+
 def test_ceilings_are_the_floors_bandwidth():
     curves = page_roofline.ceilings(sites(sample_reports.report()))
     assert set(curves) == {("all_reduce", 2, "tp"), ("all_gather", 4, "world")}
@@ -51,7 +66,7 @@ def test_ceilings_are_the_floors_bandwidth():
 
 @pytest.mark.parametrize(("low", "high"), [(296.0, 440.0), (300.0, 300.0), (2.01, 4.99), (0.004, 9_000.0)])
 def test_an_axis_shows_at_least_two_of_its_numbers(low, high):
-    axis = page_roofline._axis("bus bandwidth", [low, high], human.rate)
+    axis = log_axis.log_axis("bus bandwidth", [low, high], human.rate)
     first, last = (10**end for end in axis["range"])
     assert first < low <= high < last
     shown = [tick for tick in axis["tickvals"] if first * 0.999 <= tick <= last * 1.001]

@@ -11,6 +11,7 @@ from shardtoll.ledger import (
     Collective,
     Compute,
     Count,
+    DeviceOp,
     Evidence,
     Finding,
     Group,
@@ -133,6 +134,7 @@ class Make:
             stalls=(Stall(step, rank, "data", "enumerate(DataLoader)", "other", 1, 9, 8, bytes=None),),
             values=(self.value(step, rank),),
             parameters=(Parameter(rank, "block.weight", "[64, 32]", "[16, 32]", "float32", 512, True, True),),
+            device_ops=(DeviceOp(step, rank, "aten::mm", "forward", "f32[2,3] f32[3,4]", 1, 9, 48, 104),),
         )
 
     def group(self, **given: Any) -> Group:

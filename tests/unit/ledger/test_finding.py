@@ -62,6 +62,12 @@ def test_where_names_its_most_telling_part(where, label):
     assert where.label() == label
 
 
+@pytest.mark.parametrize(("name", "module"), [("blocks.0.up.weight", "blocks.0.up"), ("scale", "")])
+def test_a_parameters_place_is_in_the_module_that_holds_it(name, module):
+    where = Where.of_parameter(name, phase="backward", group="4", mesh_dim="dp")
+    assert where == Where(phase="backward", module=module, parameter=name, group="4", mesh_dim="dp")
+
+
 def test_a_finding_survives_json(make):
     for finding in (make.finding(), Finding("straggler", "info", "late", None, None, None, None, 1, ())):
         assert finding_from_json(finding_to_json(finding)) == finding

@@ -1,0 +1,88 @@
+"""The least time a step needs for its collectives, however well they overlap with anything.
+
+Collectives of one group run one after another: they share a communicator, which works off its queue in order.
+Collectives of different groups may run at once, and so may sends and receives of different peers and
+directions. So each (group, for sends and receives also op and peer) is a queue, and in any schedule a step
+lasts at least as long as the least times of its longest queue together: the bound is the largest of the
+queues' sums. All queues one after the other is no bound, but what a step without any overlap would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.peers import PEER_OPS
+from shardtoll.analyzers.tally import codes, keep
+
+
+@dataclass(frozen=True, slots=True)
+class CommBounds:
+    """A rank's mean step; 0 without collectives, None where the least time of every one is unknown."""
+
+    light_ns: float | None
+    floor_ns: float | None
+    serial_ns: float | None
+    known_share: float | None
+    """Share of the collectives with a floor; None without collectives."""
+    hidden_ns: float
+    """Of the group with most of it: time of collectives that was not exposed."""
+
+
+NO_COLLECTIVES = CommBounds(0.0, 0.0, 0.0, None, 0.0)
+
+
+def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
+    """Return the bounds of each rank that has collectives in these steps."""
+    frame = context.collectives
+    frame = keep(frame, frame["step"].isin(steps))
+    if frame.empty:
+        return {}
+    times = pd.DataFrame({name: frame[name].to_numpy(dtype=np.int64) for name in ("rank", "step")})
+    peers = frame["op"].isin(PEER_OPS)
+    queue = frame[["group", "group_id"]].assign(op=frame["op"].where(peers), peer=frame["root"].where(peers))
+    times["queue"], _ = codes(queue, ["group", "group_id", "op", "peer"])
+    took = _floats(frame["transfer_ns"].fillna(frame["duration_ns"]))
+    for name in ("light_ns", "floor_ns"):
+        bound = _floats(frame[name])
+        # Close below its floor a transfer does not refute it, but no sum of floors may exceed what it took.
+        times[name] = np.where(took < bound, took, bound)
+    times["rows"] = 1
+    times["known"] = ~np.isnan(times["floor_ns"])
+    times["lit"] = ~np.isnan(times["light_ns"])
+    hidden = _floats(frame["duration_ns"]) - _floats(frame["exposed_ns"])
+    times["hidden"] = np.fmax(hidden, 0.0)
+    queues = times.groupby(["rank", "step", "queue"])[
+        ["light_ns", "floor_ns", "rows", "known", "lit", "hidden"]
+    ].sum()
+    by_step = queues.groupby(["rank", "step"])
+    most = by_step[["light_ns", "floor_ns", "hidden"]].max()
+    whole = by_step[["floor_ns", "rows", "known", "lit"]].sum()
+    # A rank may have no collective in a step that it finished: that counts, as a zero.
+    finished = (
+        keep(context.step_rows, context.step_rows["step"].isin(steps)).groupby("rank")["step"].nunique()
+    )
+    most, whole = most.groupby("rank").sum(), whole.groupby("rank").sum()
+    found = {}
+    for rank in whole.index:
+        number = int(finished.get(rank, 0))
+        if not number:
+            continue
+        longest, sums = most.loc[rank], whole.loc[rank]
+        known, lit = bool(sums["known"]), bool(sums["lit"])
+        found[int(rank)] = CommBounds(
+            light_ns=float(longest["light_ns"]) / number if lit else None,
+            floor_ns=float(longest["floor_ns"]) / number if known else None,
+            serial_ns=float(sums["floor_ns"]) / number if known else None,
+            known_share=float(sums["known"]) / float(sums["rows"]),
+            hidden_ns=float(longest["hidden"]) / number,
+        )
+    return found
+
+
+def _floats(column: pd.Series[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)

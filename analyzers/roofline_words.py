@@ -1,0 +1,64 @@
+"""What the roofline of a step rests on, and why it is not known, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardtoll.analyzers.context import Context
+from shardtoll.analyzers.operator_rows import OperatorRows
+from shardtoll.analyzers.roofline import Gpu
+from shardtoll.analyzers.words import percent
+from shardtoll.ledger.step_roofline import RankRoofline
+
+
+def why_unknown(context: Context) -> str:
+    """Return why the accelerator's peaks are not known, in one line."""
+    run = context.ledger.run
+    if "fake" in (run.backend or ""):
+        return "a job on a fake process group runs on no accelerator"
+    if context.on_cpu:
+        return "the job computed on CPUs, whose peaks are not on record"
+    if run.device is None:
+        return "the job does not name its accelerator; name its machine with --fabric"
+    return f"no accelerator on record is called {run.device}; `shardtoll fabrics` lists those that are"
+
+
+def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRoofline]) -> tuple[str, ...]:
+    """Return what the figures rest on, one sentence each."""
+    if gpu is None:
+        return ()
+    told = [
+        "speed of light: accelerator, memory and links at their physical rates, compute and communication "
+        "fully overlapped",
+        "best overlap: what tuned kernels and a tuned library reach, fully overlapped, as if nothing had to "
+        "wait for anything",
+    ]
+    if gpu.reached_matmul_tflops is None:
+        told.append(f"what matmuls reach on {gpu.title} is not on record: its peak stands for it")
+    known = min((each.known_share for each in ranks if each.known_share is not None), default=None)
+    if not rows.of_trace:
+        told.append(
+            "live capture records operators with FLOPs; the others, and those inside compiled code, count "
+            "as nothing, so utilisation is at least what is said; operands are taken to come out of memory, "
+            "not out of a cache"
+        )
+    elif known == 0:
+        told.append(
+            "no operator's FLOPs or bytes are known, so compute counts in the floor as long as it ran; "
+            "record traces with `record_shapes=True`"
+        )
+    elif known is not None and known < 0.995:
+        told.append(
+            f"FLOPs or bytes are known of {percent(known)} of the compute time; the rest counts in the floor "
+            "only, as long as it ran, and utilisation is at least what is said"
+        )
+    if any(each.comm_known_share is not None and each.comm_light_ns is None for each in ranks):
+        told.append("the links' speed of light is not known here: the collectives count as nothing in it")
+    if any((each.comm_known_share or 1.0) < 1.0 for each in ranks):
+        told.append("collectives whose least time is not known count as nothing")
+    if any(each.mfu is not None for each in ranks):
+        told.append(
+            "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without "
+            "what checkpointing computes again (HFU: with it); float32 is held against TensorFloat-32"
+        )
+    return tuple(told)

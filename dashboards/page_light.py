@@ -1,0 +1,114 @@
+"""Figure and table: each rank's step beside what hardware and fabric allow."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, literal, ms
+from shardtoll.dashboards.page_bill import safe
+from shardtoll.dashboards.page_tables import RANKS_SHOWN, table
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
+
+LEAD: Final = (
+    "Mean step of each rank. Speed of light: peaks of the accelerator and physics of the links. Best "
+    "overlap: what tuned kernels and a tuned library reach, with all communication hidden. What lies between "
+    "best overlap and what the step took can be won at most."
+)
+
+_BARS: Final = (
+    ("compute_light_ns", "compute at the speed of light", PALETTE["green"], ""),
+    ("comm_light_ns", "communication at the speed of light", PALETTE["vermillion"], "/"),
+    ("best_overlap_ns", "best overlap", PALETTE["sky"], "."),
+    ("took_ns", "took", PALETTE["grey"], ""),
+)
+"""Field, words, colour and, not by colour alone, pattern."""
+
+_COLUMNS: Final = (
+    ("speed of light", "light_ns"),
+    ("of compute", "compute_light_ns"),
+    ("of communication", "comm_light_ns"),
+    ("best overlap", "best_overlap_ns"),
+    ("compute floor", "compute_floor_ns"),
+    ("communication floor", "comm_floor_ns"),
+    ("one after the other", "serial_ns"),
+    ("took", "took_ns"),
+    ("exposed communication", "exposed_comm_ns"),
+    ("could be hidden", "hideable_ns"),
+)
+
+
+def figure(found: StepRoofline) -> Figure:
+    """Return the bars, one group a rank; a sentence instead where the accelerator is not known."""
+    notes = [clip(text, 400) for text in found.assumptions]
+    notes += [f"REFUTED: {clip(text, 400)}" for text in found.refuted]
+    if found.guesses:
+        notes.append(f"GUESS: {clip(', '.join(found.guesses), 300)}")
+    if found.gpu is None:
+        return Figure([], {}, [f"Not known: {clip(found.why_unknown or 'the accelerator', 400)}.", *notes])
+    shown, cut = _shown(found)
+    if cut:
+        notes.insert(0, cut)
+    names = [f"rank {rank.rank}" for rank in shown]
+    data: list[dict[str, Any]] = []
+    for name, words, colour, pattern in _BARS:
+        values = [getattr(rank, name) for rank in shown]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": words,
+                "y": names,
+                "x": [None if value is None else ms(value) for value in values],
+                "hovertext": [
+                    hover([f"<b>{who}</b>", f"{words}: {human.duration(value)}"])
+                    for who, value in zip(names, values, strict=True)
+                ],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+                "marker": {
+                    "color": colour,
+                    "pattern": {
+                        "shape": pattern,
+                        "bgcolor": colour,
+                        "fgcolor": "#ffffff",
+                        "size": 7,
+                        "solidity": 0.2,
+                    },
+                },
+            }
+        )
+    layout = {
+        "barmode": "group",
+        "height": height(2 * len(shown)) + 40,
+        "xaxis": {"title": {"text": f"ms a step on {literal(found.gpu, 60)}"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "legend": TOP_LEGEND,
+    }
+    return Figure(data, layout, notes)
+
+
+def numbers(found: StepRoofline) -> str:
+    """Return the same as a table."""
+    shown, _ = _shown(found)
+    rows = [
+        [
+            str(rank.rank),
+            *(human.duration(getattr(rank, name)) for _, name in _COLUMNS),
+            human.share(rank.mfu, 1),
+            human.share(rank.hfu, 1),
+            human.share(rank.known_share, 1),
+        ]
+        for rank in shown
+    ]
+    heads = ("rank", *(words for words, _ in _COLUMNS), "MFU", "HFU", "compute time known")
+    return table([safe(head) for head in heads], rows, "speed of light by rank")
+
+
+def _shown(found: StepRoofline) -> tuple[list[RankRoofline], str]:
+    """Return the slowest ranks, by rank, and a sentence where others are left out."""
+    if len(found.ranks) <= RANKS_SHOWN:
+        return list(found.ranks), ""
+    kept = sorted(found.ranks, key=lambda rank: -rank.took_ns)[:RANKS_SHOWN]
+    words = f"Only the {RANKS_SHOWN} slowest of {len(found.ranks):,} ranks are shown."
+    return sorted(kept, key=lambda rank: rank.rank), words

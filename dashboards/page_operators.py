@@ -1,0 +1,136 @@
+"""Figure and table: operators under the accelerator's roofline, FLOPs a byte against FLOPs a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.figure import PALETTE, Figure, Strings, hover, literal
+from shardtoll.dashboards.log_axis import log_axis
+from shardtoll.dashboards.page_bill import safe
+from shardtoll.dashboards.page_tables import table
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger.step_roofline import OpRoofline, StepRoofline
+
+LEAD: Final = (
+    "One mark for all calls of an operator on equal shapes. The slope is the memory's rate, flat lines are "
+    "the peaks of the formats in use. Under the slope an operator is bound by memory, under a flat line by "
+    "compute."
+)
+
+_BOUND: Final = {
+    "compute": ("bound by compute", PALETTE["blue"], "circle"),
+    "memory": ("bound by memory", PALETTE["orange"], "diamond"),
+    None: ("no peak known", PALETTE["grey"], "x"),
+}
+"""Words, colour and, not by colour alone, symbol."""
+_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
+
+
+def figure(found: StepRoofline) -> Figure:
+    """Return the scatter under its ceilings: operators with FLOPs, bytes and a time."""
+    drawn = [op for op in found.ops if op.intensity and op.tflops]
+    notes = []
+    if len(drawn) < len(found.ops):
+        notes.append(
+            f"{len(found.ops) - len(drawn)} of {human.plural(len(found.ops), 'operator')} not drawn: FLOPs, "
+            "bytes or time on the device are unknown."
+        )
+    if not drawn:
+        return Figure([], {}, notes)
+    strings = Strings()
+    data = _ceilings(found, drawn, strings) + _points(drawn, strings)
+    layout = {
+        "height": 480,
+        "xaxis": log_axis("FLOPs a byte", [x for trace in data for x in trace["x"]], _plain),
+        "yaxis": log_axis("FLOPs a second", [y for trace in data for y in trace["y"]], _rate),
+        "hovermode": "closest",
+    }
+    return Figure(data, layout, notes, strings.all())
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _rate(tflops: float | None) -> str:
+    return human.UNKNOWN if tflops is None else f"{human.work(tflops * 1e12)}/s"
+
+
+def _ceilings(found: StepRoofline, drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any]]:
+    if not found.memory_gbps:
+        return []
+    used = [name for name in found.peak_tflops if any(op.dtype == name for op in drawn)]
+    low, high = min(op.intensity or 1.0 for op in drawn), max(op.intensity or 1.0 for op in drawn)
+    data = []
+    for at, name in enumerate(used):
+        peak = found.peak_tflops[name]
+        # GB/s x FLOPs a byte = 1e9 FLOPs a second; the two meet at the ridge.
+        ridge = peak * 1e3 / found.memory_gbps
+        xs = sorted({min(low, ridge), ridge, max(high, ridge * 4)})
+        words = f"{literal(name, 20)} peak {_rate(peak)}, memory {human.rate(found.memory_gbps)}"
+        text = strings.add(hover([f"<b>{words}</b>", f"they meet at {ridge:.3g} FLOPs a byte"]))
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": words,
+                "x": [float(f"{x:.6g}") for x in xs],
+                "y": [float(f"{min(peak, x * found.memory_gbps / 1e3):.6g}") for x in xs],
+                "line": {"color": PALETTE["grey"], "width": 1.5, "dash": _DASHES[at % len(_DASHES)]},
+                "hovertext": [text] * len(xs),
+                "hovertemplate": "%{hovertext}<extra></extra>",
+            }
+        )
+    return data
+
+
+def _points(drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any]]:
+    data = []
+    for bound, (words, colour, symbol) in _BOUND.items():
+        members = [op for op in drawn if op.bound == bound]
+        if not members:
+            continue
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": words,
+                "x": [float(f"{op.intensity or 0:.6g}") for op in members],
+                "y": [float(f"{op.tflops or 0:.6g}") for op in members],
+                "marker": {"color": colour, "symbol": symbol, "size": 10, "opacity": 0.85},
+                "hovertext": [strings.add(_words(op)) for op in members],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+            }
+        )
+    return data
+
+
+def _words(op: OpRoofline) -> str:
+    lines = [f"<b>{literal(op.op, 60)}</b>", literal(op.shapes or "", 120)]
+    lines.append(f"{op.count:g} calls a step, each {human.duration(op.device_ns)}")
+    lines.append(f"{human.work(op.flops)}, {human.size(op.moved_bytes)}: {_rate(op.tflops)}")
+    lines.append(f"speed of light {human.duration(op.light_ns)}")
+    return hover(lines)
+
+
+def numbers(found: StepRoofline) -> str:
+    """Return all operators as a table."""
+    rows = [
+        [
+            safe(clip(op.op, 80)),
+            safe(clip(op.shapes or human.UNKNOWN, 160)),
+            f"{op.count:g}",
+            human.duration(op.device_ns),
+            human.work(op.flops),
+            human.size(op.moved_bytes),
+            _rate(op.tflops),
+            human.duration(op.light_ns),
+            op.bound or human.UNKNOWN,
+        ]
+        for op in found.ops
+    ]
+    heads = ("operator", "shapes", "calls a step", "each took", "FLOPs", "bytes at least", "reached",
+             "speed of light", "bound by")  # fmt: skip
+    return table(heads, rows, "operators")

@@ -1,0 +1,68 @@
+"""What hardware and fabric allow the step, on a terminal: a line of bounds beside what it took, and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Report
+from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
+
+REFUTED_SHOWN: Final = 3
+
+
+def roofline(report: Report) -> list[RenderableType]:
+    """Return the block under the step table; nothing where the report has no such section."""
+    found = report.roofline
+    if found is None or not found.ranks:
+        return []
+    rank = slowest(found)
+    if found.gpu is None:
+        text = Text("speed of light ", style="dim")
+        text.append(f"unknown: {clip(found.why_unknown or 'the accelerator is not known', 300)}")
+        return [Text(), text]
+    text = Text("the hardware", style="bold")
+    text.append(f", {clip(found.gpu, 60)}: rank {rank.rank}", style="not bold")
+    text.append(" (slowest)\n" if len(found.ranks) > 1 else "\n", style="not bold")
+    text.append(" · ".join(_bounds(rank)), style="bold")
+    parts = (rank.compute_light_ns, rank.comm_light_ns, rank.compute_floor_ns, rank.comm_floor_ns)
+    light, links, floor, library = map(human.duration, parts)
+    text.append(f"\nspeed of light: compute {light}, communication {links}; ")
+    text.append(f"floors: compute {floor}, communication {library}")
+    if rank.serial_ns is not None:
+        text.append(f"; one after the other {human.duration(rank.serial_ns)}")
+    if rank.exposed_comm_ns:
+        exposed, hidden = human.duration(rank.exposed_comm_ns), human.duration(rank.hideable_ns)
+        text.append(f"\nexposed communication {exposed}: compute could hide {hidden} of it at best, if ")
+        text.append("nothing had to wait for anything")
+    for sentence in found.refuted[:REFUTED_SHOWN]:
+        text.append("\nREFUTED ", style="yellow")
+        text.append(clip(sentence, 300))
+    if len(found.refuted) > REFUTED_SHOWN:
+        text.append(f"\nand {len(found.refuted) - REFUTED_SHOWN} more bounds are refuted")
+    for sentence in found.assumptions:
+        text.append(f"\n{clip(sentence, 300)}", style="dim")
+    if found.guesses:
+        text.append(f"\nGUESS: {clip(', '.join(found.guesses), 200)}", style="yellow")
+    return [Text(), text]
+
+
+def slowest(found: StepRoofline) -> RankRoofline:
+    """Return the rank whose step took longest, the first of equals."""
+    return max(found.ranks, key=lambda rank: rank.took_ns)
+
+
+def _bounds(rank: RankRoofline) -> list[str]:
+    words = [
+        f"speed of light {human.duration(rank.light_ns)}",
+        f"best overlap {human.duration(rank.best_overlap_ns)}",
+        f"took {human.duration(rank.took_ns)}",
+        f"MFU {human.share(rank.mfu, 1)}",
+    ]
+    if rank.hfu is not None and rank.hfu != rank.mfu:
+        words.append(f"HFU {human.share(rank.hfu, 1)}")
+    return words

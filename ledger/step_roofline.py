@@ -1,0 +1,155 @@
+"""What hardware and fabric allow a training step, beside what it took: records, and their plain JSON.
+
+Three ideas, each of a mean step of one rank. *Light*: peaks of the accelerator and physics of the links.
+*Floor*: what tuned kernels and a tuned library reach there. *Took*: what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from shardtoll.ledger.typed import typed
+
+Bound = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankRoofline:
+    """One rank's mean step. Every `*_light_ns` and `*_floor_ns` is a lower bound; None unknown."""
+
+    rank: int
+    steps: int
+    """Steps that `took_ns` is the mean of."""
+    took_ns: int
+    """Duration, capture's own work left out."""
+    exposed_comm_ns: int
+    flops: int | None = None
+    """Of all operators with known FLOPs, what is computed again included."""
+    hfu: float | None = None
+    """Hardware FLOPs utilisation: FLOPs of matmuls, attention and convolutions, each against the peak of its
+    format, as a share of the step."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: the same without what activation checkpointing computes again."""
+    known_share: float | None = None
+    """Share of the device's compute time spent in operators whose FLOPs or bytes are known; None where
+    operators have no device times."""
+    compute_light_ns: int | None = None
+    """Operators one after the other, each at the accelerator's peak or its memory's rate."""
+    compute_floor_ns: int | None = None
+    """The same at the rate that large matmuls were measured to reach; operators of unknown work as long as
+    they took."""
+    comm_light_ns: int | None = None
+    """Physics of the links: the collectives of the busiest group, one after the other."""
+    comm_floor_ns: int | None = None
+    """What a tuned library reaches for those of the busiest group."""
+    comm_serial_ns: int | None = None
+    """The same for all groups, one after the other."""
+    comm_known_share: float | None = None
+    """Share of the step's collectives whose least time is known; None without collectives."""
+    light_ns: int | None = None
+    """Speed of light of the step: compute and communication at theirs, fully overlapped."""
+    best_overlap_ns: int | None = None
+    """Compute and communication at their floors, fully overlapped."""
+    serial_ns: int | None = None
+    """Compute and communication at their floors without any overlap; no bound: a step may be faster."""
+    hideable_ns: int | None = None
+    """Exposed communication that compute, as long as it took, could hide at best."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpRoofline:
+    """Equal operators, a mean step of a mean rank."""
+
+    op: str
+    dtype: str | None
+    """The format of the peak they are held against; None where their operands have none."""
+    shapes: str | None
+    count: float
+    """Calls a step and rank."""
+    flops: int | None
+    """Of one call."""
+    moved_bytes: int | None
+    """Least bytes of one call."""
+    intensity: float | None
+    """FLOPs a byte."""
+    device_ns: int | None
+    """One call; None where operators have no device times."""
+    tflops: float | None
+    """1e12 operations a second that were reached."""
+    light_ns: int | None
+    """Least time of one call at the accelerator's peaks."""
+    bound: Bound | None
+    """Which of the peaks that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRoofline:
+    """The steps of a run against what hardware and fabric allow."""
+
+    gpu: str | None
+    """The accelerator whose peaks were taken; None where they are not known."""
+    why_unknown: str | None
+    """Why its peaks are not known, in one line; None where they are."""
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    """1e12 operations a second by format."""
+    memory_gbps: float | None = None
+    reached_tflops: float | None = None
+    """The best that large bfloat16 matmuls were measured to reach."""
+    ranks: tuple[RankRoofline, ...] = ()
+    ops: tuple[OpRoofline, ...] = ()
+    """Those that take longest, or whose least time is longest."""
+    assumptions: tuple[str, ...] = ()
+    """What the figures rest on, one sentence each."""
+    refuted: tuple[str, ...] = ()
+    """Bounds that the job was faster than, one sentence each; they are left out."""
+    guesses: tuple[str, ...] = ()
+    """Names of the accelerator's numbers that are guesses."""
+
+
+_T = TypeVar("_T")
+
+
+def roofline_to_json(roofline: StepRoofline) -> dict[str, Any]:
+    """Return the section as JSON values."""
+    return {**asdict(roofline), "peak_tflops": dict(roofline.peak_tflops)}
+
+
+def roofline_from_json(data: Mapping[str, Any]) -> StepRoofline:
+    """Return the section; KeyError, TypeError or ValueError where a field is missing or unfit."""
+    plain = dict(data)
+    peaks = plain["peak_tflops"]
+    if not isinstance(peaks, dict):
+        raise TypeError("peak_tflops is no object")
+    parts: dict[str, Any] = {
+        "ranks": tuple(_records(RankRoofline, plain["ranks"])),
+        "ops": tuple(_records(OpRoofline, plain["ops"])),
+        "peak_tflops": {str(name): float(value) for name, value in peaks.items()},
+        **{name: tuple(plain[name]) for name in ("assumptions", "refuted", "guesses")},
+    }
+    return _finite(typed(StepRoofline(**{**plain, **parts})))
+
+
+def _finite(roofline: StepRoofline) -> StepRoofline:
+    """Return it unchanged; ValueError for a number that is negative or none."""
+    records: tuple[StepRoofline | RankRoofline | OpRoofline, ...] = (
+        roofline,
+        *roofline.ranks,
+        *roofline.ops,
+    )
+    for record in records:
+        for item in fields(record):
+            value = getattr(record, item.name)
+            for number in value.values() if isinstance(value, Mapping) else (value,):
+                if isinstance(number, (int, float)) and not 0 <= number < math.inf:
+                    raise ValueError(f"roofline {item.name} holds {number}")
+    return roofline
+
+
+def _records(kind: type[_T], rows: Any) -> list[_T]:
+    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(rows, list) or any(set(row) != names for row in rows):
+        raise ValueError(f"{kind.__name__} rows do not have the fields they should")
+    return [kind(**row) for row in rows]

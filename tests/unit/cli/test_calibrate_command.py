@@ -1,0 +1,117 @@
+"""`shardtoll calibrate` on files: nccl-tests' output and points become a fabric that reports can use."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardtoll.analyzers.roofline import load_fabric, measured_cost, one_node
+from shardtoll.cli.calibration import MOST_BYTES
+from shardtoll.profiler.calibrate.mesh import parse_mesh
+from tests.unit.profiler.traces.test_nccl_tests import POINTS, printed
+
+
+def points(**changes):
+    timing = {
+        "op": "all_reduce",
+        "ranks": 4,
+        "nodes": 1,
+        "sharing": 1,
+        "source": "a test",
+        "times_ns": {"64": [100, 110, 120], "4096": [200, 220, 240]},
+    }
+    facts = {"device": "cpu", "backend": "gloo", "hosts": ["a"], "world_size": 4}
+    return {"facts": facts, "provenance": "measured on this machine (a)", "timings": [{**timing, **changes}]}
+
+
+def test_nccl_tests_files_become_a_fabric(shardtoll, tmp_path, monkeypatch):
+    (tmp_path / "ar.txt").write_text(printed("all_reduce", POINTS))
+    (tmp_path / "ag.txt").write_text(printed("all_gather", POINTS))
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-nccl-tests", "ar.txt", "ag.txt", "-o", "mine.toml")
+    assert ran.code == 0, ran.err
+    fabric = load_fabric(tmp_path / "mine.toml")
+    assert fabric.measured
+    assert [(curve.op, curve.ranks) for curve in fabric.curves] == [("all_reduce", 8), ("all_gather", 8)]
+    assert "NVIDIA H100 80GB HBM3" in fabric.provenance
+    cost = measured_cost(fabric.curves, "all_gather", 1048576, one_node(8), None)
+    assert cost is not None
+    assert cost.time_ns == pytest.approx((44200 * 44900) ** 0.5, rel=1e-4)
+
+
+def test_points_become_a_fabric(shardtoll, tmp_path, monkeypatch):
+    (tmp_path / "points.json").write_text(json.dumps(points()))
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-points", "points.json", "-o", "mine.toml")
+    assert ran.code == 0, ran.err
+    fabric = load_fabric(tmp_path / "mine.toml")
+    assert fabric.provenance == "measured on this machine (a)"
+    assert fabric.intra == load_fabric("loopback-gloo").intra
+    assert [point.time_ns for point in fabric.curves[0].points] == [110, 220]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from-nccl-tests"], "no FILE is given"),
+        (["bad.txt"], "is given"),
+        (["--from-nccl-tests", "--from-points", "bad.txt"], "two kinds"),
+        (["--from-points", "bad.txt", "bad.txt"], "2 files"),
+        (["--from-nccl-tests", "bad.txt"], "no table of nccl-tests"),
+        (["--from-nccl-tests", "missing.txt"], "cannot be read"),
+        (["--from-nccl-tests", "."], "cannot be read"),
+        (["--from-points", "bad.txt"], "holds no points"),
+        (["--from-nccl-tests", "bad.txt", "--fabric", "nowhere"], "no fabric named"),
+        (["--mesh", "dp=3"], "does not fit 4 ranks"),
+        (["--mesh", "dp"], "is not a mesh"),
+        (["--from-nccl-tests", "good.txt", "--ranks", "2"], "busbw"),
+    ],
+)
+def test_mistakes_are_one_line(shardtoll, tmp_path, monkeypatch, arguments, says):
+    (tmp_path / "bad.txt").write_text("hello\n")
+    (tmp_path / "good.txt").write_text(printed("all_reduce", POINTS))
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", *arguments)
+    assert ran.code == 2
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
+    assert not (tmp_path / "fabric.toml").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "{}", "null", '{"facts": 1}', "[" * 100_000,
+        json.dumps(points(times_ns={"64": [0]})),
+        json.dumps(points(times_ns={"64": [True]})),
+        json.dumps(points(times_ns={"x": [5]})),
+        json.dumps(points(times_ns={})),
+        json.dumps(points(op="allreduce")),
+        json.dumps(points(ranks="4")),
+        json.dumps(points(ranks=10**400)) [:-5],
+        json.dumps({**points(), "timings": []}),
+        json.dumps(points(more=1)),
+    ],
+)  # fmt: skip
+def test_points_that_are_none_are_told_in_one_line(shardtoll, tmp_path, monkeypatch, text):
+    (tmp_path / "points.json").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-points", "points.json")
+    assert ran.code == 2
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
+    assert "points" in ran.err
+
+
+def test_a_huge_file_is_refused(shardtoll, tmp_path, monkeypatch):
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-nccl-tests", "huge.txt")
+    assert ran.code == 2
+    assert "larger than" in ran.err
+
+
+def test_the_mesh_of_the_help_fits_its_ranks():
+    assert parse_mesh("dp=2,tp=2", 4) == {"dp": 2, "tp": 2}

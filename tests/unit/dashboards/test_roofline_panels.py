@@ -1,0 +1,154 @@
+"""The roofline of a step on terminal and page, and its JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shardtoll.dashboards import page, page_light, page_operators
+from shardtoll.dashboards.terminal import renderable
+from shardtoll.ledger import Report, SchemaError
+from shardtoll.ledger.step_roofline import OpRoofline, RankRoofline, StepRoofline
+from tests import sample_reports
+
+MS = 1_000_000
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def section(**given: Any) -> StepRoofline:
+    rank = RankRoofline(
+        rank=0, steps=3, took_ns=24 * MS, exposed_comm_ns=6 * MS, flops=10**12, hfu=0.4, mfu=0.31,
+        known_share=0.9, compute_light_ns=10 * MS, compute_floor_ns=15 * MS, comm_light_ns=12 * MS,
+        comm_floor_ns=14 * MS, comm_serial_ns=16 * MS, comm_known_share=1.0, light_ns=12 * MS,
+        best_overlap_ns=15 * MS, serial_ns=31 * MS, hideable_ns=5 * MS,
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "gpu": "NVIDIA H100 SXM 80 GB",
+        "why_unknown": None,
+        "peak_tflops": {"bfloat16": 989.0, "float32": 67.0},
+        "memory_gbps": 3350.0,
+        "reached_tflops": 794.5,
+        "ranks": (replace(rank, rank=1, took_ns=20 * MS), rank),
+        "ops": (
+            OpRoofline(
+                "aten::mm", "bfloat16", "bf16[8,8]", 2.0, 10**9, 10**6, 1e3, 2000, 500.0, 1011, "compute"
+            ),
+            OpRoofline(HOSTILE, None, HOSTILE, 1.0, None, None, None, 5000, None, None, None),
+        ),
+        "assumptions": ("it all overlaps", HOSTILE),
+        "refuted": (),
+    } | given
+    return StepRoofline(**values)
+
+
+def report(**given: Any) -> Report:
+    return replace(sample_reports.report(), roofline=section(**given))
+
+
+def printed(found: Report, width: int = 100) -> str:
+    out = StringIO()
+    Console(file=out, width=width, highlight=False).print(renderable(found))
+    return out.getvalue()
+
+
+def test_the_slowest_ranks_bounds_stand_under_the_step():
+    text = printed(report())
+    assert "rank 0 (slowest)" in text
+    assert "speed of light 12.0 ms · best overlap 15.0 ms · took 24.0 ms · MFU 31 % · HFU 40 %" in text
+    assert "compute could hide 5.00 ms" in text
+    assert "it all overlaps" in text
+
+
+def test_what_is_refuted_or_guessed_is_said():
+    text = printed(report(refuted=("a", "b", "c", "d"), guesses=("memory_gbps",)))
+    assert text.count("REFUTED") == 3
+    assert "and 1 more" in text
+    assert "GUESS: memory_gbps" in text
+
+
+def test_an_unknown_accelerator_is_one_line():
+    text = printed(report(gpu=None, why_unknown="the job computed on CPUs"))
+    (line,) = [line for line in text.splitlines() if "speed of light" in line]
+    assert "unknown: the job computed on CPUs" in line
+
+
+def test_reports_without_the_section_look_as_before():
+    plain = replace(sample_reports.report(), roofline=None)
+    assert "speed of light" not in printed(plain)
+    assert 'id="light"' not in page.render(plain)
+
+
+def test_bars_hold_the_bounds_and_unknown_has_none():
+    found = section()
+    bars = {trace["name"]: trace["x"] for trace in page_light.figure(found).data}
+    assert bars["took"] == [20.0, 24.0]
+    assert bars["best overlap"] == [15.0, 15.0]
+    unknown = replace(found, ranks=tuple(replace(rank, comm_light_ns=None) for rank in found.ranks))
+    bars = {trace["name"]: trace["x"] for trace in page_light.figure(unknown).data}
+    assert bars["communication at the speed of light"] == [None, None]
+
+
+def test_operators_lie_under_their_ceilings():
+    drawn = page_operators.figure(section())
+    ceiling, points = drawn.data
+    assert max(ceiling["y"]) == 989.0
+    ridge = 989.0e3 / 3350.0
+    assert float(f"{ridge:.6g}") in ceiling["x"]
+    assert (points["x"], points["y"]) == ([1000.0], [500.0])
+    assert "1 of 2 operators not drawn" in drawn.notes[0]
+
+
+def test_no_timed_operator_nothing_to_draw():
+    assert page_operators.figure(section(ops=())).empty
+
+
+def test_nothing_of_a_trace_gets_into_the_page_as_html():
+    text = page.render(report())
+    assert HOSTILE not in text
+    assert 'id="light"' in text
+    assert 'id="operators"' in text
+
+
+def test_many_ranks_are_cut_to_the_slowest():
+    ranks = tuple(replace(section().ranks[0], rank=at, took_ns=at * MS) for at in range(100))
+    found = section(ranks=ranks)
+    assert "Only the 32 slowest of 100" in page_light.figure(found).notes[0]
+    assert "<td>99</td>" in page_light.numbers(found)
+    assert "<td>1</td>" not in page_light.numbers(found)
+
+
+def test_json_keeps_it_and_reads_what_earlier_versions_wrote():
+    made = report()
+    assert Report.from_json(made.to_json()).roofline == made.roofline
+    document = json.loads(made.to_json())
+    del document["roofline"]
+    assert Report.from_json(json.dumps(document)).roofline is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: part.update(ranks=7),
+        lambda part: part["ranks"][0].update(took_ns="soon"),
+        lambda part: part["ranks"][0].update(light_ns=-1),
+        lambda part: part["ranks"][0].pop("mfu"),
+        lambda part: part["ops"][0].update(bound="luck"),
+        lambda part: part["ops"][0].update(tflops=math.inf),
+        lambda part: part.update(peak_tflops={"bfloat16": math.nan}),
+        lambda part: part.update(peak_tflops=[]),
+        lambda part: part.pop("gpu"),
+        lambda part: part.update(more=1),
+    ],
+)
+def test_a_damaged_section_is_told_in_one_line(damage):
+    document = json.loads(report().to_json())
+    damage(document["roofline"])
+    with pytest.raises(SchemaError, match="damaged") as caught:
+        Report.from_json(json.dumps(document))
+    assert "\n" not in str(caught.value)
