@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from accuracy_constants import Constants
+from learn_constants import forced
 
 from shardtoll.analyzers.roofline import Fabric
 from shardtoll.analyzers.roofline.evaluate import (
@@ -43,6 +44,7 @@ CALIBRATED: Final = "calibrated: every second size of the same sweep, the others
 CALIBRATED_PLAIN: Final = "calibrated: of those, one node, or NVLink + IB/EFA"
 CALIBRATED_OTHER: Final = "calibrated: of those, other networks (Slingshot)"
 NODES: Final = "transferred: another node count, NVLink + IB/EFA"
+NODES_FREE: Final = "transferred: of those, nothing set by hand (algorithm, channels)"
 COLLECTIVE: Final = "transferred: another collective, NVLink + IB/EFA"
 BOTH: Final = "transferred: both, or other GPUs a node, NVLink + IB/EFA"
 DISTANT: Final = f"transferred: more than x{FAR} the nodes, NVLink + IB/EFA"
@@ -59,6 +61,7 @@ AIMS: Final[dict[str, Aim]] = {
     CALIBRATED_PLAIN: Aim({}),
     CALIBRATED_OTHER: Aim({}),
     NODES: _everywhere(0.08, 0.20),
+    NODES_FREE: _everywhere(0.08, 0.20),
     COLLECTIVE: _everywhere(0.08, 0.20),
     BOTH: Aim({}),
     DISTANT: Aim({}),
@@ -111,7 +114,9 @@ def cases(sweeps: Mapping[str, Sweep], by_name: Mapping[str, Constants]) -> Iter
         yield Case((CALIBRATED, part), name, calibrated(sweep, fabric, by.predict, by.library))
         for other_name, other in _pairs(name, sweeps):
             found = transferred(sweep, fabric, [other], by.predict, by.library)
-            yield Case((_kind(fabric, other, sweep),), f"{other_name} -> {name}", found)
+            kind = _kind(fabric, other, sweep)
+            free = kind == NODES and not (forced(name) or forced(other_name))
+            yield Case((kind, NODES_FREE) if free else (kind,), f"{other_name} -> {name}", found)
 
 
 def _pairs(name: str, sweeps: Mapping[str, Sweep]) -> Sequence[tuple[str, Sweep]]:

@@ -74,11 +74,16 @@ def read(folder: Path) -> list[Case]:
     return cases_of({path.stem: parse_sweep(path.read_text(encoding="utf-8"), path.name) for path in paths})
 
 
+def forced(name: str) -> bool:
+    """Whether the name says that algorithm or channels were set by hand: the library as nobody has it."""
+    return any(f"_{word}" in name for word in FORCED)
+
+
 def cases_of(sweeps: Mapping[str, Sweep]) -> list[Case]:
     """Return the sweeps that show the library as it chooses by itself, each on the fabric it names."""
     found = []
     for name, sweep in sweeps.items():
-        if any(f"_{word}" in name for word in FORCED):
+        if forced(name):
             continue
         fabric, sure = fabric_of(sweep)
         if fabric is None:
