@@ -94,8 +94,8 @@ FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns", "light_ns")
 def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     """Match the ranks, run every analysis and return the report, dearest finding first.
 
-    `fabric` None chooses one by the run's device and backend, whose links serve a fabric without any too. Findings made while the job ran, as
-    those of the gradient check, are ranked with the others.
+    `fabric` None chooses one by the run's device and backend, whose links serve a fabric without any too.
+    Findings made while the job ran, as those of the gradient check, are ranked with the others.
     """
     if fabric is None:
         fabric = choose_fabric(ledger.run)

@@ -10,16 +10,15 @@ whose kernels were faster than that on average is held against its FLOPs alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.operator_rows import Floats, OperatorRows, sums
+from shardtoll.analyzers.operator_rows import Floats, OperatorRows, sums, uses_matrix_units
 from shardtoll.analyzers.refuted import LIMIT
 from shardtoll.analyzers.roofline import Gpu
-from shardtoll.analyzers.tally import codes
 
 _PEAKS_OF: Final = {
     "float32": ("float32", "tf32"),
@@ -29,8 +28,8 @@ _PEAKS_OF: Final = {
 }
 """Format of an operand -> the peaks it may run at."""
 
-KIND: Final = ("op", "shapes")
-"""What operators are alike by: all their calls do the same."""
+MOST_REFUTED: Final = 5
+"""Kinds of operators that are named; the others are counted."""
 
 _MATRIX_UNITS: Final = ("tf32", "bfloat16", "float16", "float8")
 
@@ -47,46 +46,56 @@ class Lights:
     floor_ns: Floats
     """The same at the rate that large matmuls reach; never more than the device took."""
     whole_flops_ns: Floats
-    """FLOPs as counted, at the peak: what utilisation is made of."""
-    peak: npt.NDArray[Any]
-    """Name of the peak, or None."""
+    """FLOPs as counted, at the peak, of operators that a model is made of: what utilisation counts."""
+    peak: tuple[str | None, ...]
+    """Name of the peak of each kind, or None."""
     refuted: tuple[str, ...]
 
 
 def lights(rows: OperatorRows, gpu: Gpu) -> Lights:
     """Return the least times of all rows on the accelerator."""
-    frame = rows.frame
-    peak, tflops = _peaks(frame, gpu)
-    flops = frame["flops"].to_numpy(dtype=np.float64)
-    took = frame["device_ns"].to_numpy(dtype=np.float64) if rows.of_trace else np.full(len(frame), np.nan)
-    halved = np.where(frame["op"].str.contains("attention").to_numpy(dtype=bool, na_value=False), 0.5, 1.0)
-    whole_ns = flops / (tflops * 1e3)
-    flops_ns = whole_ns * halved
-    bytes_ns = frame["moved_bytes"].to_numpy(dtype=np.float64) / gpu.memory_gbps.value
-    code, first = codes(frame, KIND)
-    measured = sums(code, took, len(first))
-    cached = sums(code, bytes_ns, len(first)) > measured
+    kinds, code = rows.kinds, rows.kind
+    peak, tflops = _peaks(kinds, gpu)
+    took = rows.figure("device_ns") if rows.of_trace else np.full(len(code), np.nan)
+    halved = np.array([0.5 if "attention" in (op or "") else 1.0 for op in kinds["op"]], dtype=np.float64)
+    whole_ns = rows.figure("flops") / (tflops[code] * 1e3)
+    flops_ns = whole_ns * halved[code]
+    bytes_ns = rows.figure("moved_bytes") / gpu.memory_gbps.value
+    measured = sums(code, took, len(kinds))
+    cached = sums(code, bytes_ns, len(kinds)) > measured
     bytes_ns = np.where(cached[code], np.nan, bytes_ns)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factors = measured / sums(code, flops_ns, len(first))
+        factors = measured / sums(code, flops_ns, len(kinds))
     wrong = factors < LIMIT
     flops_ns = np.where(wrong[code], np.nan, flops_ns)
     light_ns = np.fmax(flops_ns, bytes_ns)
     share = _reached_share(gpu)
-    slowed = np.where(np.isin(peak, _MATRIX_UNITS), flops_ns / share, flops_ns)
+    on_matrix_units = np.array([name in _MATRIX_UNITS for name in peak], dtype=np.bool_)
+    of_model = np.array([uses_matrix_units(op or "") for op in kinds["op"]], dtype=np.bool_)
+    slowed = np.where(on_matrix_units[code], flops_ns / share, flops_ns)
     return Lights(
         flops_ns=flops_ns,
         bytes_ns=bytes_ns,
         light_ns=_at_most(light_ns, took),
         floor_ns=_at_most(np.fmax(slowed, bytes_ns), took),
-        whole_flops_ns=whole_ns,
+        whole_flops_ns=np.where(of_model[code], whole_ns, np.nan),
         peak=peak,
-        refuted=tuple(
-            f"{first.iloc[at]['op']} on {first.iloc[at]['shapes']} took {factors[at]:.2g} times what "
-            f"{gpu.title}'s peak allows"
-            for at in np.flatnonzero(wrong)
-        ),
+        refuted=_refuted(kinds, factors, wrong, gpu),
     )
+
+
+def _refuted(kinds: pd.DataFrame, factors: Floats, wrong: npt.NDArray[np.bool_], gpu: Gpu) -> tuple[str, ...]:
+    """Return a sentence for each kind of operator that was faster than the peak, the worst first."""
+    places = np.flatnonzero(wrong)
+    places = places[np.argsort(factors[places], kind="stable")]
+    told = [
+        f"{kinds.iloc[at]['op']} on {kinds.iloc[at]['shapes']} took {factors[at]:.2g} times what the peak of "
+        f"{gpu.title} allows"
+        for at in places[:MOST_REFUTED]
+    ]
+    if len(places) > MOST_REFUTED:
+        told.append(f"and {len(places) - MOST_REFUTED} more kinds of operators were faster than the peak")
+    return tuple(told)
 
 
 def _at_most(bound_ns: Floats, took_ns: Floats) -> Floats:
@@ -100,13 +109,11 @@ def _reached_share(gpu: Gpu) -> float:
     return 1.0 if reached is None or peak is None else min(1.0, reached.value / peak.value)
 
 
-def _peaks(frame: pd.DataFrame, gpu: Gpu) -> tuple[npt.NDArray[Any], Floats]:
-    """Return the name and TFLOP/s of the fastest peak that each row's operands allow."""
-    best = {given: _fastest(given, gpu) for given in frame["formats"].unique()}
-    names = np.empty(len(frame), dtype=object)
-    names[:] = [best[given] for given in frame["formats"]]
-    rate = {name: gpu.peak_tflops[name].value for name in best.values() if name is not None}
-    return names, np.array([rate.get(name, np.nan) for name in names], dtype=np.float64)
+def _peaks(kinds: pd.DataFrame, gpu: Gpu) -> tuple[tuple[str | None, ...], Floats]:
+    """Return the name and TFLOP/s of the fastest peak that the operands of each kind allow."""
+    names = tuple(_fastest(given, gpu) for given in kinds["formats"])
+    rates = [np.nan if name is None else gpu.peak_tflops[name].value for name in names]
+    return names, np.array(rates, dtype=np.float64)
 
 
 def _fastest(formats: tuple[str, ...], gpu: Gpu) -> str | None:

@@ -22,16 +22,17 @@ FORMATS: Final = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16":
 
 _OPERAND: Final = re.compile(r"([a-z]+\d+[a-z0-9_]*)\[([\d,]*)\]")
 FIGURES: Final = ("count", "flops", "moved_bytes", "device_ns")
-_KEY: Final = ("step", "rank", "op", "phase", "shapes")
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRows:
-    """One row a step, rank, operator, phase and kind of inputs."""
+    """One row a step, rank, phase and kind of operator: what all its calls did."""
 
     frame: pd.DataFrame
-    """Columns step, rank, op, phase, shapes, count; flops, moved_bytes and device_ns of all calls, as floats
-    with NaN for unknown; formats (a tuple of names, sorted) of its matrices."""
+    """Columns step, rank, again (computed a second time, for checkpointing), kind (a place in `kinds`);
+    count, flops, moved_bytes and device_ns of all calls, as floats with NaN for unknown."""
+    kinds: pd.DataFrame
+    """Operators on equal shapes: columns op, shapes, and formats, a sorted tuple of those of its matrices."""
     of_trace: bool
     """Whether traces tell, so that all kernels of a step are here, with their times; else live capture, which
     records operators with FLOPs only."""
@@ -41,6 +42,15 @@ class OperatorRows:
         """Numbers of the steps with rows."""
         return tuple(sorted(int(step) for step in self.frame["step"].unique()))
 
+    @property
+    def kind(self) -> npt.NDArray[np.int64]:
+        """Kind of each row."""
+        return self.frame["kind"].to_numpy(dtype=np.int64)
+
+    def figure(self, name: str) -> Floats:
+        """Return a column of `FIGURES`."""
+        return self.frame[name].to_numpy(dtype=np.float64)
+
 
 @once
 def operator_rows(context: Context) -> OperatorRows:
@@ -48,40 +58,48 @@ def operator_rows(context: Context) -> OperatorRows:
     traced = context.ledger.frame("device_ops")
     traced = keep(traced, traced["step"].isin(context.steps))
     if len(traced):
-        return OperatorRows(_with_formats(_floats(traced)), of_trace=True)
+        return _rows(traced, of_trace=True)
     rows = context.computes_in_steps
     # A length on the host says nothing of a device's; on a CPU it is the operator's own.
-    rows = rows.assign(count=1, device_ns=rows["duration_ns"])
-    if rows.empty:
-        return OperatorRows(_with_formats(_floats(rows)), of_trace=False)
-    values = _floats(rows)
-    code, first = codes(values, _KEY)
+    return _rows(rows.assign(count=1, device_ns=rows["duration_ns"]), of_trace=False)
+
+
+def _rows(given: pd.DataFrame, *, of_trace: bool) -> OperatorRows:
+    # Each text once: a run has millions of operators and some dozens of shapes.
+    ops, op_names = pd.factorize(given["op"])
+    shapes, shape_texts = pd.factorize(given["shapes"])
+    values = pd.DataFrame(
+        {
+            "step": given["step"].to_numpy(dtype=np.int64),
+            "rank": given["rank"].to_numpy(dtype=np.int64),
+            "again": (given["phase"] == "recompute").to_numpy(dtype=bool),
+            "op": ops,
+            "shapes": shapes,
+        }
+    )
+    values["kind"], different = codes(values, ["op", "shapes"])
+    kinds = pd.DataFrame(
+        {
+            "op": [None if at < 0 else str(op_names[at]) for at in different["op"]],
+            "shapes": [None if at < 0 else str(shape_texts[at]) for at in different["shapes"]],
+        },
+        dtype=object,
+    )
+    told = pd.Series(index=kinds.index, dtype=object)
+    for at, text in enumerate(kinds["shapes"]):
+        told[at] = matrix_formats(text or "")
+    kinds["formats"] = told
+    code, frame = codes(values, ["step", "rank", "again", "kind"])
+    frame = frame[["step", "rank", "again", "kind"]].copy()
     for name in FIGURES:
-        first[name] = sums(code, values[name].to_numpy(), len(first))
-    return OperatorRows(_with_formats(first), of_trace=False)
+        of_each = given[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        frame[name] = sums(code, of_each, len(frame))
+    return OperatorRows(frame, kinds, of_trace)
 
 
 def sums(code: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
     """Return the sums by group; NaN where a value is unknown."""
     return np.bincount(code, weights=values, minlength=groups).astype(np.float64)
-
-
-def _floats(rows: pd.DataFrame) -> pd.DataFrame:
-    frame: pd.DataFrame = rows[list(_KEY)].copy()
-    for name in FIGURES:
-        frame[name] = rows[name].to_numpy(dtype=np.float64, na_value=np.nan)
-    return frame
-
-
-def _with_formats(frame: pd.DataFrame) -> pd.DataFrame:
-    # Each text once: a run has millions of operators and some dozens of shapes.
-    places, different = pd.factorize(frame["shapes"])
-    told = np.empty(len(different) + 1, dtype=object)
-    for at, text in enumerate(different):
-        told[at] = matrix_formats(str(text))
-    told[-1] = ()
-    frame["formats"] = told[places]
-    return frame
 
 
 def matrix_formats(shapes: str) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tu
     of light, which follows from the links alone, stays unless transfers lie below that as well.
     """
     known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
+    # A floor that came with the record, of a fabric not at hand, has no cost to be held against.
+    known &= frame["cost_id"].notna()
     rows = keep(frame[[*KEYS, *BESIDES]], known & (frame["transfer_ns"] > 0))
     if rows.empty:
         return frame, ()

@@ -39,7 +39,13 @@ def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRooflin
     if not rows.of_trace:
         told.append(
             "live capture records operators with FLOPs; the others, and those inside compiled code, count "
-            "as nothing: all bounds are low, and utilisation is at least what is said"
+            "as nothing, so utilisation is at least what is said; operands are taken to come out of memory, "
+            "not out of a cache"
+        )
+    elif known == 0:
+        told.append(
+            "no operator's FLOPs or bytes are known, so compute counts in the floor as long as it ran; "
+            "record traces with `record_shapes=True`"
         )
     elif known is not None and known < 0.995:
         told.append(

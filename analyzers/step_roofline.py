@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.comm_bounds import NO_COLLECTIVES, CommBounds, comm_bounds
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.op_light import Lights, lights
-from shardtoll.analyzers.operator_rows import OperatorRows, operator_rows, uses_matrix_units
+from shardtoll.analyzers.operator_rows import OperatorRows, operator_rows
 from shardtoll.analyzers.roofline import Gpu, find_gpu
 from shardtoll.analyzers.roofline_words import assumptions, why_unknown
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.top_operators import top_operators
 from shardtoll.analyzers.words import duration
 from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
+
+Places = npt.NDArray[np.int64]
+_NOWHERE: Final[Places] = np.empty(0, dtype=np.int64)
 
 _SIDE_BY_SIDE: Final = 1.02
 """Kernels whose times add up to more than that of the time computed ran at once, on several streams."""
@@ -38,11 +42,10 @@ def step_roofline(context: Context) -> StepRoofline | None:
     comm = comm_bounds(context, steps)
     refuted = list(() if bounds is None else bounds.refuted)
     ranks = []
-    for rank in sorted(int(each) for each in timed["rank"].unique()):
-        mine = keep(timed, timed["rank"] == rank)
-        told = _Rank(rank, mine, rows, bounds, comm.get(rank, NO_COLLECTIVES))
-        made = told.figures()
-        ranks.append(made)
+    places = _by_rank(rows.frame)
+    for rank, own in sorted(_by_rank(timed).items()):
+        told = _Rank(rank, timed.iloc[own], rows, bounds, comm.get(rank, NO_COLLECTIVES))
+        ranks.append(told.figures(places.get(rank, _NOWHERE)))
         refuted += told.refuted
     return StepRoofline(
         gpu=None if gpu is None else gpu.title,
@@ -56,6 +59,12 @@ def step_roofline(context: Context) -> StepRoofline | None:
         refuted=tuple(dict.fromkeys(refuted)),
         guesses=() if gpu is None else gpu.guesses,
     )
+
+
+def _by_rank(frame: pd.DataFrame) -> dict[int, Places]:
+    """Return at which places of the frame the rows of each rank are."""
+    found: dict[Any, Any] = dict(frame.groupby("rank").indices)
+    return {int(rank): places for rank, places in found.items()}
 
 
 def gpu_of(context: Context) -> Gpu | None:
@@ -87,11 +96,12 @@ class _Rank:
         self.refuted: list[str] = []
         """What the rank was faster than."""
 
-    def figures(self) -> RankRoofline:
-        """Return the rank's line; bounds that the step was faster than are left out, and told."""
+    def figures(self, mine: Places) -> RankRoofline:
+        """Return the rank's line, made of the operators at these places; bounds that the step was faster
+        than are left out, and told."""
         took_ns = float((self.steps["duration_ns"] - self.steps["capture_ns"]).astype("float64").mean())
         exposed_ns = float(self.steps["exposed_comm_ns"].astype("float64").mean())
-        work = self._work(took_ns)
+        work = self._work(mine, took_ns)
         comm_light = self._within(self.comm.light_ns, took_ns, "the links' speed of light")
         comm_floor = self._within(self.comm.floor_ns, took_ns, "the floor of its collectives")
         floor, serial = work.floor_ns, self.comm.serial_ns
@@ -116,21 +126,20 @@ class _Rank:
             hideable_ns=_whole(self._hideable(took_ns, exposed_ns)),
         )
 
-    def _work(self, took_ns: float) -> _Work:
-        frame = self.rows.frame
-        mine = (frame["rank"] == self.rank).to_numpy(dtype=bool)
-        number = int(frame["step"][mine].nunique())
-        if not number:
+    def _work(self, mine: Places, took_ns: float) -> _Work:
+        if not len(mine):
             return _Work()
-        flops = frame["flops"].to_numpy(dtype=np.float64)[mine]
+        frame = self.rows.frame.iloc[mine]
+        number = len(self.steps) if self.rows.of_trace else int(frame["step"].nunique())
+        flops = frame["flops"].to_numpy(dtype=np.float64)
         found = _Work(flops=float(np.nansum(flops)) / number if not np.isnan(flops).all() else None)
         bounds = self.bounds
         if bounds is None:
             return found
-        device_ns = frame["device_ns"].to_numpy(dtype=np.float64)[mine]
+        device_ns = frame["device_ns"].to_numpy(dtype=np.float64)
         light_ns, floor_ns = bounds.light_ns[mine], bounds.floor_ns[mine]
         known = ~np.isnan(light_ns)
-        if known.any():
+        if known.any() or self.rows.of_trace:
             light, floor = float(light_ns[known].sum()), float(floor_ns[known].sum())
             if self.rows.of_trace:
                 computed = float(self.steps["compute_ns"].astype("float64").sum())
@@ -140,11 +149,11 @@ class _Rank:
                 light = min(light, computed)
                 floor = max(light, min(floor + float(device_ns[~known].sum()), computed))
                 found.known_share = min(1.0, float(device_ns[known].sum()) / max(1.0, float(device_ns.sum())))
-            found.light_ns = self._within(light / number, took_ns, "what the accelerator's peaks allow")
+            if known.any():
+                found.light_ns = self._within(light / number, took_ns, "what the accelerator's peaks allow")
             found.floor_ns = self._within(floor / number, took_ns, "what large matmuls reach")
-        model = frame["op"].map(lambda op: isinstance(op, str) and uses_matrix_units(op)).to_numpy(dtype=bool)
-        whole_ns = np.where(model, bounds.whole_flops_ns, np.nan)[mine]
-        again = (frame["phase"] == "recompute").to_numpy(dtype=bool)[mine]
+        whole_ns = bounds.whole_flops_ns[mine]
+        again = frame["again"].to_numpy(dtype=bool)
         if not np.isnan(whole_ns).all() and took_ns > 0:
             hfu = float(np.nansum(whole_ns)) / number / took_ns
             if self._within(hfu * took_ns, took_ns, "its FLOPs at the accelerator's peak") is not None:

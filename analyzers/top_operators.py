@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers.op_light import KIND, Lights
+from shardtoll.analyzers.op_light import Lights
 from shardtoll.analyzers.operator_rows import FIGURES, OperatorRows, sums
-from shardtoll.analyzers.tally import codes, text
+from shardtoll.analyzers.tally import text
 from shardtoll.ledger.step_roofline import Bound, OpRoofline
 
 MOST: Final = 60
@@ -18,23 +18,19 @@ MOST: Final = 60
 
 def top_operators(rows: OperatorRows, bounds: Lights | None) -> tuple[OpRoofline, ...]:
     """Return the kinds of operators, those with most time first, else most least time, else most FLOPs."""
-    frame = rows.frame
-    if frame.empty:
+    if rows.frame.empty:
         return ()
-    code, first = codes(frame, KIND)
-    columns = {name: frame[name].to_numpy(dtype=np.float64) for name in FIGURES}
+    kinds, code = rows.kinds, rows.kind
+    columns = {name: rows.figure(name) for name in FIGURES}
     if bounds is not None:
         columns |= {name: getattr(bounds, name) for name in ("light_ns", "flops_ns", "bytes_ns")}
-    whole = pd.DataFrame({name: sums(code, column, len(first)) for name, column in columns.items()})
-    mean_of = frame[["step", "rank"]].drop_duplicates().shape[0]
-    peak: list[str | None] = [None] * len(first)
-    if bounds is not None:
-        place = np.unique(code, return_index=True)[1]
-        peak = list(bounds.peak[place])
+    whole = pd.DataFrame({name: sums(code, column, len(kinds)) for name, column in columns.items()})
+    mean_of = rows.frame[["step", "rank"]].drop_duplicates().shape[0]
+    peak = (None,) * len(kinds) if bounds is None else bounds.peak
     order = whole.fillna(0.0).sort_values(
         [name for name in ("device_ns", "light_ns", "flops") if name in whole], ascending=False
     )
-    return tuple(_line(first.iloc[at], whole.loc[at], peak[at], mean_of) for at in order.index[:MOST])
+    return tuple(_line(kinds.iloc[at], whole.loc[at], peak[at], mean_of) for at in order.index[:MOST])
 
 
 def _line(first: pd.Series[str], sums: pd.Series[float], peak: str | None, mean_of: int) -> OpRoofline:

@@ -17,6 +17,7 @@ from shardtoll.analyzers.roofline.evaluate import (
     not_fitted,
     refused,
     transferred,
+    untold,
 )
 from shardtoll.analyzers.roofline.score import BANDS
 from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
@@ -92,17 +93,20 @@ def read_all(folder: Path) -> dict[str, Sweep]:
 
 def cases(sweeps: Mapping[str, Sweep], by_name: Mapping[str, Constants]) -> Iterator[Case]:
     """Yield every case. `by_name`: what predicts each scored sweep."""
-    fabrics = {name: fabric_of(sweep)[0] for name, sweep in sweeps.items()}
+    fabrics = {name: fabric_of(sweep) for name, sweep in sweeps.items()}
     for name, sweep in sweeps.items():
-        fabric, by = fabrics[name], by_name[name]
+        (fabric, sure), by = fabrics[name], by_name[name]
         size = SMALL if sweep.nodes <= 4 else MIDDLE if sweep.nodes < 8 else BIG
         if fabric is None:
             yield Case((size, EVERY), name, refused(sweep, "model", "no fabric is known for this hardware"))
             continue
         plain = _plain_network(fabric, sweep)
-        yield Case(
-            (size, EVERY, PLAIN if plain else OTHER), name, not_fitted(sweep, fabric, by.predict, by.library)
-        )
+        kinds = (size, EVERY, PLAIN if plain else OTHER)
+        reason = untold(sweep, fabric, sure)
+        if reason is None:
+            yield Case(kinds, name, not_fitted(sweep, fabric, by.predict, by.library))
+        else:
+            yield Case(kinds, name, refused(sweep, "model", reason, fabric.name))
         part = CALIBRATED_PLAIN if plain else CALIBRATED_OTHER
         yield Case((CALIBRATED, part), name, calibrated(sweep, fabric, by.predict, by.library))
         for other_name, other in _pairs(name, sweeps):

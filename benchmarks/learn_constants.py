@@ -24,12 +24,8 @@ from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
 from shardtoll.analyzers.roofline import Fabric, Quantity
 from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
 from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
-<<<<<<< HEAD
-from shardtoll.analyzers.roofline.evaluate import curves_of, fabric_of
-=======
 from shardtoll.analyzers.roofline.curve import curve_of
 from shardtoll.analyzers.roofline.evaluate import fabric_of, timings_of
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.model import Model
 from shardtoll.analyzers.roofline.pricing import Pricing
@@ -84,14 +80,6 @@ def cases_of(sweeps: Mapping[str, Sweep]) -> list[Case]:
     for name, sweep in sweeps.items():
         if any(f"_{word}" in name for word in FORCED):
             continue
-<<<<<<< HEAD
-        sweep = parse_sweep(path.read_text(encoding="utf-8"), path.name)
-        fabric, sure = fabric_of(sweep)
-        if fabric is None or sure.startswith("assumed"):
-            continue
-        if not sweep.placement_on(fabric).spans_nodes or fabric.inter is not None:
-            found.append(Case(path.stem, sweep, fabric))
-=======
         fabric, sure = fabric_of(sweep)
         if fabric is None:
             continue
@@ -100,7 +88,6 @@ def cases_of(sweeps: Mapping[str, Sweep]) -> list[Case]:
             fabric.inter is not None and not sure.startswith("assumed")
         ):
             found.append(Case(name, sweep, fabric))
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
     return found
 
 
@@ -170,14 +157,10 @@ def errors_of(
                 case.sweep.nodes,
             ):
                 continue
-<<<<<<< HEAD
-            pricing = Pricing(replace(case.fabric, curves=curves_of([other.sweep], case.fabric)), library)
-=======
             timings = timings_of(other.sweep, case.fabric)
             if timings is None:
                 continue
             pricing = Pricing(replace(case.fabric, curves=(curve_of(timings),)), library)
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
             at = case.sweep.placement_on(case.fabric)
             times = [
                 pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns

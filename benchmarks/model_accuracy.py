@@ -153,11 +153,11 @@ def measure(arguments: argparse.Namespace) -> Result:
         raise SystemExit(f"no sweep in {arguments.sweeps}: name their folder with --sweeps")
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
-    ways = {"as shipped": lambda: dict.fromkeys(sweeps, AS_SHIPPED)}
+    ways = {"as shipped": dict.fromkeys(sweeps, AS_SHIPPED)}
     if not arguments.quick:
-        ways["that have not seen the sweep's source"] = lambda: unseen(sweeps)
+        ways["that have not seen the sweep's source"] = unseen(sweeps)
     for title, constants in ways.items():
-        found = list(cases(sweeps, constants()))
+        found = list(cases(sweeps, constants))
         table = rows(found)
         show(title, found, table)
         for row in table:

@@ -120,9 +120,15 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
 
     own = any(_same(sweep, other) for _, other in on)
     mode: of.Mode = "calibrated" if own else "transferred" if on else "model"
-    fabric = forced or of.fabric_of(sweep)[0]
+    fabric, sure = (forced, "") if forced else of.fabric_of(sweep)
     if fabric is None:
-        return of.refused(sweep, mode, "no fabric is known for this hardware; name one with --fabric")
+        why = sure.removeprefix("unknown: ")
+        return of.refused(
+            sweep, mode, f"no fabric is known for this hardware ({why}); name one with --fabric"
+        )
+    reason = of.untold(sweep, fabric, sure) if mode == "model" else None
+    if reason is not None:
+        return of.refused(sweep, mode, reason, fabric.name)
     if mode == "model":
         return of.not_fitted(sweep, fabric)
     if mode == "calibrated":
@@ -144,7 +150,10 @@ def _alike(other: Sweep, sweep: Sweep) -> bool:
         return True
     found, _ = fabric_of(replace(other, nodes=sweep.nodes, ranks=sweep.ranks))
     own, _ = fabric_of(sweep)
-    return found is not None and own is not None and found.name == own.name
+    if found is None or own is None:
+        return False
+    rates = [fabric.inter and fabric.inter.node_gbps for fabric in (found, own)]
+    return found.name == own.name and len({rate and rate.value for rate in rates}) == 1
 
 
 def _same(sweep: Sweep, other: Sweep) -> bool:
@@ -163,7 +172,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
     from shardtoll.dashboards.sweep_lines import SweepLine
 
     sweep = found.sweep
-    fabric, sure = (forced, _given(forced)) if forced else fabric_of(sweep)
+    sure = _given(forced) if forced else fabric_of(sweep)[1]
     files: dict[str, tuple[str, ...]] = {
         "model": (),
         "calibrated": (file,),
@@ -182,7 +191,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         fitted=tuple(_bare(point) for point in sweep.points if point.message_bytes in found.fitted_bytes),
         on=files[found.mode],
         reason=found.reason,
-        guesses=() if fabric is None else fabric.guesses,
+        guesses=tuple(sorted({name for point in found.points if point.cost for name in point.cost.guesses})),
         errors=_errors([found]),
     )
 

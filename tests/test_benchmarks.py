@@ -17,7 +17,8 @@ PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
-    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "overhead_", "accuracy_"))
+    if path.name != "harness.py"
+    and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors"))
 )
 
 TRIVIAL = '''"""Counts to three."""
@@ -171,6 +172,7 @@ def test_counts_that_differ_from_commdebugmode_are_found(tmp_path):
 ACCURACY = """
 import json, sys
 sys.path.insert(0, {folder!r})
+from accuracy_constants import Constants
 from accuracy_cases import BOTH, COLLECTIVE, NODES, cases
 from accuracy_peers import inductor, redistribute_cost
 from shardtoll.analyzers.roofline import collective_cost
@@ -191,7 +193,7 @@ def predict_of(name):
         asked.append((name, op, size, [len(curve.points) for curve in fabric.curves]))
         return None
     return predict
-found = list(cases(sweeps, {{name: predict_of(name) for name in sweeps}}))
+found = list(cases(sweeps, {{name: Constants(predict_of(name)) for name in sweeps}}))
 kinds = {{case.name: case.kinds for case in found if "->" in case.name}}
 wanted = {{"two -> four": NODES, "gather -> two": COLLECTIVE, "gather -> four": BOTH}}
 GIB = 1 << 30

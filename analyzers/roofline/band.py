@@ -45,12 +45,21 @@ def where(machine: Machine | None) -> str:
 def band_of_model(
     library: Library, machine: Machine | None, basis: Literal["transferred", "model"], message_bytes: float
 ) -> tuple[float, float]:
-    """Return the logarithms of time / low and high / time."""
+    """Return the logarithms of time / low and high / time.
+
+    Where no sweep of a kind of link was at hand, other links' errors tell nothing: the band is a wide one,
+    unless the machine's own curves were fitted.
+    """
     place = where(machine)
+    kinds = (
+        () if machine is None else (machine.near.kind, *(() if machine.net is None else (machine.net.kind,)))
+    )
+    unseen = basis == "model" and not all(library.measured_on(kind) for kind in kinds)
+    least = UNKNOWN_WIDTH if unseen else 0.0
     ends = []
     for end in ("low", "high"):
         widths = [
             library.number(f"band.{basis}.{end}.{name}", place, otherwise=UNKNOWN_WIDTH) for name, _ in SIZES
         ]
-        ends.append(float(np.interp(np.log(max(message_bytes, 1.0)), _MIDDLES, widths)))
+        ends.append(max(least, float(np.interp(np.log(max(message_bytes, 1.0)), _MIDDLES, widths))))
     return ends[0], ends[1]

@@ -32,7 +32,7 @@ def choose_fabric(run: Run) -> Fabric:
     choice = pick(Known(device, words, one_node, size, used, network_words(words)))
     if choice.fabric is UNKNOWN:
         return UNKNOWN
-    fabric = choice.fabric
+    fabric = choice.as_sure_as_it_is()
     return replace(fabric, gpu=find_gpu(device) or fabric.gpu, provenance=f"{fabric.provenance} ({choice})")
 
 

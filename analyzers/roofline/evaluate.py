@@ -14,11 +14,7 @@ from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
-<<<<<<< HEAD
-from shardtoll.analyzers.roofline.library import load_library
-=======
 from shardtoll.analyzers.roofline.library import Library, load_library
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
@@ -75,6 +71,16 @@ class Evaluation:
         )
 
 
+def untold(sweep: Sweep, fabric: Fabric, sure: str) -> str | None:
+    """Return why nothing is said of a sweep that is not fitted: its hardware does not tell the network.
+
+    `sure`: how sure `fabric_of_hardware` is. None where the network is told, or none is used.
+    """
+    if not sure.startswith("assumed") or not sweep.placement_on(fabric).spans_nodes:
+        return None
+    return f"its hardware does not tell the network between nodes; name one with --fabric, as {fabric.name}"
+
+
 def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) -> Evaluation:
     """Return the evaluation of a sweep of which nothing is said, with the reason."""
     points = tuple(Judged(point.message_bytes, point.time_ns, None) for point in sweep.points)
@@ -98,13 +104,8 @@ def calibrated(
     fitted = sweep.sizes[::2]
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
-<<<<<<< HEAD
-    curves = curves_of([replace(sweep, points=kept)], fabric)
-    return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict)
-=======
     curves = _curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict, library)
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
 
 
 def transferred(
@@ -115,13 +116,8 @@ def transferred(
     library: Library | None = None,
 ) -> Evaluation:
     """Return what is said of the sweep once other sweeps of the same fabric are measured."""
-<<<<<<< HEAD
-    curves = curves_of(on, fabric)
-    return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict)
-=======
     curves = _curves(on, fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict, library)
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
 
 
 def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
@@ -141,12 +137,7 @@ def timings_of(sweep: Sweep, fabric: Fabric) -> Timings | None:
     return Timings(sweep.op, sweep.ranks, sweep.placement_on(fabric).nodes, times, source)
 
 
-<<<<<<< HEAD
-def curves_of(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
-    """Return the sweeps as a calibration keeps them, on that fabric."""
-=======
 def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
->>>>>>> 77e96d817de9796cfcbcbff81bced462627aaf41
     found = (timings_of(sweep, fabric) for sweep in sweeps)
     return merged(curve_of(timings) for timings in found if timings is not None)
 

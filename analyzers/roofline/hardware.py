@@ -26,7 +26,7 @@ def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = N
     choice = pick(Known(said.device, text[:1000], nodes == 1, whole, used, net))
     if choice.fabric is UNKNOWN:
         return UNKNOWN, str(choice)
-    fabric = choice.fabric
+    fabric = choice.as_sure_as_it_is()
     gpu = find_gpu(said.device)
     if gpu is not None:
         fabric = replace(fabric, gpu=gpu)

@@ -50,6 +50,11 @@ class Library:
             raise KeyError(f"{self.name} has no {name} for {special}")
         return otherwise
 
+    def measured_on(self, kind: str) -> bool:
+        """Whether the constants of this kind of link were learned from anything measured."""
+        number = self.numbers.get(f"known.{kind}")
+        return number is not None and number.confidence != "GUESS"
+
     def generation(self, fabric: Fabric) -> str | None:
         """Return the generation of the fabric's accelerator; None where it has none or an unlisted one."""
         return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)

@@ -12,6 +12,7 @@ from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.gpu import named
 from shardtoll.analyzers.roofline.load import known_fabrics
 from shardtoll.analyzers.roofline.network_words import NetworkWords
+from shardtoll.analyzers.roofline.quantity import Quantity
 
 Sureness = Literal["certain", "likely", "assumed", "unknown"]
 """certain: what counts is on record. likely: what is on record fits few others. assumed: the network between
@@ -43,6 +44,19 @@ class Choice:
         return (
             f"{self.sureness}: {self.why}; it could as well be {', '.join(self.others[:MOST_OTHERS])}{more}"
         )
+
+    def as_sure_as_it_is(self) -> Fabric:
+        """Return the fabric; a network that is only assumed has guesses for numbers."""
+        inter = self.fabric.inter
+        if self.sureness != "assumed" or inter is None:
+            return self.fabric
+        guessed = replace(
+            inter,
+            rank_gbps=_guess(inter.rank_gbps),
+            node_gbps=inter.node_gbps and _guess(inter.node_gbps),
+            cards=inter.cards and _guess(inter.cards),
+        )
+        return replace(self.fabric, inter=guessed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,10 @@ def _holds(fabric: Fabric, per_node: int | None) -> bool:
     """Whether a node of the fabric can have so many, a node with more being used in part."""
     size = fabric.ranks_per_node
     return per_node is None or size is None or size.value >= per_node
+
+
+def _guess(number: Quantity) -> Quantity:
+    return Quantity(number.value, f"assumed, the network is not on record; {number.source}", "GUESS")
 
 
 def plain(text: str) -> str:

@@ -40,6 +40,18 @@ def one_node(ranks: int) -> Placement:
 def ranks_per_host(run: Run, fabric: Fabric) -> int | None:
     """Return how many consecutive ranks share a host; None where neither run nor fabric tells.
 
+    Hosts of one NVLink domain, as of an NVL72 rack, count as one: between them no network is used. Domains
+    are taken to begin with the first rank.
+    """
+    own = _ranks_per_host(run, fabric)
+    if own is None or fabric.ranks_per_domain is None:
+        return own
+    return max(own, min(int(fabric.ranks_per_domain.value), run.world_size))
+
+
+def _ranks_per_host(run: Run, fabric: Fabric) -> int | None:
+    """Return how many consecutive ranks share a host.
+
     A run with missing ranks counts too few ranks a host, so its number is believed only when it is whole;
     of a run with missing ranks the hosts of those seen decide, as far as they do. Where they leave a choice
     the fabric's number is taken, if it fits.
@@ -58,7 +70,7 @@ def ranks_per_host(run: Run, fabric: Fabric) -> int | None:
 
 def hosts_note(run: Run, fabric: Fabric) -> str:
     """Return that the hosts of missing ranks are assumed, where it changes the floors; else nothing."""
-    fitting, taken = _fitting(run, fabric), ranks_per_host(run, fabric)
+    fitting, taken = _fitting(run, fabric), _ranks_per_host(run, fabric)
     hosts = {min(number, run.world_size) for number in fitting}
     if not run.ranks_missing or len(hosts) < 2 or taken is None:
         return ""

@@ -93,7 +93,7 @@ class Pricing:
             )
         basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
         low, high = band_of_model(self.library, model.machine, basis, message_bytes)
-        if basis == "model" and self._link_guessed(at):
+        if basis == "model" and self._guessed_rate(at):
             low, high = max(low, UNKNOWN_WIDTH), max(high, UNKNOWN_WIDTH)
         wider = self._wider(fit, at)
         return best, Price(
@@ -120,16 +120,15 @@ class Pricing:
         links = (self.fabric.intra, self.fabric.inter) if at.spans_nodes else (self.fabric.intra,)
         found = tuple(name for name in self.fabric.guesses if name.startswith(places))
         kinds = (link.kind for link in links if link is not None)
-        return (*found, *(f"{self.library.name} over {kind}" for kind in kinds if self._guessed(kind)))
+        return (
+            *found,
+            *(f"{self.library.name} over {kind}" for kind in kinds if not self.library.measured_on(kind)),
+        )
 
-    def _link_guessed(self, at: Placement) -> bool:
-        """Whether the rate that bounds large messages is a guess."""
-        link = self.fabric.inter if at.spans_nodes else self.fabric.intra
-        return link is not None and any(number.confidence == "GUESS" for _, number in link.quantities())
-
-    def _guessed(self, kind: str) -> bool:
-        number = self.library.numbers.get(f"known.{kind}")
-        return number is None or number.confidence == "GUESS"
+    def _guessed_rate(self, at: Placement) -> bool:
+        """Whether the rate of a link that the placement uses is a guess."""
+        rates = ("intra.rank_gbps", "inter.rank_gbps", "inter.node_gbps")
+        return any(name in rates for name in self.guesses(at))
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
         """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""

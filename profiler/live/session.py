@@ -5,67 +5,46 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import shutil
 import socket
-import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from shardtoll.ledger import (
-    Finding,
-    Group,
-    Ledger,
-    Notice,
-    RankWriter,
-    Report,
-    Run,
-    StepRows,
-    UsageError,
-    analyze,
-    merge,
-)
-from shardtoll.ledger.ledger import empty_tables
-from shardtoll.ledger.pack import pack, unpack
-from shardtoll.ledger.store import clear, is_run_folder, read_run, write_rank
-from shardtoll.ledger.tables import to_table
+from shardtoll.ledger import Finding, Ledger, Report, Run, StepRows, UsageError, analyze
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.checking import Checking
 from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
-from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
+from shardtoll.profiler.live.device_times import DeviceTimes
 from shardtoll.profiler.live.device_waits import patch_device_waits
 from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
 from shardtoll.profiler.live.entries import open_doors
-from shardtoll.profiler.live.gather import Meeting
-from shardtoll.profiler.live.gradient_steps import GradientSteps
 from shardtoll.profiler.live.groups import Groups, initialized
-from shardtoll.profiler.live.joining import with_trace
+from shardtoll.profiler.live.kept import Kept
 from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.machine import nccl_version, this_machine
 from shardtoll.profiler.live.mode import SurveyMode
+from shardtoll.profiler.live.mode_stack import take_off
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
 from shardtoll.profiler.live.optimizing import OptimizerSteps
 from shardtoll.profiler.live.recorder import Excluded, Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
+from shardtoll.profiler.live.regions import Regions
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
 from shardtoll.profiler.live.sequence import Templates
 from shardtoll.profiler.live.spans import patch_user_profiler, quiet_kineto
 from shardtoll.profiler.live.threads import elsewhere
 from shardtoll.profiler.live.tracing import TRACE_STEPS, Tracer
-from shardtoll.profiler.live.waits import NoteWait, patch_future_wait, patch_work_wait
-from shardtoll.profiler.live.watch import Watch, Watched
+from shardtoll.profiler.live.waits import OnThisThread, patch_future_wait, patch_work_wait
+from shardtoll.profiler.live.watch import Watch
 from shardtoll.profiler.live.watch_rows import Setting, WatchRows
 
 log = logging.getLogger("shardtoll")
@@ -163,12 +142,8 @@ class Session:
         self._schedule = schedule
         self._checks = checks
         self._checking: Checking | None = None
-        self._told_times_unknown = False
         self._steps_begun = 0
         self._in_step = False
-        self._notices: list[Notice] = []
-        self._findings = GradientSteps()
-        self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
@@ -203,7 +178,6 @@ class Session:
         self.rank: int = dist.get_rank() if live else 0
         self.world_size: int = dist.get_world_size() if live else 1
         self._backend = str(dist.get_backend()) if live else None
-        self._meeting = Meeting(self.rank, self.world_size)
         self._groups = Groups()
         self._names = Names(self._model)
         self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
@@ -225,17 +199,19 @@ class Session:
             recorder.templates = Templates()
         told = elsewhere(recorder, SurveyMode, self._stop_capture)
         self._watch = Watch(recorder, self._mode, told, self._stop_capture, self._split_region)
-        self._watch_rows = WatchRows(
+        watch_rows = WatchRows(
             Setting(self.rank, recorder.clock, recorder.epoch_ns, self._groups.mesh_dim, recorder.host_times)
         )
-        self._folder = self._out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
-        self._meeting.open(self._clear)
+        self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
+        self._regions = Regions(
+            recorder, self._mode, self._watch, watch_rows, self._schedule, self._kept, self._backend == "fake"
+        )
+        self._kept.meet()
         try:
-            with self._meeting.telling_others():
-                self._writer = RankWriter(self._folder, self.rank, self._meeting.run_id)
+            self._kept.open()
             self._prepare()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
-            self._meeting.start_together()
+            self._kept.meeting.start_together()
             self._install()
             _active = self
             self._state = "open"
@@ -258,19 +234,13 @@ class Session:
             self._time_device()
         if self._trace_steps:
             self._recorder.tracer = Tracer(self._recorder.spans, self._trace_steps, self._device)
-        self._describe()
-
-    def _clear(self) -> None:
-        """Make room for this run; an earlier one in the same folder is replaced, and the user told so."""
-        if is_run_folder(self._folder):
-            log.warning("shardtoll: the run in %s is replaced; name another folder to keep it", self._folder)
-        clear(self._folder)
+        self._kept.describe()
 
     def _install(self) -> None:
         recorder = self._recorder
-        thread_wait = _OnThisThread(recorder.waited_for_work, self._is_recording)
+        thread_wait = OnThisThread(recorder.waited_for_work, self._is_recording)
         self._undo.callback(patch_work_wait(recorder.now_ns, thread_wait))
-        future_wait = _OnThisThread(recorder.waited_for_future, self._is_recording)
+        future_wait = OnThisThread(recorder.waited_for_future, self._is_recording)
         self._undo.callback(patch_future_wait(recorder.now_ns, future_wait))
         optimizers = OptimizerSteps(recorder, self._records_training, self._stop_capture)
         self._undo.callback(optimizers.install())
@@ -289,7 +259,7 @@ class Session:
         self._undo.callback(recorder.spans.stop)
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
-        self._undo.callback(self._leave_mode, for_good=True)
+        self._undo.callback(take_off, self._mode, for_good=True)
         if self._checks is not None and self._model is not None:
             self._install_checks(self._checks, self._model)
 
@@ -340,7 +310,7 @@ class Session:
                 self._end_region()
             self._uninstall()
             # No step runs any more: now the device may be waited for.
-            self._guarded(lambda: self._append_finished(wait=True))
+            self._guarded(lambda: self._regions.append_finished(wait=True))
             self._checked(lambda: self._append_values(wait=True))
             self._guarded(lambda: self._close(failed=kind is not None))
             self._let_go()
@@ -353,14 +323,9 @@ class Session:
     def _let_go(self) -> None:
         """Keep neither files nor the model any longer; the session lives on for its report."""
         self._recorder.drop()
-        writer: RankWriter | None = getattr(self, "_writer", None)
-        if writer is not None:
-            # Closed already, unless closing failed: then its files must not stay open.
-            writer.abandon()
-        if self._out is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
-            self._ledger = self._bare_ledger()
+            self._ledger = self._kept.bare()
         self._model = self._checking = None
         self._names.forget()
 
@@ -371,29 +336,11 @@ class Session:
         _active = None
         self._state = "closed"
 
-    def _bare_ledger(self) -> Ledger:
-        """Return what can be said when the records themselves could not be kept: why."""
-        tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
-        return Ledger(self._run(), self._groups.all_records(), tables, self._findings.findings())
-
     def _close(self, *, failed: bool) -> None:
         if not self._stopped:
-            self._flush()
-        self._append(StepRows(None, notices=tuple(self._notices)))
-        own = self._writer.close(self._run(), self._groups.all_records(), self._findings.findings())
-        if self._recorder.tracer is not None:
-            own = with_trace(own, self._recorder.tracer, self._folder)
-        if self.rank != 0:
-            self._meeting.hand_over(pack(own))
-        else:
-            limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
-            others = {rank: unpack(data) for rank, data in self._meeting.collect(limit_s).items()}
-            if self._out is None:
-                self._ledger = merge([own, *others.values()])
-            else:
-                for ledger in others.values():
-                    write_rank(self._folder, ledger, self._meeting.run_id)
-                self._ledger = read_run(self._folder)
+            self._regions.flush()
+        limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
+        self._ledger = self._kept.close(self._recorder.tracer, limit_s)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -454,40 +401,16 @@ class Session:
         self._begin_region(None, survey=False)
 
     def _begin_region(self, step: int | None, *, survey: bool) -> None:
-        def begin() -> None:
-            if survey:
-                # Its own recording of the transport's spans begins: what was watched so far needs the last.
-                self._flush()
-                if not any(mode is self._mode for mode in _get_current_dispatch_mode_stack()):
-                    self._mode.__enter__()  # type: ignore[no-untyped-call]
-            else:
-                self._leave_mode()
-            self._recorder.begin(step, watched=not survey)
-            if not survey and self._recorder.host_times and self._backend != "fake":
-                self._recorder.keep_spans()
-
         if self._checking is not None:
             checking = self._checking
             self._checked(lambda: checking.begin(step))
-        self._guarded(begin)
+        self._guarded(lambda: self._regions.begin(step, survey=survey))
 
-    def _leave_mode(self, *, for_good: bool = False) -> None:
-        """Take our mode off the stack; one of the user's above it keeps it there, idle, until we close."""
-        stack = _get_current_dispatch_mode_stack()
-        if not any(mode is self._mode for mode in stack) or not (for_good or stack[-1] is self._mode):
-            return
-        pop: Any = getattr(_python_dispatch, "_pop_mode", None)
-        push: Any = getattr(_python_dispatch, "_push_mode", None)
-        if stack[-1] is not self._mode and (pop is None or push is None):
-            # There it stays, below the user's, and passes everything on.
-            self._mode.muted = True
-            return
-        above = []
-        while _get_current_dispatch_mode_stack()[-1] is not self._mode:
-            above.append(pop())
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        for mode in reversed(above):
-            push(mode)
+    def _end_region(self) -> None:
+        if self._stopped:
+            self._recorder.drop()
+        else:
+            self._guarded(self._regions.end)
 
     def expect_steps(self) -> None:
         """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
@@ -506,85 +429,6 @@ class Session:
         self._end_region()
         self._begin_region(None, survey=not self._schedule.watches)
 
-    def _end_region(self) -> None:
-        if self._stopped:
-            self._recorder.drop()
-            return
-
-        def end() -> None:
-            region = self._recorder.region
-            if region is not None and region.watched:
-                self._end_watched()
-                return
-            rows = self._recorder.end()
-            if rows is not None and self._append(rows):
-                self._describe()
-            learnt = self._recorder.learnt
-            if region is not None and region.step is not None and learnt is not None:
-                template, new = learnt
-                self._watch.issues_unseen |= not template.all_seen
-                self._schedule.surveyed(new=new, all_seen=template.all_seen)
-            self._append_finished()
-
-        self._guarded(end)
-
-    def _end_watched(self) -> None:
-        ended = self._recorder.end_watched()
-        assert ended is not None
-        known = self._watch.keep(ended.region, ended.end_ns, ended.at_end)
-        if known is not None:
-            assert ended.region.step is not None
-            self._schedule.watched(ended.region.step, known=known)
-        if self._recorder.device is not None:
-            self._hold_watched(ended.events)
-            self._append_finished()
-        elif self._watch.due(ended.end_ns):
-            self._flush()
-
-    def _hold_watched(self, events: RegionEvents | None) -> None:
-        """Have the rows of the watched region that has just ended made when the device has passed it."""
-        watched = self._watch.take()
-
-        def finish(device: DeviceReading | None) -> StepRows:
-            if not watched:
-                return StepRows(None)
-            self._note_unknown_times(False, watched, device)
-            return self._watch_rows.one(watched[0], None, self._recorder.threads, device)
-
-        self._recorder.hold(events, finish)
-
-    def _append_finished(self, *, wait: bool = False) -> None:
-        """Write the rows that were held back until the device had passed their step."""
-        finished = self._recorder.finished(wait=wait)
-        for rows in finished:
-            self._append(rows)
-        if finished:
-            self._describe()
-
-    def _flush(self) -> None:
-        """Write the rows of what was watched since the last time."""
-        raw = self._recorder.take_spans()
-        watched = self._watch.take()
-        if not watched:
-            return
-        for rows in self._watch_rows.make(watched, raw, self._recorder.threads):
-            if isinstance(rows, StepRows):
-                self._append(rows)
-            else:
-                self._writer.append_batches(rows)
-        self._note_unknown_times(raw is not None, watched)
-        self._describe()
-
-    def _note_unknown_times(
-        self, spans: bool, watched: Sequence[Watched], device: DeviceReading | None = None
-    ) -> None:
-        """Say once which times of watched steps are unknown."""
-        text = self._recorder.times_unknown(spans=spans or self._backend == "fake", device=device)
-        if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
-            return
-        self._told_times_unknown = True
-        self._notices.append(Notice(self.rank, "times-unknown", text, watched[0].region.step))
-
     def _end_checks(self) -> None:
         """Take the values of the step that has just ended, in the time between steps."""
         if self._checking is not None:
@@ -596,26 +440,17 @@ class Session:
         if self._checking is None:
             return
         values = tuple(self._checking.finished(wait=wait))
-        self._append(StepRows(None, values=values, parameters=self._checking.parameters() if wait else ()))
+        self._kept.append(
+            StepRows(None, values=values, parameters=self._checking.parameters() if wait else ())
+        )
         unknown = self._checking.unknown() if wait else None
         if unknown is not None:
-            self._notices.append(Notice(self.rank, "inputs-unknown", unknown, None))
-
-    def _append(self, rows: StepRows) -> bool:
-        """Write the rows; returns whether there were any."""
-        any_rows = bool(rows.step or rows.collectives or rows.notices or rows.values or rows.parameters)
-        if any_rows:
-            self._writer.append(rows)
-        return any_rows
+            self._kept.notice("inputs-unknown", unknown)
 
     def _drop_step(self, number: int) -> None:
-        region = self._recorder.region
-        if region is not None and region.watched:
-            self._recorder.end_watched()
-        else:
-            self._recorder.drop()
+        self._regions.drop()
         text = f"step {number} of rank {self.rank} did not finish and is not counted"
-        self._notices.append(Notice(self.rank, "step-dropped", text, None))
+        self._kept.notice("step-dropped", text)
 
     # -- the seam: capture must not kill training -----------------------------------------------------
 
@@ -642,7 +477,7 @@ class Session:
             self._checking.stop()
         text = f"checks stopped on rank {self.rank}, the rest goes on ({_reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._notices.append(Notice(self.rank, "checks-stopped", text, None))
+        self._kept.notice("checks-stopped", text)
 
     def _stop_capture(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report."""
@@ -653,7 +488,7 @@ class Session:
         self._stopped = True
         text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({_reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._notices.append(Notice(self.rank, "capture-stopped", text, None))
+        self._kept.notice("capture-stopped", text)
 
     def _is_recording(self) -> bool:
         return not self._mode.muted
@@ -681,11 +516,11 @@ class Session:
         wrong = count if findings else "all equal to one device's"
         region = self._recorder.region
         step = None if region is None else region.step
-        self._findings.add(findings, step)
+        self._kept.findings.add(findings, step)
         where = "" if step is None else f" in step {step}"
         text = f"gradients checked{where}: {wrong}"
         # Kept without its step, so that it also survives a step that does not finish.
-        self._notices.append(Notice(self.rank, "gradients-checked", text, None))
+        self._kept.notice("gradients-checked", text)
 
     # -- results -------------------------------------------------------------------------------------
 
@@ -722,27 +557,6 @@ class Session:
             nccl_version=nccl_version(self._backend),
             machine=this_machine(),
         )
-
-    def _describe(self) -> None:
-        """Keep the rank's own description on disk up to date; written only when it changed."""
-        known = (self._run(), self._groups.all_records(), self._findings.findings())
-        if known != self._described:
-            self._writer.describe(*known)
-            self._described = known
-
-
-class _OnThisThread:
-    """Passes waits on only from the thread that opened the session, while it records."""
-
-    def __init__(self, note: NoteWait, is_recording: Callable[[], bool]) -> None:
-        self._note = note
-        self._is_recording = is_recording
-        self._ident = threading.get_ident
-        self._thread = threading.get_ident()
-
-    def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
-        if self._ident() == self._thread and self._is_recording():
-            self._note(waited_for, begun_ns, ended_ns)
 
 
 def _reason(error: Exception) -> str:

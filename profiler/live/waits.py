@@ -7,6 +7,7 @@ left; they are put back on exit.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,3 +42,18 @@ def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[]
         return wait
 
     return patched(lambda patches: patches.around(owner, "wait", noted))
+
+
+class OnThisThread:
+    """Passes waits on only from the thread that it was made on, while there is recording."""
+
+    def __init__(self, note: NoteWait, is_recording: Callable[[], bool]) -> None:
+        self._note = note
+        self._is_recording = is_recording
+        self._ident = threading.get_ident
+        self._thread = threading.get_ident()
+
+    def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
+        """Pass a wait on; see `NoteWait`."""
+        if self._ident() == self._thread and self._is_recording():
+            self._note(waited_for, begun_ns, ended_ns)

@@ -116,7 +116,7 @@ def interrupted_while_closing(level: str) -> dict[str, Any]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    folder = session._folder
+    folder = session._kept.folder
     return {"arrived": arrived, "folder is gone": not folder.exists()}
 
 
@@ -143,7 +143,7 @@ def repeated(level: str) -> dict[str, Any]:
 
     def one() -> None:
         with audited(model, level) as session, session.step():
-            folders.append(session._folder)
+            folders.append(session._kept.folder)
             train(model)
 
     def size() -> dict[str, int]:

@@ -24,7 +24,7 @@ def traced(kind: str, out: str | None, *, trace: bool = True, trace_steps: int =
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     with audit(model, out=out, trace=trace, trace_steps=trace_steps, level="survey") as session:
-        folder = session._folder
+        folder = session._kept.folder
         for _ in range(STEPS):
             with session.step():
                 losses.append(train_step(model, batch(), optimizer).hex())

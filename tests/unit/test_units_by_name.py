@@ -115,7 +115,9 @@ def test_units_fit_in_our_code(folder):
 WITHOUT_UNIT = {
     # counts
     "ranks_per_domain", "per_host", "ranks_per_host", "group_size", "peers", "samples", "count", "sizes",
-    "line",
+    "line", "gpus", "size", "used",
+    # Gb/s, as network cards are named
+    "card_gbit", "node_gbit",
     # ratios
     "reached", "ramp", "most_of_a_host",
     # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them

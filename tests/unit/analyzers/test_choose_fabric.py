@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.roofline import UNKNOWN, Fabric, choose_fabric, find_gpu
+from shardtoll.analyzers.roofline import UNKNOWN, Fabric, Placement, choose_fabric, collective_cost, find_gpu
 from tests.unit.analyzers.ledgers import run_of
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -79,6 +79,19 @@ def test_a_network_that_is_not_on_record_is_assumed_and_others_are_named():
     assert fabric.name == "h100x8-ib400"
     assert f"(assumed: {H100}; which network is between nodes is not on record; it could" in fabric.provenance
     assert "aws-p5, gcp-a3-high, gcp-a3-mega" in fabric.provenance
+    # Its rates are published ones, and still guesses for this job: every cost over it says so.
+    assert fabric.guesses == ("inter.rank_gbps", "inter.node_gbps", "inter.cards")
+    cost = collective_cost(fabric, "all_reduce", 1 << 30, Placement(16, 2, 8))
+    told = chosen(16, 2, device=H100, machine="8x infiniband 400 Gb/s")
+    known = collective_cost(told, "all_reduce", 1 << 30, Placement(16, 2, 8))
+    assert told.guesses == ()
+    assert cost is not None
+    assert known is not None
+    assert "inter.rank_gbps" in cost.guesses
+    assert known.guesses == ()
+    assert cost.time_ns == known.time_ns
+    assert 2 * cost.low_ns <= 1.01 * cost.time_ns
+    assert cost.high_ns - cost.low_ns > 2 * (known.high_ns - known.low_ns)
     assert chosen(8, 2, device="NVIDIA A100-SXM4-40GB").name == "a100x4-ib200"
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers import run
+from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
+from shardtoll.analyzers.transfers import limit
 from shardtoll.ledger import Group
-from tests.unit.analyzers.fabrics import MEASURED, ROUND
+from tests.unit.analyzers.fabrics import MEASURED, ROUND, predicted_ns, timed
 from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, on_ranks, run_of, step
 
 
@@ -19,6 +21,8 @@ def found(kind, rows, fabric=None, **given):
 def evidence(finding):
     return {item.label: item.value for item in finding.evidence}
 
+
+PAIR = Placement(2, 1, 2)
 
 IMPLICIT = {
     "implicit": True,
@@ -441,7 +445,7 @@ class TestExposedCommunication:
         first, second = found("exposed-communication", rows)
         assert (first.toll_ns, second.toll_ns) == (20 * MS, 3 * MS)
         assert first.severity == "info"
-        assert first.floor_ns == 80_000 + -(-(1 << 20) // 3)
+        assert first.floor_ns == predicted_ns(load_fabric("loopback-gloo"), "all_reduce", 1 << 20, PAIR)
         assert first.where.source == "a.py:1 (f)"
         assert "(20 %)" in first.title
         assert "full overlap" in first.remedy.counterfactual
@@ -533,9 +537,8 @@ class TestExposedCommunication:
 
 
 def slow(count, factor, message_bytes=1 << 24, **change):
-    """`count` all_reduces of 2 ranks that take `factor` times ROUND's floor."""
-    floor_ns = 120 + message_bytes / 10
-    span = int(factor * floor_ns)
+    """`count` all_reduces of 2 ranks that take `factor` times what ROUND predicts."""
+    span = int(factor * predicted_ns(ROUND, "all_reduce", message_bytes, PAIR))
     return [
         row
         for seq in range(count)
@@ -548,43 +551,52 @@ def slow(count, factor, message_bytes=1 << 24, **change):
 GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
 
 
+TIMED = timed(ROUND, "all_reduce", PAIR, 256, 4096, 1 << 16, 1 << 20, 1 << 24)
+
+
 class TestBelowRoofline:
     def test_says_the_factor(self):
-        (finding,) = found("below-roofline", slow(4, 5.0), MEASURED, run=run_of(**GPU))
+        (finding,) = found("below-roofline", slow(4, 5.0), TIMED, run=run_of(**GPU))
         assert "takes 5.0 times what round allows" in finding.title
         assert evidence(finding)["median transfer over prediction"] == pytest.approx(5.0, abs=0.01)
         assert finding.confidence == "likely"
-        assert finding.saving_ns == pytest.approx(finding.toll_ns * 4 / 5, rel=0.01)
+        floor_ns = evidence(finding)["floor (a tuned library)"]
+        assert floor_ns <= finding.toll_ns / 4 / 5
+        assert finding.saving_ns == pytest.approx(finding.toll_ns - 4 * floor_ns, abs=8)
         assert finding.remedy.counterfactual == "the same collectives at their floors"
 
     def test_a_sound_fabric_is_no_finding(self):
-        assert found("below-roofline", slow(4, 1.6), MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", slow(4, 1.15), TIMED, run=run_of(**GPU)) == []
+        beside_compute = [replace(row, exposed_ns=row.duration_ns // 2) for row in slow(4, 1.45)]
+        assert found("below-roofline", beside_compute, TIMED, run=run_of(**GPU)) == []
 
     def test_shipped_figures_need_a_larger_factor(self):
-        assert found("below-roofline", slow(4, 1.9), ROUND, run=run_of(**GPU)) == []
-        (finding,) = found("below-roofline", slow(4, 2.5), ROUND, run=run_of(**GPU))
+        above = limit(collective_cost(ROUND, "all_reduce", 1 << 24, PAIR), on_cpu=False)
+        assert above > 2
+        assert found("below-roofline", slow(4, 0.97 * above), ROUND, run=run_of(**GPU)) == []
+        (finding,) = found("below-roofline", slow(4, 1.03 * above), ROUND, run=run_of(**GPU))
         assert finding.confidence == "possible"
         assert "calibrate" in finding.remedy.text
 
     def test_ranks_that_share_cores_need_a_factor_no_time_slice_explains(self):
-        assert found("below-roofline", slow(4, 8.0), MEASURED) == []
-        assert len(found("below-roofline", slow(4, 12.0), MEASURED)) == 1
+        assert found("below-roofline", slow(4, 8.0), TIMED) == []
+        assert len(found("below-roofline", slow(4, 12.0), TIMED)) == 1
 
     def test_a_few_slow_ones_are_an_accident(self):
-        assert found("below-roofline", slow(2, 9.0), MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", slow(2, 9.0), TIMED, run=run_of(**GPU)) == []
         mixed = slow(5, 1.0) + [
             row
             for seq in (10, 11)
             for row in on_ranks((0, 1), seq=seq, duration_ns=90 * MS, exposed_ns=90 * MS)
         ]
-        assert found("below-roofline", mixed, MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", mixed, TIMED, run=run_of(**GPU)) == []
 
     def test_small_messages_are_judged_only_against_measured_floors(self):
         # 256 bytes: floor 146 ns, of it 120 ns latency.
         rows = small(40)
         assert found("below-roofline", rows, ROUND, run=run_of(**GPU)) == []
-        assert len(found("below-roofline", rows, MEASURED, run=run_of(**GPU))) == 1
-        assert found("below-roofline", rows, MEASURED) == []
+        assert len(found("below-roofline", rows, TIMED, run=run_of(**GPU))) == 1
+        assert found("below-roofline", rows, TIMED) == []
 
     def test_waiting_is_not_held_against_the_fabric(self):
         rows = [
@@ -595,7 +607,7 @@ class TestBelowRoofline:
                 collective(rank=1, seq=seq, start_ns=10 * MS - 110 * US, duration_ns=110 * US),
             )
         ]
-        assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", rows, TIMED, run=run_of(**GPU)) == []
 
     def test_waiting_is_not_in_the_toll(self):
         rows = [
@@ -606,30 +618,32 @@ class TestBelowRoofline:
             else row
             for row in slow(4, 5.0)
         ]
-        (finding,) = found("below-roofline", rows, MEASURED, run=run_of(**GPU))
+        (finding,) = found("below-roofline", rows, TIMED, run=run_of(**GPU))
         assert finding.toll_ns == 4 * rows[0].duration_ns
-        assert finding.saving_ns == pytest.approx(finding.toll_ns * 4 / 5, rel=0.01)
+        floor_ns = evidence(finding)["floor (a tuned library)"]
+        assert floor_ns <= finding.toll_ns / 4 / 5
+        assert finding.saving_ns == pytest.approx(finding.toll_ns - 4 * floor_ns, abs=8)
 
     def test_what_ranks_send_unevenly_is_not_judged(self):
         even = [replace(row, op="all_to_all") for row in slow(4, 20.0)]
-        assert len(found("below-roofline", even, MEASURED, run=run_of(**GPU))) == 1
+        assert len(found("below-roofline", even, TIMED, run=run_of(**GPU))) == 1
         uneven = [replace(row, message_bytes=row.message_bytes >> row.rank) for row in even]
-        assert found("below-roofline", uneven, MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", uneven, TIMED, run=run_of(**GPU)) == []
 
     def test_a_device_without_a_name_is_no_cpu(self):
         rows = slow(4, 5.0)
-        assert len(found("below-roofline", rows, MEASURED, run=run_of(device=None, backend="nccl"))) == 1
-        assert found("below-roofline", rows, MEASURED, run=run_of(device="cpu", backend=None)) == []
+        assert len(found("below-roofline", rows, TIMED, run=run_of(device=None, backend="nccl"))) == 1
+        assert found("below-roofline", rows, TIMED, run=run_of(device="cpu", backend=None)) == []
 
     def test_the_fastest_rank_shows_what_the_fabric_did(self):
         # Rank 1 was held up on its way out; rank 0 shows that the data came at 1.1 times the floor.
         rows = [replace(row, duration_ns=row.duration_ns * 9) if row.rank else row for row in slow(4, 1.1)]
-        assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", rows, TIMED, run=run_of(**GPU)) == []
 
     def test_a_small_gain_is_not_worth_a_finding(self):
         rows = slow(4, 5.0, message_bytes=100_000)
-        assert found("below-roofline", rows, MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", rows, TIMED, run=run_of(**GPU)) == []
 
     def test_unmatched_and_unknown_are_not_judged(self):
-        assert found("below-roofline", slow(4, 9.0, start_ns=None), MEASURED, run=run_of(**GPU)) == []
+        assert found("below-roofline", slow(4, 9.0, start_ns=None), TIMED, run=run_of(**GPU)) == []
         assert found("below-roofline", slow(4, 9.0), run=run_of(device="V100", backend="nccl")) == []

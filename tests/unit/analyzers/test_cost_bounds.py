@@ -218,6 +218,17 @@ def test_a_measured_size_takes_what_was_measured(made, data):
     assert found.floor_ns <= found.time_ns
 
 
+@pytest.mark.parametrize("kind", ["roce", "tcpx", "ethernet"])
+def test_a_network_nobody_measured_has_a_wide_band_and_says_so(kind):
+    assert MEASURABLE.inter is not None
+    fabric = replace(MEASURABLE, inter=replace(MEASURABLE.inter, kind=kind))
+    found = cost(fabric, "all_reduce", 1 << 30, Placement(16, 2, 8))
+    assert found.high_ns >= 2 * found.time_ns
+    assert f"nccl over {kind}" in found.guesses
+    inside = cost(fabric, "all_reduce", 1 << 30, one_node(8))
+    assert inside.high_ns < 1.5 * inside.time_ns
+
+
 def test_a_guess_that_was_used_is_named():
     link = (
         replace(MEASURABLE.inter, rank_gbps=Quantity(50.0, "no idea", "GUESS")) if MEASURABLE.inter else None

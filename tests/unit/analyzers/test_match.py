@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.match import match
+from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Group
 from shardtoll.ledger.tables import to_records
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
@@ -290,7 +291,9 @@ def test_what_a_record_knew_before_is_kept_where_nothing_better_is_known():
 
 def test_floors_come_from_the_fabric_and_the_place_of_the_group():
     (row, _) = filled(on_ranks((0, 1)))
-    assert row.floor_ns == 80_000 + -(-(1 << 20) // 3)
+    cost = collective_cost(load_fabric("loopback-gloo"), "all_reduce", 1 << 20, Placement(2, 1, 2))
+    assert cost is not None
+    assert (row.floor_ns, row.light_ns) == (cost.floor_ns, cost.light_ns)
     assert all(row.floor_ns is None for row in filled(on_ranks((0, 1)), run=run_of(backend="fake")))
     hosts = run_of(hosts=("a", "b"), ranks_per_host=1)
     # The loopback fabric has no link between hosts.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.analyzers.roofline import Placement, hosts_note, load_fabric, one_node, place, ranks_per_host
@@ -27,6 +29,15 @@ def test_placement_follows_consecutive_ranks(ranks, per_host, expected):
 
 def test_a_whole_run_tells_its_ranks_per_host():
     assert ranks_per_host(run_of(8, ranks_per_host=4, hosts=("a", "b")), ROUND) == 4
+
+
+def test_hosts_of_one_nvlink_domain_count_as_one():
+    rack = load_fabric("gb200-nvl72-ib400")
+    hosts = tuple(f"tray{number}" for number in range(36))
+    assert ranks_per_host(run_of(8, ranks_per_host=4, hosts=hosts[:2]), rack) == 8
+    two_racks = run_of(144, ranks_per_host=4, hosts=hosts)
+    assert ranks_per_host(two_racks, rack) == 72
+    assert place(range(144), ranks_per_host(two_racks, rack)) == Placement(144, 2, 72)
 
 
 def test_a_run_with_missing_ranks_is_not_believed():
@@ -70,5 +81,5 @@ def test_an_assumption_says_what_the_other_choice_would_do():
 
 def test_several_hosts_of_unknown_width_are_unknown():
     run = run_of(4, hosts=("a", "b"), ranks_per_host=None)
-    assert ranks_per_host(run, ROUND) is None
+    assert ranks_per_host(run, replace(ROUND, ranks_per_node=None)) is None
     assert ranks_per_host(run, load_fabric("a100x8")) == 8

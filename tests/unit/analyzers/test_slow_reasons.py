@@ -11,8 +11,6 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.roofline import (
-    Curve,
-    CurvePoint,
     Fabric,
     Placement,
     collective_cost,
@@ -20,6 +18,7 @@ from shardtoll.analyzers.roofline import (
 )
 from shardtoll.analyzers.roofline.ways import ways
 from shardtoll.ledger import Collective, Finding, Group, Stall
+from tests.unit.analyzers.fabrics import predicted_ns, timed
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
 
 MB = 1_000_000
@@ -29,12 +28,6 @@ SHAPE = (2, 8)
 """dp over 2 nodes, tp inside a node of 8."""
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def predicted(fabric: Fabric, op: str, size: int, at: Placement) -> int:
-    cost = collective_cost(fabric, op, size, at)
-    assert cost is not None
-    return cost.time_ns
 
 
 def groups(at: int, shape: tuple[int, ...] = SHAPE) -> list[tuple[int, ...]]:
@@ -60,7 +53,7 @@ def rows(
     axis = 0 if dim == "dp" else 1
     n, inner = shape[axis], shape[1]
     at = Placement(n, n, 1, sharing=inner) if dim == "dp" else Placement(n, 1, n)
-    time_ns = predicted(fabric, op, size, at)
+    time_ns = predicted_ns(fabric, op, size, at)
     found = []
     for number, ranks in enumerate(groups(axis, shape)):
         for nth in range(many):
@@ -398,10 +391,8 @@ class TestChannels:
     def test_eight_nodes_of_eight_cards_with_the_librarys_own_channels(self):
         # Calibrated where 24 channels were set; the job runs without.
         at = Placement(64, 8, 8)
-        time_ns = predicted(H100, "all_reduce", 8 << 30, at)
-        point = CurvePoint(8 << 30, time_ns, time_ns, time_ns, 20)
-        curve = Curve("all_reduce", 64, 8, (point,), "made for a test")
-        tuned = replace(H100, measured=True, curves=(curve,))
+        tuned = timed(H100, "all_reduce", at, 8 << 30)
+        time_ns = predicted_ns(tuned, "all_reduce", 8 << 30, at)
         took = round(time_ns * 391.4 / 320.7)
         world = [
             collective(
@@ -428,7 +419,7 @@ class TestSmallMessages:
     SIZE = 4096
 
     def job(self, factor: float, fabric: Fabric) -> list[Finding]:
-        time_ns = predicted(fabric, "all_reduce", self.SIZE, Placement(2, 1, 2))
+        time_ns = predicted_ns(fabric, "all_reduce", self.SIZE, Placement(2, 1, 2))
         took = round(factor * time_ns)
         small = [
             collective(
@@ -443,12 +434,7 @@ class TestSmallMessages:
 
     def measured(self) -> Fabric:
         """H100 whose small all_reduces of two ranks were timed."""
-        points = []
-        for size in (256, 1024, self.SIZE, 65536):
-            time_ns = predicted(H100, "all_reduce", size, Placement(2, 1, 2))
-            points.append(CurvePoint(size, time_ns, time_ns * 9 // 10, time_ns * 11 // 10, 20))
-        curve = Curve("all_reduce", 2, 1, tuple(points), "made for a test")
-        return replace(H100, measured=True, curves=(curve,))
+        return timed(H100, "all_reduce", Placement(2, 1, 2), 256, 1024, self.SIZE, 65536)
 
     def test_latency_is_told_where_rates_were_measured(self):
         (finding,) = self.job(1.9, self.measured())

@@ -180,6 +180,13 @@ class TestTraces:
         assert rank.known_share == 0.25
         assert any("25 %" in text for text in made.assumptions)
 
+    def test_without_recorded_shapes_compute_stands_as_it_ran(self):
+        made = roofline(device_ops=[done(shapes=None, flops=None, moved_bytes=None)])
+        rank = only(made)
+        assert (rank.compute_light_ns, rank.light_ns, rank.mfu, rank.known_share) == (None, None, None, 0)
+        assert rank.best_overlap_ns == rank.compute_floor_ns == 1 * MS
+        assert any("record_shapes=True" in text for text in made.assumptions)
+
     def test_an_operator_faster_than_memory_read_a_cache(self):
         quick = done("aten::add_", flops=None, moved_bytes=1 << 30, device_ns=100_000)  # 10 TB/s
         made = roofline(device_ops=[quick, done()])
@@ -191,6 +198,12 @@ class TestTraces:
         assert len(made.refuted) == 1
         assert "aten::mm" in made.refuted[0]
         assert made.ops[0].bound == "memory"
+
+    def test_many_refuted_peaks_are_counted(self):
+        rows = [done(shapes=f"bf16[{at},8] bf16[8,8]", device_ns=1000 + at) for at in range(1, 10)]
+        made = roofline(device_ops=rows)
+        assert "bf16[1,8]" in made.refuted[0], "the worst first"
+        assert made.refuted[5] == "and 4 more kinds of operators were faster than the peak"
 
     def test_kernels_side_by_side_share_the_device(self):
         """A compute-bound and a memory-bound one at once need the longer of the two, not both."""
@@ -250,6 +263,10 @@ class TestCommunication:
 
     def test_no_floor_is_longer_than_its_transfer(self):
         assert self.of(self.row("a", 19.9, transfer_ns=19 * MS)).comm_floor_ns == 19 * MS
+
+    def test_a_floor_of_the_record_has_no_cost_to_be_held_against(self):
+        rows = [self.row("a", 3, rank=rank, seq=1, duration_ns=1 * MS, exposed_ns=0) for rank in (0, 1)]
+        assert self.of(*rows).comm_floor_ns == 1 * MS
 
     def test_what_overlap_could_hide_is_what_compute_does_not_hide_yet(self):
         # 40 ms exposed, 50 ms computed; of the collectives' 60 ms 20 are hidden already.

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers import run
+from shardtoll.analyzers.roofline import Placement
 from shardtoll.ledger import Collective, Compute, Finding
-from tests.unit.analyzers.fabrics import ROUND
+from tests.unit.analyzers.fabrics import ROUND, predicted_ns
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks
 
 BF16 = "bf16[64,128] bf16[128,256]"
@@ -65,10 +66,10 @@ def test_fsdp2_that_reduces_bf16_gradients_in_fp32() -> None:
 
 
 def test_the_saving_is_the_part_of_the_time_that_the_floor_says_goes_with_the_bytes() -> None:
-    # 2 ranks inside a host, ring: 100 + 10 ns, and half of the message at 10 GB/s.
     (finding,) = found(on_ranks((0, 1), **FSDP), matmuls(BF16), ROUND)
-    whole = 110 + (1 << 20) / 2 / 10
-    half = 110 + (1 << 19) / 2 / 10
+    whole, half = (
+        predicted_ns(ROUND, "reduce_scatter", size, Placement(2, 1, 2)) for size in (1 << 20, 1 << 19)
+    )
     assert finding.toll_ns == 2 * MS
     assert finding.saving_ns == pytest.approx(2 * MS * (1 - half / whole), rel=1e-3)
     assert finding.floor_ns == pytest.approx(half, abs=1)

@@ -57,7 +57,7 @@ def test_show_has_every_number_with_its_unit_and_source(shardtoll, width):
         assert number.confidence in flat
         if width == 60:
             assert number.source in flat
-    for amount in ("450 GB/s", "400 GB/s", "75,000 ns", "989 TFLOP/s", "0.815 of the rate"):
+    for amount in ("450 GB/s", "400 GB/s", "75,000 ns", "989 TFLOP/s"):
         assert amount in flat
     assert "between nodes: efa" in flat
     assert "GUESS" not in flat
@@ -72,6 +72,10 @@ def test_show_marks_guesses_without_colour_too(shardtoll, width):
 
 def test_show_of_a_node_says_that_the_network_is_not_known(shardtoll):
     assert "between nodes: not known" in shardtoll("fabrics", "show", "h100x8").out
+
+
+def test_show_has_shares_of_rates(shardtoll):
+    assert "intra.reached.ring = 0.7 of the rate, derived" in shardtoll("fabrics", "show", "mi300x8").out
 
 
 def test_show_as_json_and_toml(shardtoll):

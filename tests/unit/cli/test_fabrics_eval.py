@@ -115,7 +115,8 @@ def test_unknown_hardware_has_no_prediction_and_a_reason(document, shardtoll, tm
     path.write_text(sweep_text(straight(40, 300), hardware="a machine"))
     (one,) = document(path)["sweeps"]
     assert one["fabric"] is None
-    assert one["reason"] == "no fabric is known for this hardware; name one with --fabric"
+    why = "neither an accelerator nor a machine that is known is named"
+    assert one["reason"] == f"no fabric is known for this hardware ({why}); name one with --fabric"
     for point in one["points"]:
         assert (point["predicted_us"], point["low_us"], point["high_us"]) == (None, None, None)
     printed = shardtoll("fabrics", "eval", path).out
@@ -201,3 +202,18 @@ def test_no_sweep_is_a_usage_error(shardtoll):
     ran = shardtoll("fabrics", "eval")
     assert ran.code == 2
     assert "Traceback" not in ran.err
+
+
+def test_a_network_that_is_not_told_is_not_guessed(document, tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text(sweep_text(straight(40, 90), hardware="8xA100, somewhere", nodes=2, gpus=16))
+    (one,) = document(path)["sweeps"]
+    assert one["fabric"] == "a100x8-ib200"
+    assert one["reason"] == (
+        "its hardware does not tell the network between nodes; name one with --fabric, as a100x8-ib200"
+    )
+    assert all(point["predicted_us"] is None for point in one["points"])
+    # Measured, or named, it is.
+    for more in (("--calibrate-on", path), ("--fabric", "aws-p4d")):
+        (one,) = document(path, *more)["sweeps"]
+        assert all(point["predicted_us"] > 0 for point in one["points"])

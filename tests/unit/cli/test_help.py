@@ -13,6 +13,7 @@ import pytest
 
 from shardtoll.cli import COMMANDS, fabrics
 from tests import small_traces
+from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
@@ -54,14 +55,17 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-# These train: tests/live/test_demo.py and test_run_script.py run the examples of their help.
-@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name not in ("demo", "run")), *UNDER])
+# The others train, or need files: tests/live/test_demo.py and test_run_script.py, and test_fabrics_eval.py.
+@pytest.mark.parametrize(
+    "command", [*(name for name in COMMANDS if name not in ("demo", "run")), "fabrics list", "fabrics show"]
+)
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
+    Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     found = examples(command)
     assert found, f"shardtoll {command} --help has no example"
     for example in found:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards import human, page_roofline, page_timeline
+from shardtoll.dashboards import human, log_axis, page_roofline, page_timeline
 from shardtoll.dashboards.figure import literal
 from shardtoll.dashboards.sites import sites
 from shardtoll.ledger.volume import busbw_factor
@@ -66,7 +66,7 @@ def test_ceilings_are_the_floors_bandwidth():
 
 @pytest.mark.parametrize(("low", "high"), [(296.0, 440.0), (300.0, 300.0), (2.01, 4.99), (0.004, 9_000.0)])
 def test_an_axis_shows_at_least_two_of_its_numbers(low, high):
-    axis = page_roofline._axis("bus bandwidth", [low, high], human.rate)
+    axis = log_axis.log_axis("bus bandwidth", [low, high], human.rate)
     first, last = (10**end for end in axis["range"])
     assert first < low <= high < last
     shown = [tick for tick in axis["tickvals"] if first * 0.999 <= tick <= last * 1.001]

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardtoll.ledger import RunFolderError, UsageError, read_run
 from shardtoll.profiler import audit
-from shardtoll.profiler.live import session as session_file
+from shardtoll.profiler.live import mode_stack
 from shardtoll.profiler.live.recorder import Recorder
 
 D = 16
@@ -361,7 +361,7 @@ def test_below_a_mode_that_stays_ours_is_taken_out_or_idle(
 ) -> None:
     theirs = Theirs()  # type: ignore[no-untyped-call]
     if not can_take_out:
-        monkeypatch.setattr(session_file, "_python_dispatch", object())
+        monkeypatch.setattr(mode_stack, "_python_dispatch", object())
     with audit(level="survey") as session, session.step():
         theirs.__enter__()  # type: ignore[no-untyped-call]
     left = _get_current_dispatch_mode_stack()
