@@ -163,7 +163,8 @@ def _between(ordered: Sequence[float], at: float) -> float:
 
 
 def _later(distance: float) -> float:
-    return min(MOST_LATER, max(1.0, distance) ** LATER)
+    further: float = max(1.0, distance) ** LATER
+    return min(MOST_LATER, further)
 
 
 def _drift(samples: Sequence[Sequence[int]]) -> tuple[float, float]:
