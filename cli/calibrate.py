@@ -125,5 +125,5 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
         for line in Path(folder, "calibration.log").read_text(encoding="utf-8").splitlines():
             # What rank 0 says of its medians; which points it wrote means nothing to the user.
             if line.startswith(("stopped", "every median", "  ", "not done")):
-                typer.echo(line, err=True)
+                typer.echo(line)
     return fabric

@@ -22,6 +22,13 @@ _MEANT: Final = 0.95
 FEW: Final = 5
 """With fewer samples a size, noise and shape cannot be told apart: they are kept as they are."""
 
+LATER: Final = 0.25
+MOST_LATER: Final = 1.4
+"""Each end of a band is moved further out by that power of its distance from the median, at most so far:
+a machine is loaded otherwise when something is run. Of gloo between 4 ranks on 2 cores, beside work of
+changing amount, single collectives of programs a minute later lay up to 1.4 times outside of bands that
+reached to 4 times the median. Where nothing disturbs it adds a per cent."""
+
 NEIGHBOURS: Final = 2
 """Sizes on either side whose delays are taken for a size's own."""
 
@@ -78,16 +85,17 @@ def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
 
     With `FEW` samples a size or more the curve is made to rise with the message: the medians by isotonic
     regression, the band by its envelopes, since a message can be padded to a longer one. The band is made
-    wider until the earlier and the later half of the samples hold each other. With fewer samples the band
-    is the least and the most.
+    wider until the earlier and the later half of the samples hold each other, and a little more (`LATER`).
+    With fewer samples the band is the least and the most.
     """
     sizes = sorted(timings.times_ns)
     samples = [timings.times_ns[size] for size in sizes]
     medians = [_median(times) for times in samples]
     if min(len(times) for times in samples) >= FEW:
         bands, (down, up) = _bands(samples), _drift(samples)
-        lows = _running_min([low / down for low, _ in bands])
-        highs = _running_max([high * up for _, high in bands])
+        pairs = list(zip(bands, medians, strict=True))
+        lows = _running_min([low / down / _later(median / low) for (low, _), median in pairs])
+        highs = _running_max([high * up * _later(high / median) for (_, high), median in pairs])
         medians = _isotonic(medians, [len(times) for times in samples])
     else:
         lows, highs = [float(min(times)) for times in samples], [float(max(times)) for times in samples]
@@ -152,6 +160,11 @@ def _between(ordered: Sequence[float], at: float) -> float:
     if whole + 1 >= len(ordered):
         return ordered[-1]
     return ordered[whole] + (at - whole) * (ordered[whole + 1] - ordered[whole])
+
+
+def _later(distance: float) -> float:
+    further: float = max(1.0, distance) ** LATER
+    return min(MOST_LATER, further)
 
 
 def _drift(samples: Sequence[Sequence[int]]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -15,6 +16,8 @@ from shardtoll.cli import COMMANDS, fabrics
 from tests import small_traces
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
+from tests.unit.cli.test_calibrate_command import points
+from tests.unit.profiler.traces.test_nccl_tests import POINTS, printed
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
 HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
@@ -66,6 +69,9 @@ def test_every_example_of_the_help_runs(
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
+    for test in ("all_reduce", "all_gather"):
+        Path(f"{test}.txt").write_text(printed(test, POINTS))
+    Path("points.json").write_text(json.dumps(points()))
     found = examples(command)
     assert found, f"shardtoll {command} --help has no example"
     for example in found:
