@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -101,6 +102,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         fabric = choose_fabric(ledger.run)
     elif fabric.intra is None:
         fabric = with_links(fabric, choose_fabric(ledger.run))
+    if fabric.library == "nccl" and fabric.library_version is None:
+        fabric = replace(fabric, library_version=ledger.run.nccl_version)
     context = make_context(ledger, fabric)
     found = [each for find in ANALYSES for each in find(context)]
     findings = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)])

@@ -101,7 +101,7 @@ def library_of(logs: Floats, bands: Mapping[str, Quantity] | None = None) -> Lib
     numbers = {name: Quantity(prior.value, prior.source, "derived") for name, prior in PRIORS.items()}
     for name, log in zip(FREE, logs, strict=True):
         numbers[name] = replace(numbers[name], value=PRIORS[name].value * math.exp(log))
-    return Library("nccl", PROTOCOLS, ALGORITHMS, {**numbers, **(bands or {})}, GENERATIONS)
+    return Library("nccl", PROTOCOLS, ALGORITHMS, {**numbers, **(bands or {})}, (), GENERATIONS)
 
 
 def predicted_ns(library: Library, case: Case) -> Floats:

@@ -39,6 +39,8 @@ class Candidate:
     ramp: float = 0.0
     wire_share: Fraction | None = None
     """Bytes one rank must send, per byte of the message; None: near and net together."""
+    overrated_ns: float = 0.0
+    """By how much the library's version overrates the latency when it chooses; no part of the time."""
     few_channels_ns_per_byte: float = 0.0
     """As `ns_per_byte`, of messages up to `few_channels_bytes`: the library opens fewer channels."""
     few_channels_bytes: int = 0

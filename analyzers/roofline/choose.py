@@ -33,7 +33,12 @@ def choose_fabric(run: Run) -> Fabric:
     if choice.fabric is UNKNOWN:
         return UNKNOWN
     fabric = choice.fabric
-    return replace(fabric, gpu=find_gpu(device) or fabric.gpu, provenance=f"{fabric.provenance} ({choice})")
+    return replace(
+        fabric,
+        gpu=find_gpu(device) or fabric.gpu,
+        library_version=run.nccl_version if fabric.library == "nccl" else None,
+        provenance=f"{fabric.provenance} ({choice})",
+    )
 
 
 def _by_backend(backend: str | None) -> Fabric:

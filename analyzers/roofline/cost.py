@@ -37,7 +37,8 @@ class Cost:
     """Nine of ten sound runs take at least this, and at most `high_ns`."""
     high_ns: int
     floor_ns: int
-    """Least time a tuned library reaches: a low quantile of what was measured, else `time_ns`."""
+    """Least time a tuned library reaches: a low quantile of what was measured, else the fastest algorithm's
+    time, which is `time_ns` unless this version of the library is known to choose another."""
     light_ns: int
     """Speed of light: what the links' rates allow, whatever the library; at most `low_ns`."""
     protocol: str = ""

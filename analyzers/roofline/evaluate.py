@@ -152,7 +152,7 @@ def _evaluate(
     library: Library | None,
 ) -> Evaluation:
     at = sweep.placement_on(fabric)
-    least_ns = sweep.least_ns(library or load_library(fabric.library))
+    least_ns = sweep.least_ns(library or load_library(fabric.library, fabric.library_version))
     points = tuple(
         Judged(
             point.message_bytes,

@@ -87,6 +87,8 @@ class Fabric:
     """Where the numbers come from, for the report: `measured on this machine ...`, or else."""
     library: Library = "nccl"
     """The library that runs the collectives; its constants are the model's."""
+    library_version: str | None = None
+    """Its version, as `2.21.5`; None: today's, or not known."""
     gpu: Gpu | None = None
     ranks_per_node: Quantity | None = None
     """Ranks of one host where the run does not tell."""

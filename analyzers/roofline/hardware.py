@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, InterKind, Link
 from shardtoll.analyzers.roofline.gpu_words import gpu_words
@@ -10,6 +12,8 @@ from shardtoll.analyzers.roofline.gpus import find_gpu
 from shardtoll.analyzers.roofline.network_words import NetworkWords, network_words
 from shardtoll.analyzers.roofline.pick import Known, pick
 from shardtoll.analyzers.roofline.quantity import Quantity
+
+_VERSION: Final = re.compile(r"nccl[ _-]*v?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", re.IGNORECASE)
 
 
 def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = None) -> tuple[Fabric, str]:
@@ -31,6 +35,9 @@ def fabric_of_hardware(text: str, nodes: int | None = None, gpus: int | None = N
     if gpu is not None:
         fabric = replace(fabric, gpu=gpu)
     fabric = _told(fabric, net, whole, text)
+    version = _VERSION.search(text[:1000])
+    if version is not None and fabric.library == "nccl":
+        fabric = replace(fabric, library_version=version[1])
     return replace(fabric, provenance=f"{fabric.provenance} ({choice})"), str(choice)
 
 

@@ -24,7 +24,7 @@ MOST_REACHED: Final = 1.2
 MOST_POINTS: Final = 200_000
 """Measured points of one file."""
 
-_TEXTS: Final = ("name", "title", "provenance")
+_TEXTS: Final = ("name", "title", "provenance", "library_version")
 _FLAGS: Final = ("measured", "sharp")
 _LISTS: Final = ("device_names", "device_names_not", "backends", "hardware")
 _COUNTS: Final = ("ranks_per_node", "ranks_per_domain")

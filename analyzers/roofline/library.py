@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.quantity import Certainty, Quantity
 from shardtoll.analyzers.roofline.table import read_toml
+from shardtoll.analyzers.roofline.versions import Change, changes_since, parse_version
 
 _DATA: Final = "shardtoll.analyzers.roofline.libraries"
 
@@ -35,6 +36,8 @@ class Library:
     share of the physical rate that large messages reach. `protocol_share.near.LL`: of that, with a protocol.
     `ramp.ring.near`: weight of the pipeline's filling (see `candidate`). All dimensionless but for `_us`.
     """
+    changes: tuple[Change, ...]
+    """What differs in its version from today's."""
     generations: Mapping[str, str]
     """Generation of accelerators by `Gpu.name`, as `h100-sxm` = `hopper`."""
 
@@ -50,6 +53,10 @@ class Library:
             raise KeyError(f"{self.name} has no {name} for {special}")
         return otherwise
 
+    def chosen_by_us(self, name: str) -> float:
+        """Return by how much this version overrates a constant when it chooses an algorithm."""
+        return sum(change.chosen_by_us.get(name, 0.0) for change in self.changes)
+
     def measured_on(self, kind: str) -> bool:
         """Whether the constants of this kind of link were learned from anything measured."""
         number = self.numbers.get(f"known.{kind}")
@@ -61,18 +68,21 @@ class Library:
 
 
 @cache
-def load_library(name: str) -> Library:
-    """Return the shipped constants of `nccl`, `rccl` or `gloo`."""
+def load_library(name: str, version: str | None = None) -> Library:
+    """Return the shipped constants of `nccl`, `rccl` or `gloo`; those of today's where none is named."""
     text = resources.files(_DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     data = read_toml(text, f"{name}.toml").data
     numbers = dict(_flat("", data["numbers"]))
     base = load_library(data["extends"]) if "extends" in data else None
     if base is not None:
         numbers = {**base.numbers, **numbers}
+    changes = changes_since(name, parse_version(version))
+    missing = {algorithm for change in changes for algorithm in change.without}
     return Library(
         name=name,
         protocols=tuple(data["protocols"]),
-        algorithms=tuple(data["algorithms"]),
+        algorithms=tuple(each for each in data["algorithms"] if each not in missing),
+        changes=changes,
         numbers=numbers,
         generations=data.get("generations", base.generations if base is not None else {}),
     )

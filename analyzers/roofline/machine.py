@@ -52,6 +52,12 @@ class Machine:
             us += net_hops * factor * number(f"net_hop_us.{algorithm}", own) + self._plugin_us()
         return 1000 * us
 
+    def overrated_ns(self, algorithm: str, protocol: str, near_hops: float, net_hops: float) -> float:
+        """Return by how much the library's version overrates that latency when it chooses."""
+        near_us = self.library.chosen_by_us(f"near_hop_us.{algorithm}.{protocol}")
+        net_us = self.library.chosen_by_us(f"net_hop_us.{algorithm}.{protocol}")
+        return 1000 * (near_hops * near_us + net_hops * net_us)
+
     def _plugin_us(self) -> float:
         """Return the plugin's latency: the learned one, scaled where this plugin tells NCCL another."""
         assert self.net is not None

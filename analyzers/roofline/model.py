@@ -45,9 +45,11 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The fastest candidate for each of some message sizes."""
+    """The candidate taken for each of some message sizes."""
 
     time_ns: Floats
+    best_ns: Floats
+    """Time of the fastest; less than `time_ns` where the library's version is known to choose another."""
     index: npt.NDArray[np.intp]
     """Into `candidates`."""
     candidates: tuple[Candidate, ...]
@@ -58,7 +60,8 @@ def machine_of(fabric: Fabric, at: Placement, library: Library | None = None) ->
     if fabric.intra is None or (at.spans_nodes and fabric.inter is None):
         return None
     net = fabric.inter if at.spans_nodes else None
-    return Machine(fabric, library or load_library(fabric.library), at, fabric.intra, net)
+    library = library or load_library(fabric.library, fabric.library_version)
+    return Machine(fabric, library, at, fabric.intra, net)
 
 
 def candidates(machine: Machine, op: str, algorithms: tuple[str, ...] | None = None) -> tuple[Candidate, ...]:
@@ -76,8 +79,9 @@ def fastest(found: tuple[Candidate, ...], message_bytes: Floats, correction: Cor
         ramp = candidate.ramp * correction.ramp
         times.append(latency + transfer + ramp * np.sqrt(latency * transfer))
     table: Floats = np.stack(times)
-    index: npt.NDArray[np.intp] = np.argmin(table, axis=0)
-    return Choice(np.take_along_axis(table, index[None], axis=0)[0], index, found)
+    overrated = np.array([[candidate.overrated_ns] for candidate in found], dtype=np.float64)
+    index: npt.NDArray[np.intp] = np.argmin(table + overrated, axis=0)
+    return Choice(np.take_along_axis(table, index[None], axis=0)[0], table.min(axis=0), index, found)
 
 
 class Model:

@@ -57,7 +57,7 @@ class Pricing:
 
     def __init__(self, fabric: Fabric, library: Library | None = None) -> None:
         self.fabric = fabric
-        self.library = library or load_library(fabric.library)
+        self.library = library or load_library(fabric.library, fabric.library_version)
         self._models: dict[tuple[str, Placement], Model] = {}
         self._fits: dict[tuple[str, bool], _Fit] = {}
         self._light: dict[tuple[str, Placement], float] = {}
@@ -80,6 +80,7 @@ class Pricing:
         model = self.model(op, at)
         choice = model.choose(np.array([message_bytes], dtype=np.float64), fit.correction)
         best, time_ns = choice.candidates[choice.index[0]], float(choice.time_ns[0])
+        floor_ns = float(choice.best_ns[0])
         latency_ns = best.latency_ns * fit.correction.latency
 
         def shape(size: float) -> float:
@@ -101,7 +102,7 @@ class Pricing:
             latency_ns,
             time_ns * math.exp(-low * wider),
             time_ns * math.exp(high * wider),
-            time_ns,
+            floor_ns,
             basis,
         )
 

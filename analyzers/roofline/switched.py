@@ -71,6 +71,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
             latency_ns=machine.latency_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
             ns_per_byte=max(near_ns_per_byte, most_of_a_host(k) / machine.net_gbps("tree")),
             ramp=machine.ramp("nvlstree", "Simple"),
+            overrated_ns=machine.overrated_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
         )
     ]
 

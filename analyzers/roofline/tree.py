@@ -49,6 +49,7 @@ def tree(machine: Machine, op: str) -> list[Candidate]:
             latency_ns=machine.latency_ns("tree", protocol, near_hops, 2 * math.log2(k)),
             ns_per_byte=ns_per_byte / machine.protocol_share(protocol),
             ramp=machine.ramp("tree", protocol),
+            overrated_ns=machine.overrated_ns("tree", protocol, near_hops, 2 * math.log2(k)),
         )
         for protocol in machine.library.protocols
     ]

@@ -20,6 +20,8 @@ def to_toml(fabric: Fabric) -> str:
         f"provenance = {_string(fabric.provenance)}",
         f"library = {_string(fabric.library)}",
     ]
+    if fabric.library_version is not None:
+        lines.append(f"library_version = {_string(fabric.library_version)}")
     lines += [f"{key} = true" for key in ("measured", "sharp") if getattr(fabric, key)]
     for key in ("device_names", "device_names_not", "backends", "hardware"):
         if getattr(fabric, key):
