@@ -1,4 +1,4 @@
-"""Whether two sweeps, or a sweep and a fabric's curves, are one measurement: what was fitted is not scored."""
+"""Whether two sweeps, or a sweep and a fabric, are one measurement: what was fitted is not scored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardtoll.analyzers.roofline.sweep import Sweep
 
 ROUNDED_NS: Final = 50.0
 ROUNDED_SHARE: Final = 5e-4
-"""By how much a time and its copy differ where one is rounded to a tenth of a microsecond or to four digits."""
+"""By how much a time and its copy differ where one is rounded to 0.1 us or to four digits."""
 
 
 def same(sweep: Sweep, other: Sweep) -> bool:
