@@ -163,4 +163,6 @@ def _crossing(op: str, moved: int, nodes: Counter[int]) -> float:
 def _place(ranks: Iterable[int], node: Sequence[int], sharing: int) -> Placement:
     hosts = Counter(node[rank] for rank in ranks)
     shared = sharing if len(hosts) > 1 else 1
-    return Placement(sum(hosts.values()), len(hosts), max(hosts.values()), sharing=shared)
+    most, least = max(hosts.values()), min(hosts.values())
+    fewest = None if least == most else least
+    return Placement(sum(hosts.values()), len(hosts), most, shared, fewest)

@@ -227,7 +227,7 @@ def described(library: Library, cases: Sequence[Case]) -> Library:
     learned = f"learned from {len(cases)} sweeps (benchmarks/learn_constants.py)"
     for name, prior in PRIORS.items():
         told = f"{learned}; before: {prior.value:g} ({prior.source})" if prior.spread else prior.source
-        guess = not prior.spread and prior.guess
+        guess = not prior.spread and not prior.sourced
         numbers[name] = replace(numbers[name], source=told, confidence="GUESS" if guess else "derived")
     for kind, (source, known) in KNOWN.items():
         numbers[f"known.{kind}"] = Quantity(1.0, source, "derived" if known else "GUESS")

@@ -41,6 +41,11 @@ class Prior(NamedTuple):
     guess: bool = False
     """Whether it is a guess, where nothing can be learned about it."""
 
+    @property
+    def sourced(self) -> bool:
+        """Whether the constant, when it is not learned, comes from anywhere but a guess."""
+        return not self.guess and self.source != OURS
+
 
 def _protocols(name: str, values: tuple[float, float, float], spread: float) -> dict[str, Prior]:
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,6 +78,8 @@ def command(
         if mesh:
             parse_mesh(mesh, nproc)
         made = _measured(nproc, seconds, mesh)
+    # A measured fabric is not the one whose links it borrows.
+    made = replace(made, name=output.stem)
     written.write(output, to_toml(made).encode())
     for note in notes:
         typer.echo(note, err=True)

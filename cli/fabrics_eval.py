@@ -117,8 +117,9 @@ def read_sweep(path: Path) -> Sweep:
 
 def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep]]) -> Evaluation:
     from shardtoll.analyzers.roofline import evaluate as of
+    from shardtoll.analyzers.roofline.same_sweep import measured_on, same
 
-    own = any(_same(sweep, other) for _, other in on)
+    own = any(same(sweep, other) for _, other in on)
     mode: of.Mode = "calibrated" if own else "transferred" if on else "model"
     fabric, sure = (forced, "") if forced else of.fabric_of(sweep)
     if fabric is None:
@@ -129,6 +130,11 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
     reason = of.untold(sweep, fabric, sure) if mode == "model" else None
     if reason is not None:
         return of.refused(sweep, mode, reason, fabric.name)
+    if mode == "model" and fabric.curves:
+        if measured_on(fabric, sweep):
+            why = "the fabric's own curves are of this very sweep; name it with --calibrate-on instead"
+            return of.refused(sweep, "transferred", why, fabric.name)
+        return replace(of.not_fitted(sweep, fabric), mode="transferred")
     if mode == "model":
         return of.not_fitted(sweep, fabric)
     if mode == "calibrated":
@@ -154,17 +160,6 @@ def _alike(other: Sweep, sweep: Sweep) -> bool:
         return False
     rates = [fabric.inter and fabric.inter.node_gbps for fabric in (found, own)]
     return found.name == own.name and len({rate and rate.value for rate in rates}) == 1
-
-
-def _same(sweep: Sweep, other: Sweep) -> bool:
-    """Whether both are one measurement: a copy of the file, or a part of its rows, is the same sweep.
-
-    Two runs may agree in a few times by chance, not in half of them.
-    """
-    if (sweep.op, sweep.ranks, sweep.nodes) != (other.op, other.ranks, other.nodes):
-        return False
-    mine, theirs = set(sweep.points), set(other.points)
-    return 2 * len(mine & theirs) >= min(len(mine), len(theirs))
 
 
 def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced: Fabric | None) -> SweepLine:

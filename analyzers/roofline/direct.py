@@ -23,7 +23,10 @@ def pairwise(machine: Machine, op: str) -> list[Candidate]:
     near, net = Fraction(g - 1, n), Fraction(n - g, n) if machine.at.spans_nodes else NOTHING
     ns_per_byte = float(near) / machine.near_gbps("pairwise") if near else 0.0
     if net:
-        ns_per_byte = max(ns_per_byte, g * float(net) / machine.net_gbps("pairwise"))
+        few = machine.at.fewest_ranks or g
+        # Of hosts with fewer ranks each rank has more to send out, over its own card as well.
+        own = few * (n - few) / n / machine.through_gbps("pairwise")
+        ns_per_byte = max(ns_per_byte, g * float(net) / machine.net_gbps("pairwise"), own)
     return [
         Candidate(
             algorithm="pairwise",

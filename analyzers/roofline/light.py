@@ -11,7 +11,7 @@ from __future__ import annotations
 from shardtoll.analyzers.roofline.direct import PAIRED, ROOTED
 from shardtoll.analyzers.roofline.machine import Machine, physical_near_gbps, physical_net_gbps
 from shardtoll.analyzers.roofline.place import Placement
-from shardtoll.analyzers.roofline.ring import CHAINED
+from shardtoll.analyzers.roofline.ring import CHAINED, ROUNDS
 from shardtoll.analyzers.roofline.switched import WITH_SHARP
 
 
@@ -28,7 +28,13 @@ def light_ns_per_byte(machine: Machine, op: str) -> float:
         return 1 / net_gbps
     # What a rank sends may go both ways at once.
     both = _rank_share(op, n, adding=_switch_adds(machine) or fabric.sharp) / (near_gbps + own_gbps)
-    return max(both, _host_share(op, at, sharp=fabric.sharp) / net_gbps)
+    bounds = [both, _host_share(op, at, sharp=fabric.sharp) / net_gbps]
+    if at.fewest_ranks is not None and (op in ROUNDS or op == "all_to_all"):
+        # What its ranks lack, or alone have, goes through the cards of the host that has the fewest.
+        few = (n - at.fewest_ranks) / n * (at.fewest_ranks if op == "all_to_all" else 1)
+        few = 1.0 if op == "all_reduce" else few
+        bounds.append(few / physical_net_gbps(fabric, at, at.fewest_ranks))
+    return max(bounds)
 
 
 def _switch_adds(machine: Machine) -> bool:

@@ -85,6 +85,9 @@ def _key(where: str) -> str:
 
 def _read(path: Path, where: str) -> str:
     try:
+        # Not a pipe or a device, which may never end.
+        if path.exists() and not path.is_file():
+            raise FabricError(f"fabric file {where} is no file", "name a readable .toml file")
         if path.stat().st_size > MOST_CHARACTERS:
             raise FabricError(
                 f"fabric file {where} is too large", f"a fabric has at most {MOST_CHARACTERS:,} bytes"

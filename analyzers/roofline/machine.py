@@ -83,6 +83,14 @@ class Machine:
         own = (*special, f"{kind}_{self.generation}", kind)
         return self.physical_net_gbps() * self._share("net_share", self.net, algorithm, *own)
 
+    def through_gbps(self, algorithm: str, *special: str) -> float:
+        """Return the same for bytes that go through every host: the one with the fewest ranks bounds them."""
+        at = self.at
+        if at.fewest_ranks is None:
+            return self.net_gbps(algorithm, *special)
+        few = physical_net_gbps(self.fabric, at, at.fewest_ranks)
+        return self.net_gbps(algorithm, *special) * few / self.physical_net_gbps()
+
     def protocol_share(self, protocol: str) -> float:
         """Return the share of the reached rate that a protocol leaves for data."""
         where = "net" if self.at.spans_nodes else "near"
@@ -117,20 +125,23 @@ def physical_near_gbps(link: Link, ranks: int) -> float:
     return link.rank_gbps.value * min(1.0, max(1, ranks - 1) / link.peers.value)
 
 
-def physical_net_gbps(fabric: Fabric, at: Placement) -> float:
+def physical_net_gbps(fabric: Fabric, at: Placement, ranks: int | None = None) -> float:
     """Return GB/s by physics that a group's ranks of one host have over the host's cards, one direction.
+
+    `ranks`: how many these are, without it as many as are on the host that has most.
 
     A rank has its own card, or what falls to it of fewer cards; all ranks of the group at most the host's
     cards, of which groups that send at the same time get equal parts. A domain has the cards of its hosts.
     """
     net = fabric.inter
     assert net is not None, "asked only where the network is known"
-    own = at.ranks_per_node * net.rank_gbps.value
+    ranks = ranks or at.ranks_per_node
+    own = ranks * net.rank_gbps.value
     if net.node_gbps is None:
         return own
     node, cards = net.node_gbps.value, net.cards
     card = net.rank_gbps.value if cards is None else max(net.rank_gbps.value, node / cards.value)
-    return min(node * hosts_of_a_domain(fabric) / at.sharing, at.ranks_per_node * card)
+    return min(node * hosts_of_a_domain(fabric) / at.sharing, ranks * card)
 
 
 def hosts_of_a_domain(fabric: Fabric) -> float:

@@ -19,12 +19,18 @@ class Placement:
     ranks_per_node: int
     sharing: int = 1
     """How many such groups send over each host's network cards at the same time."""
+    fewest_ranks: int | None = None
+    """Ranks on the host that has the fewest; None: as many as on any other."""
 
     def __post_init__(self) -> None:
         if self.sharing < 1:
             raise ValueError(f"{self.sharing} groups cannot share a card")
         if not 1 <= self.nodes <= self.ranks <= self.nodes * self.ranks_per_node:
             raise ValueError(f"{self.ranks} ranks do not fit {self.nodes} x {self.ranks_per_node}")
+        if self.fewest_ranks is not None and not 1 <= self.fewest_ranks <= self.ranks_per_node:
+            raise ValueError(
+                f"{self.fewest_ranks} of {self.ranks_per_node} ranks are not the fewest of a host"
+            )
 
     @property
     def spans_nodes(self) -> bool:
@@ -104,4 +110,5 @@ def place(ranks: Sequence[int], per_host: int | None) -> Placement | None:
     if per_host is None or per_host < 1:
         return None
     hosts = Counter(rank // per_host for rank in ranks)
-    return Placement(len(ranks), len(hosts), max(hosts.values()))
+    most, least = max(hosts.values()), min(hosts.values())
+    return Placement(len(ranks), len(hosts), most, fewest_ranks=None if least == most else least)

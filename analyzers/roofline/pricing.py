@@ -164,7 +164,8 @@ class Pricing:
 
 
 def _placement(curve: Curve) -> Placement:
-    return Placement(curve.ranks, curve.nodes, -(-curve.ranks // curve.nodes), curve.sharing)
+    most, least = -(-curve.ranks // curve.nodes), curve.ranks // curve.nodes
+    return Placement(curve.ranks, curve.nodes, most, curve.sharing, None if least == most else least)
 
 
 def _floats(values: Iterable[int]) -> Floats:

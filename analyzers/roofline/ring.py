@@ -36,7 +36,7 @@ def ring(machine: Machine, op: str) -> list[Candidate]:
     ns_per_byte = float(wire - net) / machine.near_gbps("ring")
     if k > 1:
         special = (f"rails_{machine.net.kind}",) if machine.net is not None and machine.rails else ()
-        ns_per_byte = max(ns_per_byte, float(wire) / machine.net_gbps("ring", *special))
+        ns_per_byte = max(ns_per_byte, float(wire) / machine.through_gbps("ring", *special))
     return [
         Candidate(
             algorithm="ring",
@@ -64,7 +64,7 @@ def chain(machine: Machine, op: str) -> list[Candidate]:
     net = NOTHING if k == 1 else Fraction(n - 1, n * g)
     ns_per_byte = 0.0 if g == 1 else 1 / machine.near_gbps("ring")
     if k > 1:
-        ns_per_byte = max(ns_per_byte, 1 / machine.net_gbps("ring"))
+        ns_per_byte = max(ns_per_byte, 1 / machine.through_gbps("ring"))
     return [
         Candidate(
             algorithm="chain",

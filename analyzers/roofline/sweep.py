@@ -64,7 +64,8 @@ class Sweep:
     @property
     def placement(self) -> Placement:
         """Where its ranks stand; evenly over the nodes, as nccl-tests wants them."""
-        return Placement(self.ranks, self.nodes, -(-self.ranks // self.nodes))
+        most, least = -(-self.ranks // self.nodes), self.ranks // self.nodes
+        return Placement(self.ranks, self.nodes, most, fewest_ranks=None if least == most else least)
 
     def placement_on(self, fabric: Fabric) -> Placement:
         """Return where its ranks stand on a fabric; a node is a domain there, where it has some."""

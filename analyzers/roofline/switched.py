@@ -22,12 +22,15 @@ MOST_RANKS: Final = 16
 
 
 def switch_reduces(machine: Machine) -> bool:
-    """Whether the group's NVSwitch can reduce, and NCCL lets it: for all GPUs of a host together."""
+    """Whether the group's NVSwitch can reduce, and NCCL lets it: for all GPUs of a host together.
+
+    Of a domain of hosts NCCL takes any more than two GPUs (ncclNvlsInit: `comm->clique.size <= 2`).
+    """
+    if machine.near.kind != "nvswitch" or machine.generation not in WITH_SHARP:
+        return False
+    of_a_domain = machine.fabric.ranks_per_domain is not None and not machine.at.spans_nodes
     return (
-        machine.near.kind == "nvswitch"
-        and machine.generation in WITH_SHARP
-        and machine.whole_node
-        and machine.at.ranks_per_node > 1
+        machine.at.ranks_per_node > 2 if of_a_domain else machine.whole_node and machine.at.ranks_per_node > 1
     )
 
 
@@ -69,7 +72,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
             near_share=share,
             net_share=Fraction(2 * (k - 1), k * g),
             latency_ns=machine.latency_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
-            ns_per_byte=max(near_ns_per_byte, most_of_a_host(k) / machine.net_gbps("tree")),
+            ns_per_byte=max(near_ns_per_byte, most_of_a_host(k) / machine.through_gbps("tree")),
             ramp=machine.ramp("nvlstree", "Simple"),
             overrated_ns=machine.overrated_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
         )
@@ -95,7 +98,7 @@ def collnet(machine: Machine, op: str) -> list[Candidate]:
             near_share=near,
             net_share=Fraction(1, g),
             latency_ns=machine.latency_ns("collnet", "Simple", 2 * (g - 1), 1),
-            ns_per_byte=max(near_ns_per_byte, 1 / machine.net_gbps("collnet")),
+            ns_per_byte=max(near_ns_per_byte, 1 / machine.through_gbps("collnet")),
             ramp=machine.ramp("collnet", "Simple"),
         )
     ]

@@ -37,7 +37,7 @@ def tree(machine: Machine, op: str) -> list[Candidate]:
     k, g = at.nodes, at.ranks_per_node
     ns_per_byte = 0.0 if g == 1 else 2 / machine.near_gbps("tree")
     if k > 1:
-        ns_per_byte = max(ns_per_byte, most_of_a_host(k) / machine.net_gbps("tree"))
+        ns_per_byte = max(ns_per_byte, most_of_a_host(k) / machine.through_gbps("tree"))
     near_hops, net_hops = 2 * (g - 1), 2 * math.ceil(math.log2(k))
     return [
         Candidate(

@@ -29,6 +29,7 @@ from shardtoll.analyzers.roofline import (
 )
 from shardtoll.analyzers.roofline.fabric import INTER_KINDS, INTRA_KINDS, LIBRARIES, REACHED
 from shardtoll.analyzers.roofline.gpu import PEAK_DTYPES
+from shardtoll.analyzers.roofline.library import load_library
 from shardtoll.ledger import FabricError
 from shardtoll.ledger.volume import OPS
 from tests.unit.analyzers.fabrics import ROUND
@@ -474,3 +475,14 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     with pytest.raises(FabricError, match="at most"):
         load_fabric(path)
     shutil.rmtree(tmp_path)
+
+
+def test_a_device_is_no_fabric_file():
+    with pytest.raises(FabricError, match=r"/dev/zero is no file"):
+        load_fabric("/dev/zero")
+
+
+def test_constants_without_a_source_are_guesses_where_nothing_moved_them():
+    for name, number in load_library("nccl").numbers.items():
+        if number.source.startswith("no source"):
+            assert number.confidence == "GUESS", name

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.roofline import Placement, hosts_note, load_fabric, one_node, place, ranks_per_host
+from shardtoll.analyzers.roofline import (
+    Placement,
+    collective_cost,
+    hosts_note,
+    load_fabric,
+    one_node,
+    place,
+    ranks_per_host,
+)
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import run_of
 
@@ -18,7 +26,7 @@ from tests.unit.analyzers.ledgers import run_of
         ((0, 1, 2, 3), 2, Placement(4, 2, 2)),
         ((0, 4, 8, 12), 4, Placement(4, 4, 1)),
         ((3, 4), 4, Placement(2, 2, 1)),
-        ((0, 1, 4), 4, Placement(3, 2, 2)),
+        ((0, 1, 4), 4, Placement(3, 2, 2, fewest_ranks=1)),
         ((7,), None, one_node(1)),
         ((0, 1), None, None),
     ],
@@ -83,3 +91,29 @@ def test_several_hosts_of_unknown_width_are_unknown():
     run = run_of(4, hosts=("a", "b"), ranks_per_host=None)
     assert ranks_per_host(run, replace(ROUND, ranks_per_node=None)) is None
     assert ranks_per_host(run, load_fabric("a100x8")) == 8
+
+
+def test_the_host_with_the_fewest_ranks_bounds_what_goes_through_all():
+    fabric = load_fabric("h100x8-ib400")
+    size = 1 << 32
+    at = place(range(9), 8)
+    assert at == Placement(9, 2, 8, fewest_ranks=1)
+    even = collective_cost(fabric, "all_reduce", size, Placement(16, 2, 8))
+    uneven = collective_cost(fabric, "all_reduce", size, at)
+    assert even is not None
+    assert uneven is not None
+    # One card of 50 GB/s carries the sum of all ranks.
+    assert uneven.light_ns == pytest.approx(size / 50, rel=1e-6)
+    assert even.time_ns < uneven.light_ns <= uneven.low_ns
+    for op in ("all_gather", "reduce_scatter", "all_to_all"):
+        found = collective_cost(fabric, op, size, at)
+        assert found is not None
+        assert found.light_ns == pytest.approx(8 / 9 * size / 50, rel=1e-6)
+        assert found.light_ns < found.time_ns
+
+
+@pytest.mark.parametrize("ranks", [72, 64, 36])
+def test_a_part_of_an_nvlink_domain_has_switches_that_add(ranks):
+    found = collective_cost(load_fabric("gb200-nvl72"), "all_reduce", 1 << 32, one_node(ranks))
+    assert found is not None
+    assert found.algorithm == "nvls"

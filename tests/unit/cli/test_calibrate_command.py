@@ -33,6 +33,7 @@ def test_nccl_tests_files_become_a_fabric(shardtoll, tmp_path, monkeypatch):
     assert ran.code == 0, ran.err
     fabric = load_fabric(tmp_path / "mine.toml")
     assert fabric.measured
+    assert fabric.name == "mine"
     assert [(curve.op, curve.ranks) for curve in fabric.curves] == [("all_reduce", 8), ("all_gather", 8)]
     assert "NVIDIA H100 80GB HBM3" in fabric.provenance
     cost = measured_cost(fabric.curves, "all_gather", 1048576, one_node(8), None)

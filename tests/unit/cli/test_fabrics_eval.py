@@ -217,3 +217,28 @@ def test_a_network_that_is_not_told_is_not_guessed(document, tmp_path: Path):
     for more in (("--calibrate-on", path), ("--fabric", "aws-p4d")):
         (one,) = document(path, *more)["sweeps"]
         assert all(point["predicted_us"] > 0 for point in one["points"])
+
+
+def test_a_copy_without_the_inplace_column_or_rounded_is_the_same_sweep(
+    document, sweep: Path, tmp_path: Path
+):
+    bare, rounded = tmp_path / "bare.csv", tmp_path / "rounded.csv"
+    bare.write_text(sweep_text(straight(40, 300), inplace=None))
+    rounded.write_text(sweep_text(lambda size: float(f"{40 + size / 300e3:.4g}"), inplace=None))
+    for copy in (bare, rounded):
+        (one,) = document(sweep, "--calibrate-on", copy)["sweeps"]
+        assert (one["mode"], len(one["fitted_bytes"])) == ("calibrated", 11)
+
+
+def test_a_fabric_with_measured_curves_is_not_called_unfitted(document, sweep: Path, tmp_path: Path):
+    own = tmp_path / "own.toml"
+    times = "time_ns = [43000, 80000]\nmessage_bytes = [1048576, 8388608]\n"
+    curve = f'[[curve]]\nop = "all_reduce"\nranks = 16\nnodes = 2\nsource = "a test"\n{times}'
+    own.write_text(f'extends = "h100x8-ib400"\nname = "own"\n{curve}')
+    (one,) = document(sweep, "--fabric", own)["sweeps"]
+    assert (one["mode"], one["reason"]) == ("transferred", None)
+    # 40 µs and bytes over 300 GB/s: the times of the sweep itself.
+    own.write_text(own.read_text().replace("43000, 80000", "43495, 67962"))
+    (one,) = document(sweep, "--fabric", own)["sweeps"]
+    assert "of this very sweep" in one["reason"]
+    assert {point["predicted_us"] for point in one["points"]} == {None}
