@@ -127,9 +127,8 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
         return of.refused(
             sweep, mode, f"no fabric is known for this hardware ({why}); name one with --fabric"
         )
-    reason = of.untold(sweep, fabric, sure) if mode == "model" else None
-    if reason is not None:
-        return of.refused(sweep, mode, reason, fabric.name)
+    if sweep.ranks < 2:
+        return of.refused(sweep, mode, "one GPU sends nothing", fabric.name)
     if mode == "model" and fabric.curves:
         if measured_on(fabric, sweep):
             why = "the fabric's own curves are of this very sweep; name it with --calibrate-on instead"

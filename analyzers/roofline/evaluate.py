@@ -71,14 +71,12 @@ class Evaluation:
         )
 
 
-def untold(sweep: Sweep, fabric: Fabric, sure: str) -> str | None:
-    """Return why nothing is said of a sweep that is not fitted: its hardware does not tell the network.
+def told(sweep: Sweep, fabric: Fabric, sure: str) -> bool:
+    """Whether the sweep's hardware tells the network it used; else that of `fabric` is a guess.
 
-    `sure`: how sure `fabric_of_hardware` is. None where the network is told, or none is used.
+    `sure`: how sure `fabric_of_hardware` is.
     """
-    if not sure.startswith("assumed") or not sweep.placement_on(fabric).spans_nodes:
-        return None
-    return f"its hardware does not tell the network between nodes; name one with --fabric, as {fabric.name}"
+    return not sure.startswith("assumed") or not sweep.placement_on(fabric).spans_nodes
 
 
 def refused(sweep: Sweep, mode: Mode, reason: str, fabric: str | None = None) -> Evaluation:

@@ -13,6 +13,7 @@ from shardtoll.analyzers.roofline.band import UNKNOWN_WIDTH, band_of_model
 from shardtoll.analyzers.roofline.candidate import Candidate, Floats
 from shardtoll.analyzers.roofline.correction import NONE, Correction, fit_correction
 from shardtoll.analyzers.roofline.curve import Curve
+from shardtoll.analyzers.roofline.direct import PAIRED
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.library import Library, load_library
 from shardtoll.analyzers.roofline.light import light_ns_per_byte
@@ -28,6 +29,9 @@ _FAMILIES: Final[dict[str, str]] = {
     **dict.fromkeys(("send", "recv", "gather", "scatter"), "direct"),
 }
 """Ops that cost alike."""
+
+ONE_CARD_WIDTH: Final = 1.2
+"""Logarithm of the factor by which a message between two hosts may be faster than the model says."""
 
 _FAR: Final = 8
 """A fit made on so many times fewer nodes, or more, is no longer one of a neighbour."""
@@ -96,6 +100,9 @@ class Pricing:
         low, high = band_of_model(self.library, model.machine, basis, message_bytes)
         if basis == "model" and self._guessed_rate(at):
             low, high = max(low, UNKNOWN_WIDTH), max(high, UNKNOWN_WIDTH)
+        if basis == "model" and op in PAIRED and at.spans_nodes:
+            # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
+            low = max(low, ONE_CARD_WIDTH)
         wider = self._wider(fit, at)
         return best, Price(
             time_ns,

@@ -204,19 +204,28 @@ def test_no_sweep_is_a_usage_error(shardtoll):
     assert "Traceback" not in ran.err
 
 
-def test_a_network_that_is_not_told_is_not_guessed(document, tmp_path: Path):
+def test_a_network_that_is_not_told_is_assumed_and_the_band_says_so(document, tmp_path: Path):
     path = tmp_path / "x.csv"
     path.write_text(sweep_text(straight(40, 90), hardware="8xA100, somewhere", nodes=2, gpus=16))
     (one,) = document(path)["sweeps"]
     assert one["fabric"] == "a100x8-ib200"
-    assert one["reason"] == (
-        "its hardware does not tell the network between nodes; name one with --fabric, as a100x8-ib200"
-    )
+    assert one["fabric_choice"].startswith("assumed: ")
+    assert all(point["high_us"] >= 2 * point["predicted_us"] for point in one["points"])
+    path.write_text(sweep_text(straight(40, 90), hardware="8xA100, 8x HDR200", nodes=2, gpus=16))
+    (told,) = document(path)["sweeps"]
+    assert [point["predicted_us"] for point in told["points"]] == [
+        point["predicted_us"] for point in one["points"]
+    ]
+    large = told["points"][-1]
+    assert large["high_us"] < 1.6 * large["predicted_us"]
+
+
+def test_one_gpu_is_refused(document, tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text(sweep_text(straight(40, 90), nodes=1, gpus=1))
+    (one,) = document(path)["sweeps"]
+    assert one["reason"] == "one GPU sends nothing"
     assert all(point["predicted_us"] is None for point in one["points"])
-    # Measured, or named, it is.
-    for more in (("--calibrate-on", path), ("--fabric", "aws-p4d")):
-        (one,) = document(path, *more)["sweeps"]
-        assert all(point["predicted_us"] > 0 for point in one["points"])
 
 
 def test_a_copy_without_the_inplace_column_or_rounded_is_the_same_sweep(
