@@ -168,7 +168,8 @@ def fewer_cards(of: Slow) -> Reason | None:
     }
     if not all(sent.values()):
         return None
-    took, node_bytes = of.column("transfer_ns"), of.of_cost(sent)
+    # What other transfers send over the same cards meanwhile is no sign that cards are missing.
+    took, node_bytes = of.column("transfer_ns"), of.of_cost(sent) * (1 + of.column("others"))
     rate = float(np.median(node_bytes / took))
     if rate >= FEWER * cards * card:
         return None
