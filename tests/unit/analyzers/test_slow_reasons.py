@@ -291,6 +291,13 @@ class TestCompute:
         assert reasons(finding)[0] == "compute at the same time"
         assert "is_high_priority_stream" in finding.remedy.code
 
+    def test_twice_the_time_always_behind_compute_is_no_sign_of_half_the_cards(self):
+        def behind(given: dict[str, Any]) -> dict[str, Any]:
+            return plain(given | {"exposed_ns": given["duration_ns"] // 5})
+
+        (finding,) = findings(rows("dp", lambda group, nth: 2.2, change=behind))
+        assert reasons(finding)[0] == "compute at the same time"
+
     def test_what_is_as_slow_alone_is_not_slow_by_compute(self):
         (finding,) = findings(rows("dp", lambda group, nth: 4.0, many=12, change=self.hidden))
         assert "compute at the same time" not in reasons(finding)
