@@ -13,6 +13,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.roofline import Cost, Placement
 from shardtoll.analyzers.roofline.ways import Way, ways
 from shardtoll.analyzers.slow_contrasts import (
+    BESIDE,
     compute_overlap,
     contention,
     dtypes_of_ranks,
@@ -66,9 +67,9 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group and op whose transfers lie well above the band of sound runs.
 
     That is judged by the median over all of them; where that is sound, over those of one size (to a factor
-    of two) and those of one group. Toll: exposed transfer per step, on the rank where it is largest; waiting
-    for late ranks is billed as straggler. The counterfactual is the same collectives at their floors; the
-    saving is what of the transfer above the floor was exposed.
+    of two), those of one group, and those with company on the links. Toll: exposed transfer per step, on the
+    rank where it is largest; waiting for late ranks is billed as straggler. The counterfactual is the same
+    collectives at their floors; the saving is what of the transfer above the floor was exposed.
     """
     every, frame = transfers.judged(context), transfers.rows(context)
     if every.empty:
@@ -90,7 +91,7 @@ def find(context: Context) -> list[Finding]:
 
 
 def _slow_part(context: Context, each: pd.DataFrame) -> _Part | None:
-    """Return which of the collectives are slow: all, those of some sizes, those of some groups, or none."""
+    """Return which of them are slow: all, some sizes, some groups, those with company, or none."""
     ratio = each["ratio"].to_numpy(dtype=np.float64)
     if len(ratio) >= LEAST_COLLECTIVES and float(np.median(ratio)) >= 1:
         return _Part(np.ones(len(each), dtype=bool), "")
@@ -101,7 +102,10 @@ def _slow_part(context: Context, each: pd.DataFrame) -> _Part | None:
         return _Part(slow, f" of {low}" if low == high else f" of {low} to {high}")
     slow = _slow_cells(each["group_id"].to_numpy(dtype=np.float64, na_value=-1), ratio)
     if slow is None:
-        return None
+        company = (each["others"] >= BESIDE).to_numpy(dtype=np.float64)
+        slow = _slow_cells(company, ratio)
+        # As gathers in backward, which meet reductions there, and are sound in forward.
+        return None if slow is None else _Part(slow, " beside others" if company[slow].all() else " alone")
     groups = sorted({int(group) for group in each["group_id"][slow].dropna()})
     members = ranks_words({rank for group in groups for rank in context.matches.members[group]})
     return _Part(slow, f" of {members}")
@@ -117,6 +121,7 @@ def _slow_cells(cell: Floats, ratio: Floats) -> Mask | None:
 
 def reasons(of: Slow, frame: pd.DataFrame) -> list[Reason]:
     """Return the likely reasons, the one that explains most first; `frame` has the line's rows of ranks."""
+    firsts = of.bad.drop_duplicates("cost_id").set_index("cost_id")
     return best(
         [
             slow_rank(of),
@@ -127,18 +132,20 @@ def reasons(of: Slow, frame: pd.DataFrame) -> list[Reason]:
             few_channels(of),
             fewer_cards(of),
             host_staged(of),
-            other_algorithm(of, lambda cost_id: _ways(of, cost_id)),
+            other_algorithm(of, lambda cost_id: _ways(of.context, cost_id, firsts)),
             small_message(of),
         ]
     )
 
 
-def _ways(of: Slow, cost_id: int) -> list[Way]:
-    """Return the times by each algorithm and protocol that the fabric's library has."""
-    rows = of.bad[of.bad["cost_id"] == cost_id]
-    op, moved = str(rows["op"].iloc[0]), number(rows["message_bytes"].iloc[0])
-    at, cost = of.context.places[cost_id], of.context.costs[cost_id]
-    return [] if moved is None else ways(of.context.fabric, op, moved, at, cost)
+def _ways(context: Context, cost_id: int, firsts: pd.DataFrame) -> list[Way]:
+    """Return the times by each algorithm and protocol that the fabric's library has.
+
+    `firsts` has a collective of each cost id, by that.
+    """
+    op, moved = str(firsts.at[cost_id, "op"]), number(firsts.at[cost_id, "message_bytes"])
+    at, cost = context.places[cost_id], context.costs[cost_id]
+    return [] if moved is None else ways(context.fabric, op, moved, at, cost)
 
 
 def _finding(context: Context, line: Line, own: pd.DataFrame, of: Slow, part: _Part) -> Finding:

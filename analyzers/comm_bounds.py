@@ -56,9 +56,13 @@ def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]
     times["lit"] = ~np.isnan(times["light_ns"])
     hidden = _floats(frame["duration_ns"]) - _floats(frame["exposed_ns"])
     times["hidden"] = np.fmax(hidden, 0.0)
-    queues = times.groupby(["rank", "step", "queue"])[
-        ["light_ns", "floor_ns", "rows", "known", "lit", "hidden"]
-    ].sum()
+    times["busy"] = _busy_ns(frame, times, took)
+    by_queue = times.groupby(["rank", "step", "queue"])
+    queues = by_queue[["light_ns", "floor_ns", "rows", "known", "lit", "hidden"]].sum()
+    # Launched as one, or by a library of several threads, they did run at once: together no longer than so.
+    busy = by_queue["busy"].first()
+    for name in ("light_ns", "floor_ns"):
+        queues[name] = np.minimum(queues[name], busy)
     by_step = queues.groupby(["rank", "step"])
     most = by_step[["light_ns", "floor_ns", "hidden"]].max()
     whole = by_step[["floor_ns", "rows", "known", "lit"]].sum()
@@ -82,6 +86,25 @@ def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]
             hidden_ns=float(longest["hidden"]) / number,
         )
     return found
+
+
+def _busy_ns(
+    frame: pd.DataFrame, times: pd.DataFrame, took: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return how long any transfer of the row's queue ran in its step; infinite where a time is unknown."""
+    queue, _ = codes(times, ["rank", "step", "queue"])
+    end = _floats(frame["arrival_ns"]) + _floats(frame["duration_ns"])
+    number = int(queue.max()) + 1
+    busy = np.zeros(number)
+    rows = np.flatnonzero(~np.isnan(end - took))
+    rows = rows[np.lexsort((end[rows] - took[rows], queue[rows]))]
+    own, upto = queue[rows], end[rows]
+    # The latest end so far of the same queue: what lies before it was counted.
+    before = pd.Series(upto).groupby(own).cummax().groupby(own).shift(fill_value=-np.inf).to_numpy()
+    np.add.at(busy, own, np.maximum(0.0, upto - np.maximum(upto - took[rows], before)))
+    unknown = np.bincount(queue[np.isnan(end - took)], minlength=number) > 0
+    told: np.ndarray[tuple[int], np.dtype[np.float64]] = np.where(unknown, np.inf, busy)[queue]
+    return told
 
 
 def _floats(column: pd.Series[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -179,12 +179,14 @@ def _shared(
         return placed
     might = alike(frame, matches.members, run, per_host)
     did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
+    seen_of = did.to_dict()
     shared = list(placed)
-    for kind in np.flatnonzero(crossing).tolist():
-        at, key = placed[kind], keys.iloc[kind]
-        assert at is not None, "it crosses nodes"
-        op = str(key["op"])
-        most = might.messages(int(key["_own"]), op) if op in PEER_OPS else might.groups(key["group_id"], op)
-        seen = did.get(kind)
+    # A kind may be a single row, as where experts get another number of tokens each time.
+    columns = (keys[name].to_list() for name in ("op", "_own", "group_id"))
+    for kind, (at, op, own, group) in enumerate(zip(placed, *columns, strict=True)):
+        if at is None or not at.spans_nodes:
+            continue
+        most = might.messages(int(own), op) if op in PEER_OPS else might.groups(int(group), op)
+        seen = seen_of.get(kind)
         shared[kind] = replace(at, sharing=most if seen is None else max(1, min(most, round(seen))))
     return shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -75,11 +75,14 @@ def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tu
     if not wrong:
         return frame, ()
     found = []
+    own: dict[Any, Any] = dict(rows.groupby(code).indices)
+    rank = rows["rank"].to_numpy(dtype=np.int64)
+    seen = dict(zip(middle.index, middle["size"], strict=True))
+    named = {name: keys[name].to_list() for name in ("op", "net", "floor_ns")}
     for at, factor in wrong.items():
-        first = keys.iloc[at]
-        who = tuple(sorted({int(rank) for rank in rows.loc[code == at, "rank"]}))
-        seen = int(middle.loc[at, "size"])
-        found.append(Refuted(str(first["op"]), str(first["net"]), who, int(first["floor_ns"]), factor, seen))
+        op, net, floor_ns = (named[name][at] for name in ("op", "net", "floor_ns"))
+        who = tuple(np.unique(rank[own[at]]).tolist())
+        found.append(Refuted(str(op), str(net), who, int(floor_ns), factor, int(seen[at])))
     # All rows with such a floor lose it, those whose own transfer is unknown too.
     cost_ids = keys["cost_id"].to_numpy(dtype=np.int64)
     light = (keys["light_ns"] / keys["floor_ns"]).to_numpy(dtype=np.float64)

@@ -10,6 +10,7 @@ import numpy as np
 from shardtoll.analyzers.kernel_names import ran
 from shardtoll.analyzers.roofline import Cost, Link, Placement
 from shardtoll.analyzers.roofline.ways import Way
+from shardtoll.analyzers.slow_contrasts import BESIDE
 from shardtoll.analyzers.slow_reasons import BY_PATTERN, Floats, Reason, Slow
 from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import percent, size
@@ -168,7 +169,8 @@ def fewer_cards(of: Slow) -> Reason | None:
     }
     if not all(sent.values()):
         return None
-    took, node_bytes = of.column("transfer_ns"), of.of_cost(sent)
+    # What other transfers send over the same cards meanwhile is no sign that cards are missing.
+    took, node_bytes = of.column("transfer_ns"), of.of_cost(sent) * (1 + of.column("others"))
     rate = float(np.median(node_bytes / took))
     if rate >= FEWER * cards * card:
         return None
@@ -182,10 +184,12 @@ def fewer_cards(of: Slow) -> Reason | None:
     explained, used = found
     if not used:
         return None
+    hidden = float((np.nan_to_num(of.column("hidden")) >= BESIDE).mean())
     whose = "one network card" if used == 1 else f"{used} network cards"
     return Reason(
         name=f"network cards ({used} of {cards} at work)",
-        score=BY_PATTERN * explained,
+        # Behind compute a transfer takes longer with all cards at work too.
+        score=BY_PATTERN * explained * (1 - hidden / 2),
         why=f"a node sends {rate:.3g} GB/s; {whose} of {card:.3g} GB/s would be at the limit, the node has "
         f"{cards}",
         text="Let every GPU use its own card: check NCCL_IB_HCA and NCCL_SOCKET_IFNAME, that the container "

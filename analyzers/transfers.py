@@ -11,6 +11,7 @@ import pandas as pd
 from shardtoll.analyzers.active import Intervals, mean_active
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
+from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.roofline import Cost, ranks_per_host
 from shardtoll.analyzers.tally import codes, keep
 
@@ -84,7 +85,7 @@ def rows(context: Context) -> pd.DataFrame:
 def judged(context: Context) -> pd.DataFrame:
     """Return one row a collective, on float columns: times of the transfer, predicted_ns, factor (transfer
     over predicted), ratio (factor over what makes a transfer slow), hidden (share that compute hid, NaN
-    unknown), others (transfers of other dimensions on the same cards or ranks for each of its own).
+    unknown), others (transfers of other dimensions or ops on the same cards or ranks for each of its own).
 
     Of a collective's ranks the fastest transfer counts: the fabric did that much. A message is two rows, of
     its send and of its receive.
@@ -141,10 +142,11 @@ def _limits(context: Context, each: pd.DataFrame) -> Floats:
 
 
 def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], each: pd.DataFrame) -> Floats:
-    """Return how many transfers of other dimensions ran besides for each of its own dimension, as a mean.
+    """Return how many transfers of other dimensions or ops ran besides for each of its own, as a mean.
 
     On the cards of its nodes where it crosses nodes, else on its own ranks; of several the busiest counts.
-    That the groups of its own dimension share the cards is in the prediction already.
+    That the groups of its own dimension share the cards for the same op is in the prediction already (see
+    `sharing.at_once`); what is sent and what is received go in opposite directions, and are one op.
     """
     per_host = ranks_per_host(context.ledger.run, context.fabric) or context.ledger.run.world_size
     crosses = np.array([cost.net_bytes > 0 for cost in context.costs])[
@@ -157,6 +159,7 @@ def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], 
             "code": code,
             "lane": np.where(crosses, rank // per_host, context.ledger.run.world_size + rank),
             "net": frame["net"].to_numpy(),
+            "op": frame["op"].mask(frame["op"].isin(PEER_OPS), "message").to_numpy(),
             "begin": end - each["transfer_ns"].to_numpy(dtype=np.float64)[code],
             "end": end,
         }
@@ -167,7 +170,7 @@ def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], 
         return found
     begin, ends = on["begin"].to_numpy(dtype=np.int64), on["end"].to_numpy(dtype=np.int64)
     lane, _ = codes(on, ("lane",))
-    own, _ = codes(on, ("lane", "net"))
+    own, _ = codes(on, ("lane", "net", "op"))
     whole, alike = (Intervals(number, begin, ends) for number in (lane, own))
     sharing = mean_active(alike, alike)
     besides = np.divide(mean_active(whole, whole), sharing, out=np.ones(len(on)), where=sharing > 0) - 1

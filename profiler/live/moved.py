@@ -26,13 +26,17 @@ def moved_bytes(func: Any, args: Any, given: Iterable[torch.Tensor], made: Itera
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return its bytes in memory, at least: what a stride of zero repeats lies there once."""
+    """Return its bytes in memory: what strides repeat, as in overlapping windows, counts once."""
     if tensor.layout is not torch.strided:
         return 0
     if tensor.is_contiguous():
         return tensor.nbytes
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(size for size, stride in sizes if stride or not size) * tensor.element_size()
+    sizes = list(zip(tensor.shape, tensor.stride(), strict=True))
+    elements = math.prod(size for size, stride in sizes if stride or not size)
+    if elements:
+        # Windows that overlap: no more elements than lie between the first and the last.
+        elements = min(elements, 1 + sum((size - 1) * stride for size, stride in sizes))
+    return elements * tensor.element_size()
 
 
 def _skips(kernel: Any, stride: Any) -> bool:

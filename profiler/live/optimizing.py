@@ -27,6 +27,7 @@ from shardtoll.profiler.live.moved import bytes_of
 from shardtoll.profiler.live.names import local_of
 from shardtoll.profiler.live.pending import PendingCompute, Place, Region
 from shardtoll.profiler.live.recorder import Recorder, shapes_text
+from shardtoll.profiler.live.sketch import has_values
 
 LOOKED_AT: Final = 4
 """Parameters of an optimizer whose values are looked at, the largest ones."""
@@ -167,19 +168,33 @@ def _replicated(parameters: Sequence[nn.Parameter]) -> str | None:
 
 
 def _moved(optimizer: Any, updated: Sequence[nn.Parameter]) -> int:
-    """Return the least bytes of the update: gradients read, parameters and states read and written."""
+    """Return the least bytes of the update: gradients read, parameters and states read and written.
+
+    A sparse gradient may touch but a few rows of them: nothing is counted of those parameters. States of a
+    class of their own, as those of 8 bits, do not lie in memory as they say: they are left out, as are those
+    on another device.
+    """
     moved = 0
     for parameter in updated:
-        gradient = parameter.grad
+        gradient = None if parameter.grad is None else local_of(parameter.grad)
+        if gradient is not None and gradient.layout is not torch.strided:
+            continue
         moved += 2 * bytes_of(local_of(parameter))
-        moved += 0 if gradient is None else bytes_of(local_of(gradient))
-    return moved + 2 * _state_bytes(optimizer, updated)
+        moved += 0 if gradient is None else bytes_of(gradient)
+        states = (state for state in _states(optimizer, parameter) if state.device == parameter.device)
+        moved += 2 * sum(bytes_of(state) for state in states if has_values(state))
+    return moved
+
+
+def _states(optimizer: Any, parameter: nn.Parameter) -> list[torch.Tensor]:
+    """Return the states of a parameter; counters of steps, of one element, are left out."""
+    states = optimizer.state.get(parameter, {}).values()
+    return [local_of(state) for state in states if isinstance(state, torch.Tensor) and state.dim() > 0]
 
 
 def _state_bytes(optimizer: Any, updated: Sequence[nn.Parameter]) -> int:
-    """Return the bytes of the parameters' states; counters of steps, of one element, are left out."""
-    states = (state for parameter in updated for state in optimizer.state.get(parameter, {}).values())
-    local = (local_of(state) for state in states if isinstance(state, torch.Tensor) and state.dim() > 0)
+    """Return the bytes of the parameters' states as their types say."""
+    local = (state for parameter in updated for state in _states(optimizer, parameter))
     return sum(state.numel() * state.element_size() for state in local)
 
 

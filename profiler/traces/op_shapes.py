@@ -43,7 +43,7 @@ class Operand:
     """As `bf16`."""
     shape: tuple[int, ...]
     bytes: int
-    """Different bytes: what a stride of zero repeats lies in memory once."""
+    """Different bytes: what strides repeat, in a broadcast or in overlapping windows, counts once."""
 
     @property
     def size(self) -> int:
@@ -115,6 +115,9 @@ def _operand(shape: Any, kind: Any, strides: Any) -> Operand | None:
         return None
     repeated = strides if _are_sizes(strides) and len(strides) == len(shape) else [1] * len(shape)
     different = math.prod(size for size, stride in zip(shape, repeated, strict=True) if stride or not size)
+    if repeated is strides and different:
+        # Windows that overlap: no more elements than lie between the first and the last.
+        different = min(different, 1 + sum((n - 1) * by for n, by in zip(shape, strides, strict=True)))
     return Operand(known[0], tuple(shape), different * known[1])
 
 

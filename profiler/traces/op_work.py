@@ -180,11 +180,11 @@ def _attention_backward(op: str, inputs: Inputs) -> OpWork:
 
 
 def _attention_flops(op: str, given: tuple[Operand | None, ...]) -> int | None:
-    """Return 2 b h sq sk (dk + dv): `_scaled_dot_product_*` has [b, h, s, d], the kernels [b, s, h, d]."""
+    """Return 2 b h sq sk (dk + dv); `_scaled_dot_product_*` and cuDNN: [b, h, s, d], others [b, s, h, d]."""
     if len(given) < 3 or any(each is None or len(each.shape) != 4 for each in given):
         return None
     query, key, value = (each.shape for each in given if each is not None)
-    head, place = (1, 2) if "scaled_dot_product" in op else (2, 1)
+    head, place = (1, 2) if "scaled_dot_product" in op or "cudnn" in op else (2, 1)
     return 2 * query[0] * query[head] * query[place] * key[place] * (query[3] + value[3])
 
 

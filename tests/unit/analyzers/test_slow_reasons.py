@@ -217,7 +217,38 @@ class TestContention:
     def test_with_company_always_twice_the_time_is_what_two_would_take(self):
         dp = rows("dp", lambda group, nth: 2.6, many=6, change=plain)
         (finding,) = beside(dp, set(range(6)))
-        assert "contention" in reasons(finding)
+        assert reasons(finding) == ["contention"], "half a node's rate for each is no sign of half its cards"
+
+    def test_gathers_that_only_meet_others_in_backward_are_not_lost_in_the_median(self):
+        dp = rows("dp", lambda group, nth: 2.8 if nth % 2 else 1.0, many=12, change=plain)
+        (finding,) = beside(dp, {nth for nth in range(12) if nth % 2})
+        assert reasons(finding)[0] == "contention"
+        assert "all_reduce beside others on mesh dim dp" in finding.title
+        assert fact(finding, "collectives judged") == 6 * 8
+
+    def test_gathers_and_reductions_of_one_dimension_are_company_too(self):
+        ops = ("all_gather", "reduce_scatter")
+        slow = [
+            rows("dp", lambda group, nth: 2.4, op=op, seq=50 * at, change=plain) for at, op in enumerate(ops)
+        ]
+        for finding in findings([*slow[0], *slow[1]]):
+            assert reasons(finding)[0] == "contention"
+
+    def test_messages_both_ways_are_none(self):
+        assert H100.inter is not None
+        time_ns = predicted_ns(H100, "send", 100 * MB, Placement(2, 2, 1, sharing=8))
+        both = [
+            collective(
+                rank=rank, group="dp", group_size=2, mesh_dim="dp", seq=nth, op=op, root=(rank + 8) % 16,
+                message_bytes=100 * MB, issue_ns=MS + nth * 500 * MS, start_ns=MS + nth * 500 * MS,
+                duration_ns=3 * time_ns, exposed_ns=3 * time_ns,
+            )
+            for nth in range(6)
+            for rank in range(16)
+            for op in ("send", "recv")
+        ]  # fmt: skip
+        for finding in findings(both):
+            assert "contention" not in reasons(finding)
 
     def test_company_that_does_not_matter_is_no_reason(self):
         dp = rows("dp", lambda group, nth: 6.0, many=12, change=plain)
@@ -259,6 +290,13 @@ class TestCompute:
         (finding,) = findings(rows("dp", factor, many=12, change=self.hidden))
         assert reasons(finding)[0] == "compute at the same time"
         assert "is_high_priority_stream" in finding.remedy.code
+
+    def test_twice_the_time_always_behind_compute_is_no_sign_of_half_the_cards(self):
+        def behind(given: dict[str, Any]) -> dict[str, Any]:
+            return plain(given | {"exposed_ns": given["duration_ns"] // 5})
+
+        (finding,) = findings(rows("dp", lambda group, nth: 2.2, change=behind))
+        assert reasons(finding)[0] == "compute at the same time"
 
     def test_what_is_as_slow_alone_is_not_slow_by_compute(self):
         (finding,) = findings(rows("dp", lambda group, nth: 4.0, many=12, change=self.hidden))

@@ -268,6 +268,14 @@ class TestCommunication:
         rows = [self.row("a", 3, rank=rank, seq=1, duration_ns=1 * MS, exposed_ns=0) for rank in (0, 1)]
         assert self.of(*rows).comm_floor_ns == 1 * MS
 
+    def test_what_ran_at_once_needs_no_longer_than_it_ran(self):
+        # Messages launched as one share a span, and gloo works off two at a time.
+        rows = [self.row("a", 15, start_ns=at) for at in (0, 0, 10 * MS)]
+        rank = self.of(*rows, self.row("a", 3, start_ns=60 * MS))
+        assert (rank.comm_light_ns, rank.comm_floor_ns) == (24 * MS, 48 * MS)
+        assert self.of(*rows).comm_floor_ns == 30 * MS
+        assert self.of(*rows).comm_light_ns == 22.5 * MS
+
     def test_what_overlap_could_hide_is_what_compute_does_not_hide_yet(self):
         # 40 ms exposed, 50 ms computed; of the collectives' 60 ms 20 are hidden already.
         rows = [self.row("a", 1, duration_ns=60 * MS, exposed_ns=40 * MS)]
@@ -275,7 +283,7 @@ class TestCommunication:
         assert self.of(self.row("a", 1, duration_ns=40 * MS, exposed_ns=40 * MS)).hideable_ns == 40 * MS
 
     def test_a_step_faster_than_its_bounds_refutes_them(self):
-        many = [self.row("a", 15, start_ns=at) for at in range(10)]
+        many = [self.row("a", 15, start_ns=None) for _ in range(10)]
         made = roofline(run=self.RUN, groups=self.GROUPS, collectives=many, computes=[mm()])
         rank = made.ranks[0]
         assert (rank.comm_floor_ns, rank.best_overlap_ns) == (None, None)

@@ -26,6 +26,8 @@ def test_every_operand_counts_once():
         (torch.ones(6, 4)[::2], 48),
         (torch.ones(1, 4).expand(6, 4), 16),
         (torch.ones(0, 4), 0),
+        (torch.ones(10).unfold(0, 4, 1), 40),
+        (torch.ones(10).unfold(0, 2, 4), 24),
         (torch.ones(()), 4),
         (torch.ones(3, 4).to_sparse(), 0),
     ],
@@ -53,3 +55,35 @@ def test_capture_records_them():
     assert moved["aten.mm.default"].iloc[0] == 4 * (2 * 8 + 8 * 4 + 2 * 4)
     # Gradient read, weight and two moments read and written.
     assert moved["optimizer.step"] == 4 * 32 * (1 + 2 + 2 * 2)
+
+
+class TestOptimizers:
+    def moved(self, model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> int:
+        with audit(model) as session:
+            model(ids).sum().backward()
+            optimizer.step()
+        moved = session.report().computes.set_index("op")["moved_bytes"]
+        return int(moved["optimizer.step"])
+
+    def test_a_sparse_gradient_touches_but_a_few_rows(self):
+        model = nn.Embedding(1000, 8, sparse=True)
+        assert self.moved(model, torch.optim.SGD(model.parameters()), torch.tensor([1, 2])) == 0
+
+    def test_states_of_a_class_of_their_own_do_not_lie_in_memory_as_they_say(self):
+        class Packed(torch.Tensor):
+            """As a state of 8 bits: says four bytes an element."""
+
+            @classmethod
+            def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+                raise AssertionError("nobody computes with it here")
+
+        class Optimizer(torch.optim.SGD):
+            def step(self, closure=None):
+                super().step(closure)
+                for parameter in self.param_groups[0]["params"]:
+                    shape = parameter.shape
+                    self.state[parameter]["packed"] = torch.Tensor._make_wrapper_subclass(Packed, shape)
+
+        model = nn.Embedding(10, 8)
+        moved = self.moved(model, Optimizer(model.parameters()), torch.tensor([1, 2]))
+        assert moved == 4 * 80 * (1 + 2)

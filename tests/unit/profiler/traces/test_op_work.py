@@ -146,3 +146,20 @@ def test_what_is_damaged_or_unknown_stays_unknown(lists):
         "aten::_flash_attention_forward",
     ):
         assert inputs is None or work_of(op, inputs).flops is None
+
+
+def test_attention_kernels_differ_in_where_the_heads_are():
+    q, k = meta(2, 4, 64, 16), meta(2, 4, 48, 16)
+    swapped = [each.transpose(1, 2) for each in (q, k, k)]
+    flops = 2 * 2 * 4 * 64 * 48 * 32
+    for op in ("_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention"):
+        assert work(f"aten::{op}", q, k, k).flops == flops, op
+    assert work("aten::_flash_attention_forward", *swapped).flops == flops
+    assert work("aten::_efficient_attention_forward", *swapped).flops == flops
+    assert work("aten::_cudnn_attention_forward", q, k, k).flops == flops, "[b, h, s, d] as it was given"
+    assert work("aten::_cudnn_attention_backward", q, q, k, k).flops == flops * 5 // 2
+
+
+def test_windows_that_overlap_lie_in_memory_once():
+    windows = meta(1024).unfold(0, 512, 1)
+    assert work("aten::mm", windows, meta(512, 2)).moved_bytes == 2 * (1024 + 512 * 2 + 513 * 2)
