@@ -26,7 +26,7 @@ def most_of_a_host(nodes: int) -> float:
     return {2: 1.0, 3: 1.5}.get(nodes, 2.0)
 
 
-def _end_of_the_trees(nodes: int) -> float:
+def end_of_the_trees(nodes: int) -> float:
     """Return the same of the first and the last host: never inside with two children.
 
     Of an even number each is a leaf of one tree and root of the other: 1/2 + 1/2. Of an odd one each has a
@@ -46,7 +46,7 @@ def through_trees_ns_per_byte(machine: Machine) -> float:
     if at.fewest_ranks is None:
         return full
     alone = at.ranks == (at.nodes - 1) * at.ranks_per_node + at.fewest_ranks
-    share = _end_of_the_trees(at.nodes) if alone else most_of_a_host(at.nodes)
+    share = end_of_the_trees(at.nodes) if alone else most_of_a_host(at.nodes)
     return max(full, share / machine.through_gbps("tree"))
 
 
