@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtoll.analyzers.context import make_context
 from shardtoll.analyzers.roofline import (
     UNKNOWN,
     Placement,
@@ -18,7 +19,8 @@ from shardtoll.analyzers.roofline import (
     one_node,
 )
 from shardtoll.ledger.volume import OPS
-from tests.unit.analyzers.fabrics import timed
+from tests.unit.analyzers.fabrics import MEASURED_GLOO, timed
+from tests.unit.analyzers.ledgers import ledger, on_ranks
 
 EIGHT = load_fabric("h100x8-ib400")
 MEASURED = timed(EIGHT, "all_to_all", Placement(16, 2, 8), 1 << 12, 1 << 16, 1 << 24)
@@ -123,3 +125,20 @@ def test_shipped_fabrics_have_no_name_of_a_guess_twice():
             for at in (one_node(2), Placement(2, 2, 1)):
                 cost = collective_cost(fabric, op, 1 << 20, at)
                 assert cost is None or len(set(cost.guesses)) == len(cost.guesses)
+
+
+def test_every_row_of_a_run_has_the_floor_of_its_own_size():
+    """Sizes that never come twice, of two ops, in any order."""
+    sizes = [(1 << 20) + 977 * (nth * 7 % 50) for nth in range(50)]
+    rows = [
+        row
+        for seq, size in enumerate(sizes)
+        for row in on_ranks(range(2), seq=seq, message_bytes=size, op=("all_reduce", "all_gather")[seq % 2])
+    ]
+    context = make_context(ledger(rows), MEASURED_GLOO)
+    assert len(context.costs) == 50
+    for row in context.collectives.itertuples():
+        cost = collective_cost(MEASURED_GLOO, row.op, int(row.message_bytes), one_node(2))
+        assert cost is not None
+        assert (row.floor_ns, row.light_ns) == (cost.floor_ns, cost.light_ns)
+        assert context.costs[int(row.cost_id)] == cost

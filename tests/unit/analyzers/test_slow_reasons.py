@@ -486,3 +486,11 @@ class TestSmallMessages:
     def test_what_takes_far_longer_is_not_slow_by_its_size(self):
         (finding,) = self.job(30.0, self.measured())
         assert "small messages" not in reasons(finding)
+
+
+def test_a_finding_names_the_guessed_constants_of_its_prediction():
+    fabric = load_fabric("aws-p5")
+    slow = rows("dp", lambda group, nth: 9.0, op="all_to_all", fabric=fabric, change=plain)
+    (found,) = findings(slow, fabric)
+    told = {item.label: item.value for item in found.evidence}
+    assert "nccl net_share.pairwise.efa" in str(told["guesses among its numbers"])
