@@ -20,7 +20,7 @@ from shardtoll.analyzers.roofline.evaluate import (
     told,
     transferred,
 )
-from shardtoll.analyzers.roofline.score import BANDS
+from shardtoll.analyzers.roofline.score import BANDS, BELOW
 from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
 
 FAR: Final = 8
@@ -43,6 +43,7 @@ _LARGE: Final = BANDS[-1][0]
 CALIBRATED: Final = "calibrated: every second size of the same sweep, the others scored"
 CALIBRATED_PLAIN: Final = "calibrated: of those, one node, or NVLink + IB/EFA"
 CALIBRATED_OTHER: Final = "calibrated: of those, other networks (Slingshot)"
+EITHER: Final = "transferred: another node count or another collective, NVLink + IB/EFA"
 NODES: Final = "transferred: another node count, NVLink + IB/EFA"
 NODES_FREE: Final = "transferred: of those, nothing set by hand (algorithm, channels)"
 COLLECTIVE: Final = "transferred: another collective, NVLink + IB/EFA"
@@ -61,13 +62,14 @@ AIMS: Final[dict[str, Aim]] = {
     CALIBRATED: _everywhere(0.03, 0.10),
     CALIBRATED_PLAIN: Aim({}),
     CALIBRATED_OTHER: Aim({}),
+    EITHER: _everywhere(0.08, 0.20),
     NODES: _everywhere(0.08, 0.20),
     NODES_FREE: _everywhere(0.08, 0.20),
     COLLECTIVE: _everywhere(0.08, 0.20),
     BOTH: Aim({}),
     DISTANT: Aim({}),
     ELSEWHERE: Aim({}),
-    SMALL: Aim({**{band: (0.15, 0.30) for band, _ in BANDS}, _LARGE: (0.05, 0.08)}),
+    SMALL: Aim({**{band: (0.15, 0.30) for band, _ in BANDS}, BELOW: (0.15, 0.30), _LARGE: (0.05, 0.08)}),
     MIDDLE: Aim({}),
     BIG: Aim({_LARGE: (0.12, 0.20)}),
     EVERY: Aim({}),
@@ -116,8 +118,10 @@ def cases(sweeps: Mapping[str, Sweep], by_name: Mapping[str, Constants]) -> Iter
         for other_name, other in _pairs(name, sweeps):
             found = transferred(sweep, fabric, [other], by.predict, by.library)
             kind = _kind(fabric, other, sweep)
-            free = kind == NODES and not (forced(name) or forced(other_name))
-            yield Case((kind, NODES_FREE) if free else (kind,), f"{other_name} -> {name}", found)
+            of: tuple[str, ...] = (EITHER, kind) if kind in (NODES, COLLECTIVE) else (kind,)
+            if kind == NODES and not (forced(name) or forced(other_name)):
+                of = (*of, NODES_FREE)
+            yield Case(of, f"{other_name} -> {name}", found)
 
 
 def _pairs(name: str, sweeps: Mapping[str, Sweep]) -> Sequence[tuple[str, Sweep]]:

@@ -24,7 +24,7 @@ from accuracy_constants import AS_SHIPPED, unseen
 from accuracy_peers import PEERS
 from harness import Result, main
 
-from shardtoll.analyzers.roofline.score import Score, Scored, band_of, by_band, noise, score
+from shardtoll.analyzers.roofline.score import BANDS, BELOW, Score, Scored, band_of, by_band, noise, score
 
 HOLDS: Final = 0.90
 """Share of the measurements that the stated bands should hold."""
@@ -74,6 +74,8 @@ def rows(found: Sequence[Case]) -> list[Row]:
 
 
 def _in_band(points: Iterable[Scored], band: str) -> list[Scored]:
+    if band == BELOW:
+        return [point for point in points if band_of(point.message_bytes) != BANDS[-1][0]]
     return [point for point in points if band in ("all", band_of(point.message_bytes))]
 
 

@@ -23,6 +23,10 @@ BANDS: Final[tuple[tuple[str, float], ...]] = (
 just below one because it divides by the ranks: the band above begins right after the one below ends."""
 
 
+BELOW: Final = "<512M"
+"""All bands but the last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """One size: what was measured, and what was said of it before."""
@@ -70,12 +74,13 @@ def score(points: Sequence[Scored]) -> Score | None:
 
 
 def by_band(points: Iterable[Scored]) -> dict[str, Score | None]:
-    """Return the score of each band, smallest sizes first, and of `all`."""
+    """Return the score of each band, smallest sizes first, of what is below the last one, and of `all`."""
     every = list(points)
     bands = {
         name: score([point for point in every if band_of(point.message_bytes) == name]) for name, _ in BANDS
     }
-    return {**bands, "all": score(every)}
+    below = [point for point in every if band_of(point.message_bytes) != BANDS[-1][0]]
+    return {**bands, BELOW: score(below), "all": score(every)}
 
 
 def noise(sweeps: Iterable[Sweep]) -> dict[str, tuple[float, float] | None]:
@@ -90,7 +95,9 @@ def noise(sweeps: Iterable[Sweep]) -> dict[str, tuple[float, float] | None]:
             if point.inplace_ns is not None:
                 difference = abs(point.time_ns - point.inplace_ns) / point.time_ns
                 found[band_of(point.message_bytes)].append(difference)
-    found["all"] = [value for values in found.values() for value in values]
+    every = [value for values in found.values() for value in values]
+    found[BELOW] = [value for name, values in found.items() if name != BANDS[-1][0] for value in values]
+    found["all"] = every
     return {name: quantiles(values) if values else None for name, values in found.items()}
 
 

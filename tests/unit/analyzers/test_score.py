@@ -66,7 +66,7 @@ def test_nothing_scored_is_none():
     found = by_band([point(8, 100, 110)])
     assert found["16-256M"] is None
     assert found["<=64K"] == found["all"]
-    assert list(found) == ["<=64K", "128K-8M", "16-256M", ">=512M", "all"]
+    assert list(found) == ["<=64K", "128K-8M", "16-256M", ">=512M", "<512M", "all"]
 
 
 def test_noise_is_what_the_two_columns_differ_by():
