@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Final
 
@@ -199,6 +200,8 @@ def _shared(
         if at is None or not at.spans_nodes:
             continue
         most = might.messages(int(own), op) if op in PEER_OPS else might.groups(int(group), op)
-        seen = seen_of.get(kind)
-        shared[kind] = replace(at, sharing=most if seen is None else max(1, min(most, round(seen))))
+        # No more than there are, and never none; half a group more or less on average is rounded.
+        mean = max(1.0, min(most, seen_of.get(kind, most)))
+        sharing, surely = round(mean), math.floor(mean)
+        shared[kind] = replace(at, sharing=sharing, surely_sharing=surely if surely < sharing else None)
     return shared
