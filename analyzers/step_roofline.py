@@ -13,7 +13,7 @@ from shardtoll.analyzers.comm_bounds import NO_COLLECTIVES, CommBounds, comm_bou
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.op_light import Lights, lights
 from shardtoll.analyzers.operator_rows import OperatorRows, operator_rows
-from shardtoll.analyzers.roofline import Gpu, find_gpu
+from shardtoll.analyzers.roofline import Gpu, find_gpu, other_device_note
 from shardtoll.analyzers.roofline_words import assumptions, why_unknown
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.top_operators import top_operators
@@ -68,11 +68,14 @@ def _by_rank(frame: pd.DataFrame) -> dict[int, Places]:
 
 
 def gpu_of(context: Context) -> Gpu | None:
-    """Return the accelerator: as the run names its device, else the fabric's; None on CPUs."""
+    """Return the accelerator: as the run names its device, else of a fabric that fits it; None on CPUs."""
     device = context.ledger.run.device
     if context.on_cpu or "fake" in (context.ledger.run.backend or ""):
         return None
-    return (None if device is None else find_gpu(device)) or context.fabric.gpu
+    own = find_gpu(device)
+    if own is not None or other_device_note(context.ledger.run, context.fabric):
+        return own
+    return context.fabric.gpu
 
 
 def _reached(gpu: Gpu | None) -> float | None:

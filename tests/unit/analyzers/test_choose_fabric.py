@@ -14,7 +14,7 @@ from shardtoll.analyzers.roofline import (
     find_gpu,
     load_fabric,
 )
-from tests.unit.analyzers.ledgers import ledger, run_of
+from tests.unit.analyzers.ledgers import ledger, run_of, step
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -154,3 +154,7 @@ def test_a_fabric_of_another_accelerator_than_the_jobs_is_told(fabric, device, t
     report = run(ledger(run=run_of(2, device=device, backend=backend)), load_fabric(fabric))
     assert report.fabric.provenance.count("WARNING: the fabric is of") == int(bool(told))
     assert told in report.fabric.provenance
+    if told:
+        made = run(ledger(run=run_of(2, device=device, backend=backend), steps=[step()]), load_fabric(fabric))
+        assert made.roofline is not None
+        assert "H100" not in (made.roofline.gpu or ""), "its peaks are not the job's"
