@@ -187,6 +187,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         reason=found.reason,
         guesses=tuple(sorted({name for point in found.points if point.cost for name in point.cost.guesses})),
         errors=_errors([found]),
+        alone=found.alone,
     )
 
 

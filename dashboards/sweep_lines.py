@@ -79,6 +79,8 @@ class SweepLine:
     """Numbers of the fabric that are guesses."""
     errors: tuple[ErrorLine, ...]
     """By band, and last of all sizes."""
+    alone: str | None = None
+    """Why nothing of the sweeps in `on` took part; None where it did."""
 
     @property
     def predicted(self) -> bool:
@@ -94,8 +96,10 @@ class SweepLine:
         if self.mode == "calibrated":
             sizes = human.plural(len(self.fitted), "size")
             return f"calibrated on {sizes} of the same sweep, the others are scored"
+        if self.alone:
+            return self.alone
         if self.mode == "transferred" and not self.on:
-            return "nothing to transfer from"
+            return "by the fabric's own curves" if self.predicted else "nothing to transfer from"
         if self.mode == "transferred":
             return f"transferred from {human.plural(len(self.on), 'other sweep')}"
         return "nothing fitted"
