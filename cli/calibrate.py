@@ -71,7 +71,7 @@ def command(
         raise UsageError(f"{len(given)} files of points", "give one")
     # Before measuring, not after it.
     if output.suffix.lower() != ".toml":
-        raise UsageError(f"-o {output} does not end in .toml", "a fabric is a TOML file: name it fabric.toml")
+        raise UsageError(f"-o {output} does not end in .toml", "name a fabric file, as fabric.toml")
     check_target(output)
     base = None if fabric is None else load_fabric(fabric)
     notes: tuple[str, ...] = ()
@@ -96,16 +96,18 @@ def command(
 
 def _level(fabric: Fabric) -> str | None:
     """Return in words where sizes far apart could not be told from each other; None where all could."""
+    from shardtoll.cli.calibration import own_curves
     from shardtoll.dashboards import human
     from shardtoll.ledger.measured import level
 
-    found = [(curve, sizes) for curve in fabric.curves if (sizes := level(curve.points))]
+    curves = own_curves(fabric)
+    found = [(curve, sizes) for curve in curves if (sizes := level(curve.points))]
     if not found:
         return None
     curve, (first, last) = max(found, key=lambda pair: pair[1][1] / pair[1][0])
     between = f"{human.size(first)} to {human.size(last)}"
     return (
-        f"{len(found)} of {human.plural(len(fabric.curves), 'curve')} do not tell sizes apart: {curve.op} "
+        f"{len(found)} of {human.plural(len(curves), 'curve')} do not tell sizes apart: {curve.op} "
         f"between {curve.ranks} ranks has one time from {between}, where noise is more than what size costs"
     )
 

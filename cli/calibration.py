@@ -138,18 +138,23 @@ def fabric_of_nccl_tests(
 
 
 def medians(fabric: Fabric) -> str:
-    """Return in words how much the fabric has measured; a receive that is its message's send counts once."""
-    curves = [
-        curve
-        for curve in fabric.curves
-        if curve.op != "recv" or not any(_is_its_send(curve, other) for other in fabric.curves)
-    ]
+    """Return in words how much the fabric has measured."""
+    curves = own_curves(fabric)
     points = sum(len(curve.points) for curve in curves)
     return f"{_count(points, 'median')} in {_count(len(curves), 'curve')}"
 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def own_curves(fabric: Fabric) -> tuple[Curve, ...]:
+    """Return the fabric's curves but the receives whose times are those of their messages' sends."""
+    return tuple(
+        curve
+        for curve in fabric.curves
+        if curve.op != "recv" or not any(_is_its_send(curve, other) for other in fabric.curves)
+    )
 
 
 def _is_its_send(recv: Curve, other: Curve) -> bool:
