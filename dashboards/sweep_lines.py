@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardtoll.dashboards import human
 
@@ -112,3 +113,18 @@ class SweepTable:
     sweeps: tuple[SweepLine, ...]
     totals: tuple[tuple[str, tuple[ErrorLine, ...]], ...]
     """Mode -> errors by band, and last of all sizes."""
+
+    def over(self, mode: str) -> str:
+        """Return in words over how many sweeps of the mode the errors are."""
+        of_mode = [sweep for sweep in self.sweeps if sweep.mode == mode]
+        predicted = sum(sweep.predicted for sweep in of_mode)
+        if predicted == len(of_mode):
+            return f"errors over {human.plural(predicted, 'sweep')}"
+        return f"errors over {predicted:,} of {human.plural(len(of_mode), 'sweep')}, no other is predicted"
+
+
+LEGEND: Final = (
+    "Outside, and not in band: the measurement lies outside of low to high, which should hold nine of ten. "
+    "Noise: what out-of-place and in-place times of one sweep differ by; no model can do better."
+)
+"""What the words of the tables mean."""

@@ -29,7 +29,7 @@ transferred: fitted on other sweeps."""
 Predict: TypeAlias = Callable[[Fabric, str, int, Placement], Cost | None]
 """What says the cost of an op with some message bytes at a placement; None where it refuses."""
 
-_REFUSED: Final = "the model does not predict this collective here"
+_REFUSED: Final = "the model does not predict this collective here; name a fabric that measured it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _evaluate(
     )
     reason = None
     if not points:
-        reason = "one size only: there is none left to score"
+        reason = "one size only: there is none left to score; give a sweep of two sizes or more"
     elif any(point.cost is None for point in points):
         reason = _why_refused(fabric, sweep)
     return Evaluation(sweep, fabric.name, mode, points, fitted, reason)
@@ -217,7 +217,7 @@ def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
 
 def _why_refused(fabric: Fabric, sweep: Sweep) -> str:
     if sweep.placement_on(fabric).spans_nodes and fabric.inter is None:
-        return f"fabric {fabric.name} has no network between nodes"
+        return f"fabric {fabric.name} has no network between nodes; name one with --fabric that has"
     if fabric.intra is None:
-        return f"fabric {fabric.name} has no link between ranks of a node"
+        return f"fabric {fabric.name} has no link between ranks of a node; name one with --fabric that has"
     return _REFUSED

@@ -86,7 +86,7 @@ def test_a_size_measured_twice_is_fitted_or_scored_with_both(fabric: Fabric):
 def test_one_size_leaves_none_to_score(fabric: Fabric):
     found = calibrated(sweep_of(sizes=(1024,)), fabric)
     assert (found.points, found.fitted_bytes) == ((), (1024,))
-    assert found.reason == "one size only: there is none left to score"
+    assert found.reason == "one size only: there is none left to score; give a sweep of two sizes or more"
 
 
 def test_transferred_knows_the_other_sweep_only(fabric: Fabric):
@@ -108,9 +108,12 @@ def test_what_the_model_refuses_is_said_with_a_reason(fabric: Fabric):
     found = not_fitted(sweep_of(), lone)
     assert all(point.cost is None for point in found.points)
     assert found.scored == ()
-    assert found.reason == "fabric h100x8-ib400 has no network between nodes"
+    assert found.reason == "fabric h100x8-ib400 has no network between nodes; name one with --fabric that has"
     bare = not_fitted(sweep_of(nodes=1, gpus=8), replace(lone, intra=None))
-    assert bare.reason == "fabric h100x8-ib400 has no link between ranks of a node"
+    assert (
+        bare.reason
+        == "fabric h100x8-ib400 has no link between ranks of a node; name one with --fabric that has"
+    )
     whole = refused(sweep_of(), "model", "who knows")
     assert [point.cost for point in whole.points] == [None] * len(whole.points)
 
@@ -124,7 +127,8 @@ def test_a_predictor_of_ones_own_is_asked(fabric: Fabric):
 
     sweep = sweep_of(sizes=(8, 16))
     found = not_fitted(sweep, fabric, predict)
-    assert found.reason == "the model does not predict this collective here"
+    assert found.reason is not None
+    assert found.reason.startswith("the model does not predict this collective here; ")
     calibrated(sweep, fabric, predict)
     assert [entry[2] for entry in asked] == [8, 16, 16]
     assert asked[0][1:] == ("all_reduce", 8, Placement(16, 2, 8))
