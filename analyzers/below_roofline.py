@@ -18,8 +18,8 @@ from shardtoll.analyzers.slow_contrasts import (
     contention,
     dtypes_of_ranks,
     mixed_dtypes,
-    slow_rank,
 )
+from shardtoll.analyzers.slow_ranks import slow_rank
 from shardtoll.analyzers.slow_rates import (
     few_channels,
     fewer_cards,

@@ -30,7 +30,7 @@ class CommBounds:
     known_share: float | None
     """Share of the collectives with a floor; None without collectives."""
     hidden_ns: float
-    """Of the group with most of it: time of collectives that was not exposed."""
+    """Of the group with most of it: time during which a collective ran and was not exposed."""
 
 
 NO_COLLECTIVES = CommBounds(0.0, 0.0, 0.0, None, 0.0)
@@ -56,13 +56,18 @@ def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]
     times["lit"] = ~np.isnan(times["light_ns"])
     hidden = _floats(frame["duration_ns"]) - _floats(frame["exposed_ns"])
     times["hidden"] = np.fmax(hidden, 0.0)
+    times["exposed"] = _floats(frame["exposed_ns"])
+    times["spanned"] = _busy_ns(frame, times, _floats(frame["duration_ns"]))
     times["busy"] = _busy_ns(frame, times, took)
     by_queue = times.groupby(["rank", "step", "queue"])
-    queues = by_queue[["light_ns", "floor_ns", "rows", "known", "lit", "hidden"]].sum()
+    queues = by_queue[["light_ns", "floor_ns", "rows", "known", "lit", "hidden", "exposed"]].sum()
     # Launched as one, or by a library of several threads, they did run at once: together no longer than so.
     busy = by_queue["busy"].first()
     for name in ("light_ns", "floor_ns"):
         queues[name] = np.minimum(queues[name], busy)
+    # One span that several share hides once. What of it is exposed was dealt out among them, so it adds up.
+    alone = (by_queue["spanned"].first() - queues["exposed"]).clip(lower=0)
+    queues["hidden"] = np.minimum(queues["hidden"], alone)
     by_step = queues.groupby(["rank", "step"])
     most = by_step[["light_ns", "floor_ns", "hidden"]].max()
     whole = by_step[["floor_ns", "rows", "known", "lit"]].sum()

@@ -1,4 +1,11 @@
-"""A mesh dimension that spans nodes although another order of the mesh would keep it inside one."""
+"""A mesh dimension that spans nodes although another order of the mesh would keep it inside one.
+
+The advice puts another dimension across nodes, so what that one sends has to be known. A dimension that was
+made and of which no record holds a collective is more likely unseen than unused: user buffers, symmetric
+memory and libraries with communicators of their own leave no records, and moving such a dimension out of its
+node would cost far more than is spared. It stays where it is, and nothing is said. Where its collectives are
+on record but no bytes of them in these steps, the finding is possible and says so.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +64,8 @@ class _Traffic:
     hideable: bool
     """Most of its bytes are asked for by a wrapper that overlaps them."""
     rows: pd.DataFrame
+    seen: bool
+    """Any record of the run holds a collective of it, in these steps or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ def find(context: Context) -> list[Finding]:
     for at, dim in enumerate(mesh):
         if at in now.inside or dim not in moving:
             continue
-        better = [other for other in orders[1:] if _is_better(other, now, at, mesh, moving)]
+        better = [other for other in orders[1:] if _is_better(other, now, at, mesh, traffic)]
         if better:
             best = min(better, key=lambda other: _cost(other))
             found = _finding(context, mesh, traffic, at, now, best, nodes)
@@ -122,12 +131,16 @@ def _is_worth_telling(context: Context, found: Finding, now: _Order, best: _Orde
 
 
 def _is_better(
-    other: _Order, now: _Order, at: int, mesh: tuple[Dim, ...], moving: dict[Dim, _Traffic]
+    other: _Order, now: _Order, at: int, mesh: tuple[Dim, ...], traffic: dict[Dim, _Traffic]
 ) -> bool:
     if at not in other.inside:
         return False
+    moving = {dim: each for dim, each in traffic.items() if each.bytes}
     own = moving[mesh[at]]
-    left = [moving[mesh[place]] for place in now.inside - other.inside if mesh[place] in moving]
+    out = [mesh[place] for place in now.inside - other.inside]
+    if not all(dim in traffic and traffic[dim].seen for dim in out):
+        return False
+    left = [moving[dim] for dim in out if dim in moving]
     # What hides behind computing never goes first; of two alike the one that moves more does.
     if any(own.hideable and not each.hideable for each in left):
         return False
@@ -154,6 +167,8 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
     numbers = {dim: number for number, dim in enumerate(names)}
     own = [dim_of(ranks) for ranks in context.matches.members]
     of_group = np.array([-1 if dim is None else numbers.setdefault(dim, len(numbers)) for dim in own] or [-1])
+    seen = {int(group) for group in context.collectives["group_id"].dropna().unique()}
+    seen_dims = {own[group] for group in seen}
     frame = keep(frame[list(COLUMNS)], frame["group_id"].notna() & frame["message_bytes"].notna())
     frame = frame.assign(dim=of_group[frame["group_id"].to_numpy(dtype=np.int64)])
     hideable = frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
@@ -174,6 +189,7 @@ def _traffic(context: Context) -> dict[Dim, _Traffic]:
             bytes=round(moved / max(1, len(context.steps))),
             hideable=2 * wrapped > moved,
             rows=rows,
+            seen=dim in seen_dims,
         )
     return found
 
@@ -213,6 +229,8 @@ def _finding(
     called = _called(mesh[at], traffic)
     rivals = ", ".join(_called(dim, traffic) for dim in swapped) or "another"
     rival_bytes = sum(traffic[dim].bytes for dim in swapped if dim in traffic)
+    silent = [_called(dim, traffic) for dim in swapped if dim not in traffic or not traffic[dim].bytes]
+    unrecorded = f"; no bytes of {', '.join(silent)} are on record, its collectives may be unrecorded"
     (line,) = tally(own.rows.assign(all=0), ("all",), ("exposed_ns",), context.steps).lines
     toll = line.figures["exposed_ns"]
     groups = groups_of(mesh[at], mesh, now.order)
@@ -231,7 +249,8 @@ def _finding(
         kind="cross-node-traffic",
         severity="warning",
         title=f"mesh dim {called} spans {nodes.count} nodes and moves {size(own.bytes)} a step and rank, "
-        f"while {rivals} with {size(rival_bytes)} lies inside a node{outlook}",
+        f"while {rivals} with {size(rival_bytes)} lies inside a node{outlook}"
+        f"{unrecorded if silent else ''}",
         toll_ns=toll,
         floor_ns=None if best.time_ns is None else round(best.time_ns),
         saving_ns=saving,
@@ -254,14 +273,15 @@ def _finding(
             Evidence("swapped mesh", shape),
         ),
         remedy=Remedy(
-            text=f"Make {called} the innermost dimension of the mesh, so that its ranks share a node, and "
+            text=(f"First see what {', '.join(silent)} sends. " if silent else "")
+            + f"Make {called} the innermost dimension of the mesh, so that its ranks share a node, and "
             f"let {rivals} span nodes.",
             code=_code(context, mesh, traffic, best),
             counterfactual=None
             if saving is None
             else f"the same collectives on the mesh {shape}, as fabric {context.fabric.name} allows",
         ),
-        confidence="certain" if nodes.certain else "likely",
+        confidence="possible" if silent else "certain" if nodes.certain else "likely",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pandas as pd
 from shardtoll.analyzers.clocks import LEAST_NS, SYNCHRONISING, Clocks
 from shardtoll.analyzers.match import UNEVEN_OPS, Bools, Ints, Matches
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_cost, place, ranks_per_host
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_costs, place, ranks_per_host
 from shardtoll.analyzers.sharing import alike, at_once
 from shardtoll.analyzers.tally import codes, keep, number
 from shardtoll.ledger import Run
@@ -122,10 +123,7 @@ def add_floors(
     frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
     code, keys = codes(frame, KINDS)
     placed = _shared(frame.assign(kind=code), keys, _placed(keys, matches, run, fabric), matches, run, fabric)
-    costs = [
-        collective_cost(fabric, op, number(size), at)
-        for op, size, at in zip(keys["op"], keys["message_bytes"], placed, strict=True)
-    ]
+    costs = _costs(keys, placed, fabric)
     known = np.array([cost is not None for cost in costs], dtype=bool)
     own = [cost for cost in costs if cost is not None]
     ids = np.cumsum(known) - 1
@@ -145,6 +143,21 @@ def add_floors(
     filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
     places = (at for at, has in zip(placed, known, strict=True) if at is not None and has)
     return filled, tuple(own), tuple(places)
+
+
+def _costs(keys: pd.DataFrame, placed: list[Placement | None], fabric: Fabric) -> list[Cost | None]:
+    """Return what each kind of collective costs: all sizes of an op and placement at once, as there may be
+    as many sizes as rows."""
+    kinds: dict[tuple[str, Placement | None], list[int]] = {}
+    for kind, key in enumerate(zip(keys["op"], placed, strict=True)):
+        kinds.setdefault(key, []).append(kind)
+    sizes = [number(size) for size in keys["message_bytes"]]
+    costs: list[Cost | None] = [None] * len(placed)
+    for (op, at), own in kinds.items():
+        found = collective_costs(fabric, op, [sizes[kind] for kind in own], at)
+        for kind, cost in zip(own, found, strict=True):
+            costs[kind] = cost
+    return costs
 
 
 def _placed(keys: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> list[Placement | None]:
@@ -187,6 +200,8 @@ def _shared(
         if at is None or not at.spans_nodes:
             continue
         most = might.messages(int(own), op) if op in PEER_OPS else might.groups(int(group), op)
-        seen = seen_of.get(kind)
-        shared[kind] = replace(at, sharing=most if seen is None else max(1, min(most, round(seen))))
+        # No more than there are, and never none; half a group more or less on average is rounded.
+        mean = max(1.0, min(most, seen_of.get(kind, most)))
+        sharing, surely = round(mean), math.floor(mean)
+        shared[kind] = replace(at, sharing=sharing, surely_sharing=surely if surely < sharing else None)
     return shared

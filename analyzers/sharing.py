@@ -60,13 +60,16 @@ class Alike:
         groups = [tuple(range(first, first + block, dim.stride)) for first in firsts]
         return sum(group in doing or self.seen.isdisjoint(group) for group in groups)
 
-    def messages(self, rank: int, op: str) -> int:
-        """Return how many ranks of the rank's node exchange messages with other nodes, itself counted."""
+    def messages(self, rank: int, op: str) -> float:
+        """Return how many ranks of the rank's node exchange messages with other nodes, itself counted.
+
+        Not a whole number where the ranks of a node that were not seen are taken to do as the others.
+        """
         node = rank // self.per_host
         ranks = range(node * self.per_host, min((node + 1) * self.per_host, self.world_size))
         seen = sum(each in self.seen for each in ranks)
         talking = len(self.messaging.get((op, node), ()))
-        return max(1, round(talking * len(ranks) / seen)) if seen else 1
+        return max(1.0, talking * len(ranks) / seen) if seen else 1.0
 
 
 def alike(frame: pd.DataFrame, members: Members, run: Run, per_host: int) -> Alike:

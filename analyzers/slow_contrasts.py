@@ -1,21 +1,16 @@
-"""Reasons for slow transfers that a comparison within the job shows: rank, traffic, formats, compute."""
+"""Reasons for slow transfers that a comparison within the job shows: traffic, formats, compute."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers.slow_reasons import BY_PATTERN, LEAST_EACH, Floats, Mask, Reason, Slow, contrast
+from shardtoll.analyzers.slow_reasons import BY_PATTERN, Floats, Mask, Reason, Slow, contrast
 from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import percent
-from shardtoll.analyzers.words import ranks as ranks_words
 from shardtoll.ledger import Evidence
-
-APART: Final = 1.5
-"""A group is slow beside its siblings where its median factor is this many times that of the others."""
 
 BESIDE: Final = 0.5
 """Other transfers for each own from which a collective has company, and half of it hidden is overlapped."""
@@ -23,68 +18,9 @@ BESIDE: Final = 0.5
 ALONE: Final = 0.1
 """Below this it has none."""
 
-BY_COMPUTE: Final = 0.5
+BY_COMPUTE: Final = 0.6
 """What an overlap that all the slow ones have explains, without any that have it not: compute takes a part
 of the processors and of the memory's rate, never more than doubles the time."""
-
-
-def slow_rank(of: Slow) -> Reason | None:
-    """Groups with one rank are slow and their siblings are not: the rank, its card or its links."""
-    slow, against = _slow_groups(of.each)
-    if not slow or not against:
-        return None
-    groups = of.each["group_id"].to_numpy(dtype=np.float64, na_value=np.nan)
-    has, lacks = np.isin(groups, slow), np.isin(groups, against)
-    found = contrast(of, has, lacks)
-    if found is None:
-        return None
-    members = of.context.matches.members
-    suspects = set.intersection(*(set(members[group]) for group in slow))
-    counted = Counter(rank for rank in suspects for other in _slow_elsewhere(of) if rank in members[other])
-    if counted:
-        most = max(counted.values())
-        suspects = {rank for rank in counted if counted[rank] == most}
-    together = sorted({rank for group in slow for rank in members[group]})
-    one = len(suspects) == 1
-    who = (
-        ranks_words(suspects)
-        if one
-        else f"one of {ranks_words(suspects)}"
-        if suspects
-        else ranks_words(together)
-    )
-    return Reason(
-        name=f"one slow rank ({who})" if suspects else f"slow ranks ({who})",
-        score=found.score if one else 0.95 * found.score,
-        why=f"groups with {who} take {found.having:.1f} times the prediction, their siblings "
-        f"{found.lacking:.1f} times",
-        text=f"Look at the host and the network card of {who}: link errors, a card that fell back to a "
-        "lower rate, clocks held down by heat. Exclude it, and see whether its groups are as fast as others.",
-        code="# on the host of that rank\n"
-        "# nvidia-smi -q -d PERFORMANCE,CLOCK; nvidia-smi nvlink -e; ibstat; ethtool eth0\n"
-        'subprocess.run(["nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK"])',
-        evidence=found.evidence(f"of groups with {who}", "of their siblings"),
-    )
-
-
-def _slow_groups(each: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Return the numbers of the groups that are slow beside their siblings, and of those that are not."""
-    known = each[each["group_id"].notna()]
-    by_group = known.groupby(known["group_id"].astype("int64"))["factor"]
-    middle = by_group.median()[by_group.size() >= LEAST_EACH]
-    if len(middle) < 2:
-        return [], []
-    # Most of the groups may be slow, if each of them has the slow rank: the best show what is possible.
-    line = APART * max(1.0, float(middle.min()))
-    return middle[middle >= line].index.to_list(), middle[middle < line].index.to_list()
-
-
-def _slow_elsewhere(of: Slow) -> list[int]:
-    """Return the slow groups of all nets and ops: what they have in common is the rank."""
-    found: list[int] = []
-    for _, each in of.run.groupby(["net", "op"], sort=False):
-        found += _slow_groups(each)[0]
-    return found
 
 
 def contention(of: Slow) -> Reason | None:
@@ -158,10 +94,7 @@ def compute_overlap(of: Slow) -> Reason | None:
     if found is not None:
         score, facts = found.score, found.evidence("behind compute", "alone")
     elif share >= BESIDE:
-        took, predicted = of.column("transfer_ns"), of.column("predicted_ns")
-        excess = float(np.maximum(took - predicted, 0).sum())
-        score = BY_COMPUTE * min(1.0, float(predicted.sum()) / excess) if excess > 0 else 0.0
-        facts = ()
+        score, facts = BY_COMPUTE * doubling_explains(of), ()
     else:
         return None
     return Reason(
@@ -174,6 +107,13 @@ def compute_overlap(of: Slow) -> Reason | None:
         'torch.distributed.init_process_group("nccl", pg_options=options)',
         evidence=(Evidence("share that runs behind compute", round(share, 3)), *facts),
     )
+
+
+def doubling_explains(of: Slow) -> float:
+    """Return the part of the excess that is explained if something doubles their time at most, 0 to 1."""
+    took, predicted = of.column("transfer_ns"), of.column("predicted_ns")
+    excess = float(np.maximum(took - predicted, 0).sum())
+    return min(1.0, float(predicted.sum()) / excess) if excess > 0 else 0.0
 
 
 def dtypes_of_ranks(of: Slow, frame: pd.DataFrame) -> Reason | None:

@@ -10,7 +10,7 @@ import numpy as np
 from shardtoll.analyzers.kernel_names import ran
 from shardtoll.analyzers.roofline import Cost, Link, Placement
 from shardtoll.analyzers.roofline.ways import Way
-from shardtoll.analyzers.slow_contrasts import BESIDE
+from shardtoll.analyzers.slow_contrasts import BESIDE, doubling_explains
 from shardtoll.analyzers.slow_reasons import BY_PATTERN, Floats, Reason, Slow
 from shardtoll.analyzers.tally import text
 from shardtoll.analyzers.words import percent, size
@@ -22,6 +22,15 @@ measured (shared/reference/ROOFLINE.md, `Measured peak busbw / link limit`)."""
 
 FEWER: Final = 0.75
 """A rate below this part of what cards carry is that of fewer cards; above it all of them are at work."""
+
+SIZES_APART: Final = 4
+"""How many times the smallest message the largest is, so that their times show a line and not a point."""
+
+BY_POINT: Final = 0.7
+"""What a fit to messages of about one size counts, of that to several: a point lies on some line or other."""
+
+BY_COMPUTE_TOO: Final = 0.6
+"""How much less a rate says of cards that compute beside the transfers could explain as well."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
@@ -84,9 +93,9 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | Non
         return None
     found = max(fits, key=lambda each: fits[each])
     wanted = chosen[ids[len(ids) // 2]]
-    # One size lies on some line or other; sizes that all lie on the same one are no accident.
+    # Sizes that all lie on the same line are no accident.
     sizes = len({int(value) for value in of.column("message_bytes")})
-    sure = 1.0 if told.algorithm else BY_PATTERN if sizes > 1 else 0.7 * BY_PATTERN
+    sure = 1.0 if told.algorithm else BY_PATTERN if sizes > 1 else BY_POINT * BY_PATTERN
     named, best = _way(*found), _way(*wanted)
     here = ", as the kernel's name says" if told.algorithm else ""
     return Reason(
@@ -159,7 +168,11 @@ def _card_gbps(link: Link) -> float:
 
 
 def fewer_cards(of: Slow) -> Reason | None:
-    """The rate is that of one network card, or of half of them, at its limit."""
+    """The rate is that of one network card, or of half of them, at its limit.
+
+    Twice to three times the time comes about in many ways. Only messages of several sizes that all move at
+    the rate of half the cards name those; of one size it is said what else halves a host's rate.
+    """
     link = of.context.fabric.inter
     if link is None or link.cards is None or link.cards.value < 2 or not _card_gbps(link):
         return None
@@ -186,14 +199,21 @@ def fewer_cards(of: Slow) -> Reason | None:
         return None
     hidden = float((np.nan_to_num(of.column("hidden")) >= BESIDE).mean())
     whose = "one network card" if used == 1 else f"{used} network cards"
+    sizes = of.column("message_bytes")
+    line = float(sizes.max()) > SIZES_APART * float(sizes.min())
+    named = f"network cards ({used} of {cards} at work)"
+    if not line and 2 * used >= cards:
+        named = "half of the host's rate: network cards, or copies without GPUDirect"
+    # Behind compute a transfer takes longer with all cards at work too: up to three times, half explained.
+    beside = hidden * min(1.0, 2 * doubling_explains(of))
     return Reason(
-        name=f"network cards ({used} of {cards} at work)",
-        # Behind compute a transfer takes longer with all cards at work too.
-        score=BY_PATTERN * explained * (1 - hidden / 2),
+        name=named,
+        score=(1.0 if line else BY_POINT) * BY_PATTERN * explained * (1 - BY_COMPUTE_TOO * beside),
         why=f"a node sends {rate:.3g} GB/s; {whose} of {card:.3g} GB/s would be at the limit, the node has "
         f"{cards}",
         text="Let every GPU use its own card: check NCCL_IB_HCA and NCCL_SOCKET_IFNAME, that the container "
-        "sees all cards, and in NCCL's log that each channel has a card of its own.",
+        "sees all cards, and in NCCL's log that each channel has a card of its own and says GDRDMA, which "
+        "means that the card reads the GPU's memory itself.",
         code="# before init_process_group; the log lists the cards (NET/IB : Using ...) and who uses which\n"
         'os.environ["NCCL_DEBUG"] = "INFO"; os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,NET,GRAPH"\n'
         'os.environ.pop("NCCL_IB_HCA", None)',

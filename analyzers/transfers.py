@@ -36,7 +36,7 @@ ALONE_FACTOR: Final = 1.2
 was measured: it has to come again."""
 
 GUESSED: Final = 1.5
-"""What both are multiplied with where a number of the prediction is a guess."""
+"""What both are multiplied with where a rate of the prediction, or a share of it, is a guess."""
 
 SHARED_CORES_FACTOR: Final = 10.0
 """The same on CPUs, where ranks share cores with each other and with the transport: a rank that is not
@@ -52,7 +52,7 @@ COLUMNS: Final = (
 
 def limit(cost: Cost, *, on_cpu: bool) -> float:
     """Return how many times its predicted time a transfer of this cost takes before it is slow."""
-    guessed = GUESSED if cost.guesses else 1.0
+    guessed = GUESSED if cost.guessed_rate else 1.0
     least = SHARED_CORES_FACTOR if on_cpu else guessed * LEAST_FACTOR[cost.basis]
     return max(least, guessed * MARGIN[cost.basis] * cost.high_ns / max(1, cost.time_ns))
 

@@ -249,5 +249,5 @@ def _errors(found: Sequence[Evaluation]) -> tuple[ErrorLine, ...]:
             lines.append(ErrorLine(band, 0, None, None, None, noise_median, noise_p90))
         else:
             errors = (score.median, score.p90, score.inside, noise_median, noise_p90)
-            lines.append(ErrorLine(band, score.count, *errors))
+            lines.append(ErrorLine(band, score.count, *errors, width=score.width))
     return tuple(lines)

@@ -62,6 +62,11 @@ def share(part: float | None, whole: float | None) -> str:
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %"
 
 
+def times(factor: float | None) -> str:
+    """Return a factor, as `1.25x`; `-` where there is none."""
+    return "-" if factor is None else f"{factor:.2f}x"
+
+
 def number(value: float | None) -> str:
     """Return a count with thousands marked: `12,345`."""
     if value is None or not math.isfinite(value):

@@ -55,6 +55,8 @@ class _Section:
     figure: Figure
     numbers: str
     """The same as a table, in HTML."""
+    alone: bool = False
+    """The table says something where nothing can be drawn, too."""
 
 
 def render(report: Report) -> str:
@@ -134,10 +136,18 @@ def _hardware(report: Report) -> list[_Section]:
     if found is None or not found.ranks:
         return []
     light, drawn = page_light.figure(found), page_operators.figure(found)
-    parts = [_Section("light", "What the hardware allows", page_light.LEAD, light, page_light.numbers(found))]
-    if not drawn.empty:
+    parts = [
+        _Section(
+            "light", "What the hardware allows", page_light.LEAD, light, page_light.numbers(found), alone=True
+        )
+    ]
+    if found.ops:
         title = "Operators under the roofline"
-        parts.append(_Section("operators", title, page_operators.LEAD, drawn, page_operators.numbers(found)))
+        parts.append(
+            _Section(
+                "operators", title, page_operators.LEAD, drawn, page_operators.numbers(found), alone=True
+            )
+        )
     return parts
 
 
@@ -180,8 +190,9 @@ def _section(part: _Section) -> str:
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in part.figure.notes)
     drawing = f'<div class="panel"><div id="{part.name}-figure" class="figure"></div></div>'
     numbers = ""
-    if part.numbers and not part.figure.empty:
-        numbers = f'<details class="more"><summary>The same as a table</summary>{part.numbers}</details>'
+    if part.numbers and (part.alone or not part.figure.empty):
+        words = "What is known, as a table" if part.figure.empty else "The same as a table"
+        numbers = f'<details class="more"><summary>{words}</summary>{part.numbers}</details>'
     return f"""<section id="{part.name}-section" aria-labelledby="{part.name}">
 <h2 id="{part.name}">{part.title}</h2>
 <p class="lead">{escape(part.lead)}</p>

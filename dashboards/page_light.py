@@ -18,9 +18,9 @@ LEAD: Final = (
 )
 
 _BARS: Final = (
-    ("compute_light_ns", "compute at the speed of light", PALETTE["green"], ""),
+    ("compute_light_ns", "compute at the speed of light", PALETTE["green"], "\\"),
     ("comm_light_ns", "communication at the speed of light", PALETTE["vermillion"], "/"),
-    ("best_overlap_ns", "best overlap", PALETTE["sky"], "."),
+    ("best_overlap_ns", "best overlap", PALETTE["sky"], "x"),
     ("took_ns", "took", PALETTE["grey"], ""),
 )
 """Field, words, colour and, not by colour alone, pattern."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardtoll.dashboards import human
 from shardtoll.dashboards.figure import PALETTE, Figure, Strings, hover, literal
-from shardtoll.dashboards.log_axis import log_axis
+from shardtoll.dashboards.log_axis import drawable, log_axis
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.page_tables import table
 from shardtoll.dashboards.text import clip
@@ -25,17 +25,21 @@ _BOUND: Final = {
     None: ("no peak known", PALETTE["grey"], "x"),
 }
 """Words, colour and, not by colour alone, symbol."""
+OPS_SHOWN: Final = 200
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def figure(found: StepRoofline) -> Figure:
     """Return the scatter under its ceilings: operators with FLOPs, bytes and a time."""
-    drawn = [op for op in found.ops if op.intensity and op.tflops]
+    ops = found.ops[:OPS_SHOWN]
+    drawn = [op for op in ops if drawable(op.intensity) and drawable(op.tflops)]
     notes = []
-    if len(drawn) < len(found.ops):
+    if len(ops) < len(found.ops):
+        notes.append(f"Only the first {OPS_SHOWN} of {len(found.ops):,} operators are shown.")
+    if len(drawn) < len(ops):
         notes.append(
-            f"{len(found.ops) - len(drawn)} of {human.plural(len(found.ops), 'operator')} not drawn: FLOPs, "
-            "bytes or time on the device are unknown."
+            f"{len(ops) - len(drawn)} of {human.plural(len(ops), 'operator')} not drawn: FLOPs, "
+            "bytes or time on the device are unknown or zero."
         )
     if not drawn:
         return Figure([], {}, notes)
@@ -59,13 +63,14 @@ def _rate(tflops: float | None) -> str:
 
 
 def _ceilings(found: StepRoofline, drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any]]:
-    if not found.memory_gbps:
+    if found.memory_gbps is None or not drawable(found.memory_gbps):
         return []
-    used = [name for name in found.peak_tflops if any(op.dtype == name for op in drawn)]
+    peaks = {name: peak for name, peak in found.peak_tflops.items() if drawable(peak)}
+    used = [name for name in peaks if any(op.dtype == name for op in drawn)]
     low, high = min(op.intensity or 1.0 for op in drawn), max(op.intensity or 1.0 for op in drawn)
     data = []
     for at, name in enumerate(used):
-        peak = found.peak_tflops[name]
+        peak = peaks[name]
         # GB/s x FLOPs a byte = 1e9 FLOPs a second; the two meet at the ridge.
         ridge = peak * 1e3 / found.memory_gbps
         xs = sorted({min(low, ridge), ridge, max(high, ridge * 4)})
@@ -99,7 +104,14 @@ def _points(drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any
                 "name": words,
                 "x": [float(f"{op.intensity or 0:.6g}") for op in members],
                 "y": [float(f"{op.tflops or 0:.6g}") for op in members],
-                "marker": {"color": colour, "symbol": symbol, "size": 10, "opacity": 0.85},
+                # The outline tells a light colour from a light page.
+                "marker": {
+                    "color": colour,
+                    "symbol": symbol,
+                    "size": 10,
+                    "opacity": 0.85,
+                    "line": {"color": PALETTE["grey"], "width": 1},
+                },
                 "hovertext": [strings.add(_words(op)) for op in members],
                 "hovertemplate": "%{hovertext}<extra></extra>",
             }
@@ -108,8 +120,10 @@ def _points(drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any
 
 
 def _words(op: OpRoofline) -> str:
-    lines = [f"<b>{literal(op.op, 60)}</b>", literal(op.shapes or "", 120)]
-    lines.append(f"{op.count:g} calls a step, each {human.duration(op.device_ns)}")
+    lines = [f"<b>{literal(op.op, 60)}</b>"]
+    if op.shapes:
+        lines.append(literal(op.shapes, 120))
+    lines.append(f"{human.number(op.count)} calls a step, each {human.duration(op.device_ns)}")
     lines.append(f"{human.work(op.flops)}, {human.size(op.moved_bytes)}: {_rate(op.tflops)}")
     lines.append(f"speed of light {human.duration(op.light_ns)}")
     return hover(lines)
@@ -121,7 +135,7 @@ def numbers(found: StepRoofline) -> str:
         [
             safe(clip(op.op, 80)),
             safe(clip(op.shapes or human.UNKNOWN, 160)),
-            f"{op.count:g}",
+            human.number(op.count),
             human.duration(op.device_ns),
             human.work(op.flops),
             human.size(op.moved_bytes),
@@ -129,7 +143,7 @@ def numbers(found: StepRoofline) -> str:
             human.duration(op.light_ns),
             op.bound or human.UNKNOWN,
         ]
-        for op in found.ops
+        for op in found.ops[:OPS_SHOWN]
     ]
     heads = ("operator", "shapes", "calls a step", "each took", "FLOPs", "bytes at least", "reached",
              "speed of light", "bound by")  # fmt: skip

@@ -75,6 +75,7 @@ def _errors(errors: tuple[ErrorLine, ...]) -> list[dict[str, Any]]:
             "median": line.median,
             "p90": line.p90,
             "inside": line.inside,
+            "width": line.width,
             "noise_median": line.noise_median,
             "noise_p90": line.noise_p90,
         }

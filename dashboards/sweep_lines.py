@@ -52,6 +52,8 @@ class ErrorLine:
     noise_median: float | None
     """What out-of-place and in-place times of one sweep differ by: no model can do better."""
     noise_p90: float | None
+    width: float | None = None
+    """How many times their low ends the bands' high ends are, at the median."""
 
 
 @dataclass(frozen=True, slots=True)

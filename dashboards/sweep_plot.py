@@ -92,13 +92,19 @@ def _section(name: str, sweep: SweepLine, drawn: Figure, *, errors: bool) -> str
 
 
 def _error_table(errors: Sequence[ErrorLine]) -> str:
-    heads = ("band", "sizes", "median error", "p90", "in band", "noise median", "noise p90")
-    rows = [(line.band, str(line.count), *map(_percent, _shares(line))) for line in errors if line.count]
+    heads = ("band", "sizes", "median error", "p90", "in band", "width", "noise median", "noise p90")
+    rows = [
+        (
+            line.band,
+            str(line.count),
+            *map(_percent, (line.median, line.p90, line.inside)),
+            human.times(line.width),
+            *map(_percent, (line.noise_median, line.noise_p90)),
+        )
+        for line in errors
+        if line.count
+    ]
     return _html_table(heads, rows)
-
-
-def _shares(line: ErrorLine) -> tuple[float | None, ...]:
-    return line.median, line.p90, line.inside, line.noise_median, line.noise_p90
 
 
 def _percent(part: float | None) -> str:

@@ -80,22 +80,25 @@ def _error(size: SizeLine) -> Text:
 
 
 def _overview(sweeps: tuple[SweepLine, ...]) -> Table:
-    table = _table("sweep", "fabric", "mode", "sizes", "median", "p90", "in band")
+    table = _table("sweep", "fabric", "mode", "sizes", "median", "p90", "in band", "width")
     for sweep in sweeps:
         every = sweep.errors[-1]
         name = Text(clean(sweep.file.rsplit("/", 1)[-1].removesuffix(".csv")), overflow="fold")
         if sweep.reason:
             name.append(f"\nnot predicted: {clip(sweep.reason, 160)}", style="yellow")
         cells = (clean(sweep.fabric or human.UNKNOWN), sweep.mode, f"{every.count} of {len(sweep.sizes)}")
-        table.add_row(name, *cells, *map(_percent, (every.median, every.p90, every.inside)))
+        table.add_row(
+            name, *cells, *map(_percent, (every.median, every.p90, every.inside)), human.times(every.width)
+        )
     return table
 
 
 def _errors(errors: tuple[ErrorLine, ...]) -> Table:
-    table = _table("band", "sizes", "median", "p90", "in band", "noise median", "noise p90")
+    table = _table("band", "sizes", "median", "p90", "in band", "width", "noise median", "noise p90")
     for line in errors:
-        shares = (line.median, line.p90, line.inside, line.noise_median, line.noise_p90)
-        table.add_row(line.band, str(line.count), *map(_percent, shares))
+        shares = map(_percent, (line.median, line.p90, line.inside))
+        noise = map(_percent, (line.noise_median, line.noise_p90))
+        table.add_row(line.band, str(line.count), *shares, human.times(line.width), *noise)
     return table
 
 

@@ -6,14 +6,16 @@ Three ideas, each of a mean step of one rank. *Light*: peaks of the accelerator 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from shardtoll.ledger.typed import typed
 
 Bound = Literal["compute", "memory"]
+
+_BEYOND: Final = 1e30
+"""No figure of a step comes near; JSON's whole numbers may be too large for a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,8 @@ def _finite(roofline: StepRoofline) -> StepRoofline:
         for item in fields(record):
             value = getattr(record, item.name)
             for number in value.values() if isinstance(value, Mapping) else (value,):
-                if isinstance(number, (int, float)) and not 0 <= number < math.inf:
-                    raise ValueError(f"roofline {item.name} holds {number}")
+                if isinstance(number, (int, float)) and not 0 <= number < _BEYOND:
+                    raise ValueError(f"roofline {item.name} is negative, no number, or beyond measure")
     return roofline
 
 

@@ -1,7 +1,7 @@
 """What the interconnect allows: fabrics as data, cost models, calibration."""
 
 from shardtoll.analyzers.roofline.choose import choose_fabric
-from shardtoll.analyzers.roofline.cost import Cost, collective_cost
+from shardtoll.analyzers.roofline.cost import Cost, collective_cost, collective_costs
 from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link
 from shardtoll.analyzers.roofline.gpu import Gpu
@@ -26,6 +26,7 @@ __all__ = [
     "calibrated",
     "choose_fabric",
     "collective_cost",
+    "collective_costs",
     "fabric_names",
     "fabric_of_hardware",
     "find_gpu",

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from shardtoll.analyzers.roofline.candidate import Floats
 from shardtoll.analyzers.roofline.library import Library
 from shardtoll.analyzers.roofline.machine import Machine
 
@@ -43,9 +44,9 @@ def where(machine: Machine | None) -> str:
 
 
 def band_of_model(
-    library: Library, machine: Machine | None, basis: Literal["transferred", "model"], message_bytes: float
-) -> tuple[float, float]:
-    """Return the logarithms of time / low and high / time.
+    library: Library, machine: Machine | None, basis: Literal["transferred", "model"], message_bytes: Floats
+) -> tuple[Floats, Floats]:
+    """Return the logarithms of time / low and high / time, for each message size.
 
     Where no sweep of a kind of link was at hand, other links' errors tell nothing: the band is a wide one,
     unless the machine's own curves were fitted.
@@ -56,10 +57,11 @@ def band_of_model(
     )
     unseen = basis == "model" and not all(library.measured_on(kind) for kind in kinds)
     least = UNKNOWN_WIDTH if unseen else 0.0
-    ends = []
+    logs: Floats = np.log(np.maximum(message_bytes, 1.0))
+    ends: list[Floats] = []
     for end in ("low", "high"):
         widths = [
             library.number(f"band.{basis}.{end}.{name}", place, otherwise=UNKNOWN_WIDTH) for name, _ in SIZES
         ]
-        ends.append(max(least, float(np.interp(np.log(max(message_bytes, 1.0)), _MIDDLES, widths))))
+        ends.append(np.maximum(least, np.interp(logs, _MIDDLES, widths)))
     return ends[0], ends[1]

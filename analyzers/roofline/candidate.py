@@ -8,7 +8,6 @@ Measured on 8x H100 it is about 0.9 (shared/reference/ROOFLINE.md).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -44,6 +43,8 @@ class Candidate:
     few_channels_ns_per_byte: float = 0.0
     """As `ns_per_byte`, of messages up to `few_channels_bytes`: the library opens fewer channels."""
     few_channels_bytes: int = 0
+    guesses: tuple[str, ...] = ()
+    """Names of the library's constants in it that are guesses."""
 
     def transfer_ns(self, message_bytes: Floats) -> Floats:
         """Return the bytes' time at the reached rate, for each message size."""
@@ -63,12 +64,17 @@ class Candidate:
     def wire_bytes(self, message_bytes: int) -> int:
         """Return the bytes one rank must send, rounded up."""
         share = self.near_share + self.net_share if self.wire_share is None else self.wire_share
-        return math.ceil(share * message_bytes)
+        return _part(share, message_bytes)
 
     def near_bytes(self, message_bytes: int) -> int:
         """Return the bytes one rank sends inside its host, rounded up."""
-        return math.ceil(self.near_share * message_bytes)
+        return _part(self.near_share, message_bytes)
 
     def net_bytes(self, message_bytes: int) -> int:
         """Return the bytes one rank sends to other hosts, rounded up."""
-        return math.ceil(self.net_share * message_bytes)
+        return _part(self.net_share, message_bytes)
+
+
+def _part(share: Fraction, message_bytes: int) -> int:
+    """Return a share of the bytes, rounded up; a Fraction's own product takes ten times as long."""
+    return -(-share.numerator * message_bytes // share.denominator)

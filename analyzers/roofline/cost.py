@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from shardtoll.analyzers.roofline.candidate import Candidate
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.place import Placement
-from shardtoll.analyzers.roofline.pricing import Pricing
-
-Basis = Literal["measured", "transferred", "model"]
-"""measured: this op was timed on such a group. transferred: others were, and the model is fitted to them.
-model: published figures of the links and constants of the library only."""
+from shardtoll.analyzers.roofline.pricing import Basis, Price, Pricing
 
 _KEPT: Final = 16
 """Fabrics whose candidates are kept ready; a report uses one or two, an evaluation one a sweep."""
+
+_OF_LATENCY: Final = (
+    *("base_us", "near_hop_us", "net_hop_us", "plugin_us", "plugin_told_us"),
+    *("latency_factor", "net_factor", "few_channels_bytes"),
+)
+"""Constants of a library that say nothing of large messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Cost:
     """Names of the numbers used that are guesses."""
 
     @property
+    def guessed_rate(self) -> bool:
+        """Whether one of the guesses bears on more than latency."""
+        return any(name.split(".")[0].split()[-1] not in _OF_LATENCY for name in self.guesses)
+
+    @property
     def latency_dominated(self) -> bool:
         """Whether at least half of the expected time is latency."""
         return 2 * self.latency_ns >= self.time_ns
@@ -84,19 +93,47 @@ def collective_cost(fabric: Fabric, op: str, message_bytes: int | None, at: Plac
     return cost_by(pricing_of(fabric), op, message_bytes, at)
 
 
+def collective_costs(
+    fabric: Fabric, op: str, sizes: Sequence[int | None], at: Placement | None
+) -> list[Cost | None]:
+    """Return the same for many message sizes at once, which takes little longer than one."""
+    if fabric.intra is None:
+        return [None] * len(sizes)
+    return costs_by(pricing_of(fabric), op, sizes, at)
+
+
 def cost_by(pricing: Pricing, op: str, message_bytes: int | None, at: Placement | None) -> Cost | None:
     """Return the same by a pricing of one's own, as one with other constants of the library."""
-    if at is None or pricing.fabric.intra is None or (op != "barrier" and message_bytes is None):
-        return None
-    if not pricing.knows(op, at):
-        return None
+    return costs_by(pricing, op, (message_bytes,), at)[0]
+
+
+def costs_by(
+    pricing: Pricing, op: str, sizes: Sequence[int | None], at: Placement | None
+) -> list[Cost | None]:
+    """Return the same for many message sizes."""
+    if at is None or pricing.fabric.intra is None or not pricing.knows(op, at):
+        return [None] * len(sizes)
+    asked = [0] * len(sizes) if op == "barrier" else [size for size in sizes if size is not None]
     if at.ranks == 1:
-        return Cost(0, 0, "none", 0, 0, 0, 0, 0, 0)
-    size = 0 if op == "barrier" or message_bytes is None else message_bytes
-    best, price = pricing.price(op, size, at)
-    light_ns = pricing.light_ns_per_byte(op, at) * size
+        found = [Cost(0, 0, "none", 0, 0, 0, 0, 0, 0)] * len(asked)
+    elif asked:
+        guesses: dict[int, tuple[str, ...]] = {}
+        found = []
+        for size, (best, price) in zip(asked, pricing.prices(op, asked, at), strict=True):
+            # Of few candidates many sizes; by identity, as hashing one takes longer than the rest.
+            if id(best) not in guesses:
+                guesses[id(best)] = pricing.guesses(at, best)
+            found.append(_cost(size, best, price, guesses[id(best)]))
+    else:
+        found = []
+    in_turn = iter(found)
+    return [None if size is None and op != "barrier" else next(in_turn) for size in sizes]
+
+
+def _cost(size: int, best: Candidate, price: Price, guesses: tuple[str, ...]) -> Cost:
     # Where published rates and measured times disagree, the measured ones are right; a band measures nothing.
-    light_ns = min(light_ns, price.floor_ns, price.low_ns if price.basis == "measured" else price.time_ns)
+    least_ns = price.low_ns if price.basis == "measured" else price.time_ns
+    light_ns = min(price.light_ns, price.floor_ns, least_ns)
     return Cost(
         time_ns=math.ceil(price.time_ns),
         latency_ns=math.floor(min(price.latency_ns, price.time_ns)),
@@ -111,5 +148,5 @@ def cost_by(pricing: Pricing, op: str, message_bytes: int | None, at: Placement 
         near_bytes=best.near_bytes(size),
         net_bytes=best.net_bytes(size),
         basis=price.basis,
-        guesses=() if price.basis == "measured" else pricing.guesses(at),
+        guesses=() if price.basis == "measured" else guesses,
     )

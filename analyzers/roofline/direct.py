@@ -54,14 +54,14 @@ def direct(machine: Machine, op: str) -> list[Candidate]:
 
 def _paired(machine: Machine) -> Candidate:
     far = machine.at.spans_nodes
-    few = 0.0
+    few = least = 0.0
     if far:
         special = (f"rails_{machine.net.kind}",) if machine.net is not None and machine.rails else ()
         ns_per_byte = 1 / (machine.net_gbps("direct", *special) / machine.at.ranks_per_node)
     else:
         ns_per_byte = 1 / machine.near_gbps("direct")
         few = machine.library.number("few_channels_gbps", otherwise=0.0) / machine.at.ranks_per_node
-    least = machine.library.number("few_channels_bytes", otherwise=0.0)
+        least = machine.library.number("few_channels_bytes", otherwise=0.0) if few else 0.0
     return Candidate(
         algorithm="direct",
         protocol="",
@@ -84,6 +84,10 @@ def _rooted(machine: Machine) -> Candidate:
         # All of it comes over the root's own card, of which it has what falls to one rank.
         one_rank_gbps = machine.net_gbps("direct") / g
         ns_per_byte = max(ns_per_byte, float(net) / one_rank_gbps)
+        few = machine.at.fewest_ranks
+        if few is not None:
+            # The root may be on any host; where it shares it with fewest, most comes over its card.
+            ns_per_byte = max(ns_per_byte, few * (n - few) / n / machine.through_gbps("direct"))
     return Candidate(
         algorithm="direct",
         protocol="",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+
 from shardtoll.analyzers.roofline.band import band_of_model
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
@@ -28,6 +30,9 @@ transferred: fitted on other sweeps."""
 
 Predict: TypeAlias = Callable[[Fabric, str, int, Placement], Cost | None]
 """What says the cost of an op with some message bytes at a placement; None where it refuses."""
+
+AS_ONE: Final = 1.01
+"""Sizes that differ by this factor at most are one: counts of elements are rounded to the ranks."""
 
 _REFUSED: Final = "the model does not predict this collective here; name a fabric that measured it"
 
@@ -101,13 +106,25 @@ def calibrated(
 ) -> Evaluation:
     """Return what is said of every second size once the others are measured: 1st, 3rd, 5th, ... by bytes.
 
-    A size that comes several times is fitted with all of its times or scored with all of them.
+    A size that comes several times is fitted with all of its times or scored with all of them, and so are
+    sizes next to each other that differ by a hundredth or less: one tells the other.
     """
-    fitted = sweep.sizes[::2]
+    fitted = tuple(size for group in _as_one(sweep.sizes)[::2] for size in group)
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
     curves = _curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict, library)
+
+
+def _as_one(sizes: Sequence[int]) -> list[list[int]]:
+    """Return ascending sizes in groups of those that are as good as equal to the one before."""
+    groups: list[list[int]] = []
+    for size in sizes:
+        if groups and size <= AS_ONE * groups[-1][-1]:
+            groups[-1].append(size)
+        else:
+            groups.append([size])
+    return groups
 
 
 def transferred(
@@ -139,7 +156,8 @@ def _of_another_run(cost: Cost, fabric: Fabric, message_bytes: int, at: Placemen
     if cost.basis != "measured":
         return cost
     machine = machine_of(fabric, at, library)
-    low, high = band_of_model(library, machine, "transferred", message_bytes)
+    ends = band_of_model(library, machine, "transferred", np.array([message_bytes], dtype=np.float64))
+    low, high = (float(end[0]) for end in ends)
     low_ns = min(cost.low_ns, math.floor(cost.time_ns * math.exp(-low)))
     return replace(
         cost,

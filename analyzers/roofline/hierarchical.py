@@ -26,7 +26,9 @@ def hierarchical(machine: Machine, op: str) -> list[Candidate]:
             near_share=near,
             net_share=net,
             latency_ns=machine.latency_ns("ring", protocol, 2 * (g - 1), 2 * (k - 1)),
-            ns_per_byte=(float(near) / machine.near_gbps("ring") + float(net) * g / machine.net_gbps("ring"))
+            ns_per_byte=(
+                float(near) / machine.near_gbps("ring") + float(net) * g / machine.through_gbps("ring")
+            )
             / machine.protocol_share(protocol),
             ramp=machine.ramp("ring", protocol),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Final, cast
@@ -46,12 +46,19 @@ class Library:
 
         Raises KeyError where there is neither and no `otherwise`.
         """
-        for key in (*special, "default"):
-            if key is not None and (found := self.numbers.get(f"{name}.{key}")) is not None:
-                return found.value
+        found = self.find(name, *special)
+        if found is not None:
+            return self.numbers[found].value
         if otherwise is None:
             raise KeyError(f"{self.name} has no {name} for {special}")
         return otherwise
+
+    def find(self, name: str, *special: str | None) -> str | None:
+        """Return the key in `numbers` that `number` takes; None where there is none."""
+        for key in (*special, "default"):
+            if key is not None and f"{name}.{key}" in self.numbers:
+                return f"{name}.{key}"
+        return None
 
     def chosen_by_us(self, name: str) -> float:
         """Return by how much this version overrates a constant when it chooses an algorithm."""
@@ -65,6 +72,32 @@ class Library:
     def generation(self, fabric: Fabric) -> str | None:
         """Return the generation of the fabric's accelerator; None where it has none or an unlisted one."""
         return None if fabric.gpu is None else self.generations.get(fabric.gpu.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watched(Library):
+    """A library that keeps the names of the guesses it was asked for."""
+
+    guesses: list[str] = field(default_factory=list)
+
+    def find(self, name: str, *special: str | None) -> str | None:
+        """Return the key as a library does, and keep it where its number is a guess."""
+        found = Library.find(self, name, *special)
+        if found is not None and self.numbers[found].confidence == "GUESS" and found not in self.guesses:
+            self.guesses.append(found)
+        return found
+
+
+def watched(library: Library) -> Watched:
+    """Return the library with nothing asked yet."""
+    return Watched(
+        library.name,
+        library.protocols,
+        library.algorithms,
+        library.numbers,
+        library.changes,
+        library.generations,
+    )
 
 
 @cache

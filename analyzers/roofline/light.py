@@ -8,6 +8,8 @@ workstations", 2009). Latencies count as nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardtoll.analyzers.roofline.direct import PAIRED, ROOTED
 from shardtoll.analyzers.roofline.machine import Machine, physical_near_gbps, physical_net_gbps
 from shardtoll.analyzers.roofline.place import Placement
@@ -22,6 +24,8 @@ def light_ns_per_byte(machine: Machine, op: str) -> float:
     near_gbps = physical_near_gbps(machine.near, g)
     if k == 1:
         return _rank_share(op, n, adding=_switch_adds(machine)) / near_gbps
+    # Of the groups that share the cards only those count that surely do: more of them would bound too high.
+    at = replace(at, sharing=at.surely_sharing or at.sharing, surely_sharing=None)
     net_gbps = physical_net_gbps(fabric, at)
     own_gbps = net_gbps / g
     if op in PAIRED:

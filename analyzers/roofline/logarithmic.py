@@ -7,6 +7,7 @@ NCCL's all_gather and reduce_scatter with one rank a host (src/graph/tuning.cc, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from shardtoll.analyzers.roofline.candidate import NOTHING, Candidate
@@ -17,11 +18,18 @@ def _rounds(ranks: int) -> int:
     return math.ceil(math.log2(ranks))
 
 
-def _far(machine: Machine, near: Fraction, net: Fraction) -> float:
-    """Return ns a byte where each rank sends `near` inside and `net` outside its host, at once."""
-    g = machine.at.ranks_per_node
-    near_ns_per_byte = float(near) / machine.near_gbps("ring") if near else 0.0
-    return max(near_ns_per_byte, float(net) * g / machine.net_gbps("ring")) if net else near_ns_per_byte
+def _far(machine: Machine, sent: Callable[[int], Fraction]) -> float:
+    """Return ns a byte on the busiest host's cards; `sent`: what a host of so many ranks sends, or receives.
+
+    A host with fewer ranks has fewer cards, and each of its ranks more to get from elsewhere.
+    """
+    at = machine.at
+    if not at.spans_nodes:
+        return 0.0
+    full = float(sent(at.ranks_per_node)) / machine.net_gbps("ring")
+    if at.fewest_ranks is None:
+        return full
+    return max(full, float(sent(at.fewest_ranks)) / machine.through_gbps("ring"))
 
 
 def _candidate(
@@ -51,7 +59,9 @@ def recursive_doubling(machine: Machine, op: str) -> list[Candidate]:
     near_rounds = _rounds(machine.at.ranks_per_node)
     net_rounds = _rounds(machine.at.ranks) - near_rounds if machine.at.spans_nodes else 0
     near, net = Fraction(near_rounds), Fraction(net_rounds)
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + (_far(machine, NOTHING, net))
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(
+        machine, lambda g: g * net
+    )
     return [_candidate(machine, "recursive_doubling", (near_rounds, net_rounds), (near, net), ns_per_byte)]
 
 
@@ -68,7 +78,8 @@ def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
     g = at.ranks_per_node
     near = Fraction(2 * (g - 1), g)
     net = Fraction(2 * (at.ranks - 1), at.ranks) - near if at.spans_nodes else NOTHING
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    far = _far(machine, lambda g: 2 - Fraction(2 * g, at.ranks))
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + far
     return [
         _candidate(machine, "halving_doubling", (2 * near_rounds, 2 * net_rounds), (near, net), ns_per_byte)
     ]
@@ -84,7 +95,8 @@ def bruck(machine: Machine, op: str) -> list[Candidate]:
     g, n = at.ranks_per_node, at.ranks
     near = Fraction(g - 1, n)
     net = Fraction(n - g, n) if at.spans_nodes else NOTHING
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(machine, NOTHING, net)
+    far = _far(machine, lambda g: Fraction(g * (n - g), n))
+    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + far
     return [_candidate(machine, "bruck", (near_rounds, net_rounds), (near, net), ns_per_byte)]
 
 

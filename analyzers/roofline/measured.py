@@ -35,17 +35,23 @@ def measured_cost(
     """
     if op == "barrier":
         message_bytes = 0
-    for name in (op, _TWINS.get(op)):
-        for curve in curves:
-            if (curve.op, curve.ranks, curve.nodes) != (name, at.ranks, at.nodes):
-                continue
-            if at.spans_nodes and curve.sharing != getattr(at, "sharing", 1):
-                continue
-            time, band = curve.time_ns(message_bytes, shape), curve.band_ns(message_bytes, shape)
-            low = curve.low_ns(message_bytes, shape)
-            if time is not None and band is not None and low is not None:
-                return MeasuredCost(time, min(band[0], time), max(band[1], time), min(low, time))
+    for curve in curves_of(curves, op, at):
+        time, band = curve.time_ns(message_bytes, shape), curve.band_ns(message_bytes, shape)
+        low = curve.low_ns(message_bytes, shape)
+        if time is not None and band is not None and low is not None:
+            return MeasuredCost(time, min(band[0], time), max(band[1], time), min(low, time))
     return None
+
+
+def curves_of(curves: Iterable[Curve], op: str, at: Placement) -> list[Curve]:
+    """Return the curves of this very op and group, its own before those of its other end."""
+    placed = [
+        curve
+        for curve in curves
+        if (curve.ranks, curve.nodes) == (at.ranks, at.nodes)
+        and not (at.spans_nodes and curve.sharing != at.sharing)
+    ]
+    return [curve for name in (op, _TWINS.get(op)) for curve in placed if curve.op == name]
 
 
 def with_links(fabric: Fabric, fitting: Fabric) -> Fabric:

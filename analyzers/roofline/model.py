@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from shardtoll.analyzers.roofline.correction import NONE, Correction
 from shardtoll.analyzers.roofline.direct import direct, pairwise
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.hierarchical import hierarchical
-from shardtoll.analyzers.roofline.library import Library, load_library
+from shardtoll.analyzers.roofline.library import Library, load_library, watched
 from shardtoll.analyzers.roofline.logarithmic import bruck, halving_doubling, pat, recursive_doubling
 from shardtoll.analyzers.roofline.machine import Machine
 from shardtoll.analyzers.roofline.place import Placement
@@ -67,7 +67,23 @@ def machine_of(fabric: Fabric, at: Placement, library: Library | None = None) ->
 def candidates(machine: Machine, op: str, algorithms: tuple[str, ...] | None = None) -> tuple[Candidate, ...]:
     """Return what the library, or the algorithms named, can do `op` with; empty for an unknown op."""
     names = machine.library.algorithms if algorithms is None else algorithms
-    return tuple(found for name in names for found in ALGORITHMS[name](machine, op))
+    return tuple(found for name in names for found in _with_guesses(ALGORITHMS[name], machine, op))
+
+
+def _with_guesses(algorithm: Algorithm, machine: Machine, op: str) -> list[Candidate]:
+    """Return the algorithm's candidates, each with the guesses it was made of."""
+    library = watched(machine.library)
+    found = algorithm(replace(machine, library=library), op)
+    if not library.guesses:
+        return found
+    return [replace(one, guesses=tuple(_of_protocol(library.guesses, one, library))) for one in found]
+
+
+def _of_protocol(guesses: list[str], candidate: Candidate, library: Library) -> Iterator[str]:
+    for name in guesses:
+        own = name.rsplit(".", 1)[-1]
+        if own == candidate.protocol or own not in library.protocols:
+            yield name
 
 
 def fastest(found: tuple[Candidate, ...], message_bytes: Floats, correction: Correction = NONE) -> Choice:

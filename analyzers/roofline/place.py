@@ -21,10 +21,17 @@ class Placement:
     """How many such groups send over each host's network cards at the same time."""
     fewest_ranks: int | None = None
     """Ranks on the host that has the fewest; None: as many as on any other."""
+    surely_sharing: int | None = None
+    """How many groups share the cards at least, where `sharing` was rounded up; None: as many as `sharing`.
+    The speed of light counts with these, as it is a lower bound."""
 
     def __post_init__(self) -> None:
         if self.sharing < 1:
             raise ValueError(f"{self.sharing} groups cannot share a card")
+        if self.surely_sharing is not None and not 1 <= self.surely_sharing <= self.sharing:
+            raise ValueError(
+                f"{self.surely_sharing} groups are not the least that share among {self.sharing}"
+            )
         if not 1 <= self.nodes <= self.ranks <= self.nodes * self.ranks_per_node:
             raise ValueError(f"{self.ranks} ranks do not fit {self.nodes} x {self.ranks_per_node}")
         if self.fewest_ranks is not None and not 1 <= self.fewest_ranks <= self.ranks_per_node:

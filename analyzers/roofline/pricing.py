@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,7 +17,7 @@ from shardtoll.analyzers.roofline.direct import PAIRED
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.library import Library, load_library
 from shardtoll.analyzers.roofline.light import light_ns_per_byte
-from shardtoll.analyzers.roofline.measured import measured_cost
+from shardtoll.analyzers.roofline.measured import curves_of, measured_cost
 from shardtoll.analyzers.roofline.model import Model
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.ring import CHAINED
@@ -37,6 +37,11 @@ _FAR: Final = 8
 """A fit made on so many times fewer nodes, or more, is no longer one of a neighbour."""
 
 
+Basis = Literal["measured", "transferred", "model"]
+"""measured: this op was timed on such a group. transferred: others were, and the model is fitted to them.
+model: published figures of the links and constants of the library only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """Times in ns, not rounded."""
@@ -46,7 +51,8 @@ class Price:
     low_ns: float
     high_ns: float
     floor_ns: float
-    basis: Literal["measured", "transferred", "model"]
+    light_ns: float
+    basis: Basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +86,64 @@ class Pricing:
 
     def price(self, op: str, message_bytes: int, at: Placement) -> tuple[Candidate, Price]:
         """Return the fastest candidate and the times of the collective."""
-        fit = self._fit(op, at)
-        model = self.model(op, at)
-        choice = model.choose(np.array([message_bytes], dtype=np.float64), fit.correction)
-        best, time_ns = choice.candidates[choice.index[0]], float(choice.time_ns[0])
-        floor_ns = float(choice.best_ns[0])
-        latency_ns = best.latency_ns * fit.correction.latency
+        return self.prices(op, (message_bytes,), at)[0]
+
+    def prices(self, op: str, sizes: Sequence[int], at: Placement) -> list[tuple[Candidate, Price]]:
+        """Return the same for each of some message sizes: none depends on the others."""
+        fit, model = self._fit(op, at), self.model(op, at)
+        message_bytes = _floats(sizes)
+        choice = model.choose(message_bytes, fit.correction)
+        times_ns, floors_ns = choice.time_ns, choice.best_ns
+        light_ns: Floats = self.light_ns_per_byte(op, at) * message_bytes
+        basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
+        if basis == "model":
+            # A share that was learned elsewhere may be above what the links here allow.
+            times_ns, floors_ns = np.maximum(times_ns, light_ns), np.maximum(floors_ns, light_ns)
+        low, high = band_of_model(self.library, model.machine, basis, message_bytes)
+        if basis == "model" and self._guessed_rate(at):
+            low, high = np.maximum(low, UNKNOWN_WIDTH), np.maximum(high, UNKNOWN_WIDTH)
+        if basis == "model" and op in PAIRED and at.spans_nodes:
+            # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
+            low = np.maximum(low, ONE_CARD_WIDTH)
+        wider = self._wider(fit, at)
+        latencies = [one.latency_ns * fit.correction.latency for one in choice.candidates]
+        columns = (
+            times_ns,
+            np.array(latencies)[choice.index],
+            times_ns * np.exp(-low * wider),
+            times_ns * np.exp(high * wider),
+            floors_ns,
+            light_ns,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        best = [choice.candidates[each] for each in choice.index.tolist()]
+        priced = [
+            Price(time, latency, least, most, floor, light, basis)
+            for time, latency, least, most, floor, light in rows
+        ]
+        if curves_of(self.fabric.curves, op, at):
+            priced = [self._measured(op, size, at, price) for size, price in zip(sizes, priced, strict=True)]
+        return list(zip(best, priced, strict=True))
+
+    def _measured(self, op: str, message_bytes: int, at: Placement, price: Price) -> Price:
+        """Return what was measured of the very same collective in place of the model's price."""
+        model, fit = self.model(op, at), self._fit(op, at)
 
         def shape(size: float) -> float:
             return float(model.choose(np.array([size], dtype=np.float64), fit.correction).time_ns[0])
 
         known = measured_cost(self.fabric.curves, op, message_bytes, at, shape)
-        if known is not None:
-            latency_ns = min(latency_ns, known.time_ns)
-            return best, Price(
-                known.time_ns, latency_ns, known.low_ns, known.high_ns, known.floor_ns, "measured"
-            )
-        basis: Literal["transferred", "model"] = "transferred" if fit.nodes else "model"
-        low, high = band_of_model(self.library, model.machine, basis, message_bytes)
-        if basis == "model" and self._guessed_rate(at):
-            low, high = max(low, UNKNOWN_WIDTH), max(high, UNKNOWN_WIDTH)
-        if basis == "model" and op in PAIRED and at.spans_nodes:
-            # How much of a card one message gets differs between machines more than anything else (0.3 to 1).
-            low = max(low, ONE_CARD_WIDTH)
-        wider = self._wider(fit, at)
-        return best, Price(
-            time_ns,
+        if known is None:
+            return price
+        latency_ns = min(price.latency_ns, known.time_ns)
+        return Price(
+            known.time_ns,
             latency_ns,
-            time_ns * math.exp(-low * wider),
-            time_ns * math.exp(high * wider),
-            floor_ns,
-            basis,
+            known.low_ns,
+            known.high_ns,
+            known.floor_ns,
+            price.light_ns,
+            "measured",
         )
 
     def light_ns_per_byte(self, op: str, at: Placement) -> float:
@@ -122,7 +155,12 @@ class Pricing:
             found = self._light[op, at] = light_ns_per_byte(machine, "all_reduce" if op == "barrier" else op)
         return found
 
-    def guesses(self, at: Placement) -> tuple[str, ...]:
+    def guesses(self, at: Placement, of: Candidate) -> tuple[str, ...]:
+        """Return the names of the guessed numbers of the links that the placement uses, and of the library's
+        constants that the candidate is made of."""
+        return (*self._link_guesses(at), *(f"{self.library.name} {name}" for name in of.guesses))
+
+    def _link_guesses(self, at: Placement) -> tuple[str, ...]:
         """Return the names of the guessed numbers of the links that the placement uses."""
         places = ("intra.", "inter.") if at.spans_nodes else ("intra.",)
         links = (self.fabric.intra, self.fabric.inter) if at.spans_nodes else (self.fabric.intra,)
@@ -136,7 +174,7 @@ class Pricing:
     def _guessed_rate(self, at: Placement) -> bool:
         """Whether the rate of a link that the placement uses is a guess."""
         rates = ("intra.rank_gbps", "inter.rank_gbps", "inter.node_gbps")
-        return any(name in rates for name in self.guesses(at))
+        return any(name in rates for name in self._link_guesses(at))
 
     def _wider(self, fit: _Fit, at: Placement) -> float:
         """Return what a band is multiplied with: 1, more where the fit comes from far fewer or more nodes."""

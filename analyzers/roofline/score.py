@@ -47,6 +47,11 @@ class Scored:
         """Whether the measurement lies within the band that was stated."""
         return self.low_ns <= self.measured_ns <= self.high_ns
 
+    @property
+    def width(self) -> float:
+        """How many times its low end the band's high end is."""
+        return self.high_ns / max(self.low_ns, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -57,6 +62,8 @@ class Score:
     p90: float
     inside: float
     """Share of the measurements within their bands."""
+    width: float
+    """How many times their low ends the bands' high ends are, at the median: a wide band holds anything."""
 
 
 def band_of(message_bytes: int) -> str:
@@ -65,12 +72,13 @@ def band_of(message_bytes: int) -> str:
 
 
 def score(points: Sequence[Scored]) -> Score | None:
-    """Return median and p90 of the errors, and the share inside the bands; None without points."""
+    """Return median and p90 of the errors, the share inside the bands and their width; None without any."""
     if not points:
         return None
     median, p90 = quantiles([point.error for point in points])
     inside = sum(point.inside for point in points) / len(points)
-    return Score(len(points), median, p90, inside)
+    width, _ = quantiles([point.width for point in points])
+    return Score(len(points), median, p90, inside, width)
 
 
 def by_band(points: Iterable[Scored]) -> dict[str, Score | None]:

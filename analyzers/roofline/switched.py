@@ -12,7 +12,7 @@ from typing import Final
 
 from shardtoll.analyzers.roofline.candidate import NOTHING, Candidate
 from shardtoll.analyzers.roofline.machine import Machine
-from shardtoll.analyzers.roofline.tree import most_of_a_host
+from shardtoll.analyzers.roofline.tree import through_trees_ns_per_byte
 
 WITH_SHARP: Final = ("hopper", "blackwell")
 """Generations whose NVSwitch reduces."""
@@ -72,7 +72,7 @@ def nvlstree(machine: Machine, op: str) -> list[Candidate]:
             near_share=share,
             net_share=Fraction(2 * (k - 1), k * g),
             latency_ns=machine.latency_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
-            ns_per_byte=max(near_ns_per_byte, most_of_a_host(k) / machine.through_gbps("tree")),
+            ns_per_byte=max(near_ns_per_byte, through_trees_ns_per_byte(machine)),
             ramp=machine.ramp("nvlstree", "Simple"),
             overrated_ns=machine.overrated_ns("nvlstree", "Simple", 0, 2 * math.log2(k)),
         )

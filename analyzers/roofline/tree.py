@@ -26,6 +26,30 @@ def most_of_a_host(nodes: int) -> float:
     return {2: 1.0, 3: 1.5}.get(nodes, 2.0)
 
 
+def end_of_the_trees(nodes: int) -> float:
+    """Return the same of the first and the last host: never inside with two children.
+
+    Of an even number each is a leaf of one tree and root of the other: 1/2 + 1/2. Of an odd one each has a
+    parent and one child in one tree, and in the other is a leaf, or the root with one child: 1 + 1/2.
+    """
+    return 1.0 if nodes % 2 == 0 else 1.5
+
+
+def through_trees_ns_per_byte(machine: Machine) -> float:
+    """Return ns a byte of the busiest host's cards in a double tree over hosts.
+
+    A host with fewer ranks than all others is what was left of a job, its last one; of several nothing
+    says that they stand at the ends.
+    """
+    at = machine.at
+    full = most_of_a_host(at.nodes) / machine.net_gbps("tree")
+    if at.fewest_ranks is None:
+        return full
+    alone = at.ranks == (at.nodes - 1) * at.ranks_per_node + at.fewest_ranks
+    share = end_of_the_trees(at.nodes) if alone else most_of_a_host(at.nodes)
+    return max(full, share / machine.through_gbps("tree"))
+
+
 def tree(machine: Machine, op: str) -> list[Candidate]:
     """Return double binary trees for an all_reduce, one a protocol.
 
@@ -37,7 +61,7 @@ def tree(machine: Machine, op: str) -> list[Candidate]:
     k, g = at.nodes, at.ranks_per_node
     ns_per_byte = 0.0 if g == 1 else 2 / machine.near_gbps("tree")
     if k > 1:
-        ns_per_byte = max(ns_per_byte, most_of_a_host(k) / machine.through_gbps("tree"))
+        ns_per_byte = max(ns_per_byte, through_trees_ns_per_byte(machine))
     near_hops, net_hops = 2 * (g - 1), 2 * math.ceil(math.log2(k))
     return [
         Candidate(
@@ -65,7 +89,7 @@ def binomial(machine: Machine, op: str) -> list[Candidate]:
     net_rounds = 0 if k == 1 else math.ceil(math.log2(n)) - near_rounds
     ns_per_byte = 0.0 if g == 1 else near_rounds / machine.near_gbps("direct")
     if k > 1:
-        ns_per_byte += net_rounds / machine.net_gbps("direct")
+        ns_per_byte += net_rounds / machine.through_gbps("direct")
     net = Fraction(k - 1, n)
     return [
         Candidate(

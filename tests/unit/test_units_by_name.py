@@ -119,9 +119,9 @@ WITHOUT_UNIT = {
     # Gb/s, as network cards are named
     "card_gbit", "node_gbit",
     # ratios
-    "reached", "ramp", "most_of_a_host",
+    "reached", "ramp", "most_of_a_host", "end_of_the_trees",
     # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them
-    "latency", "transfer", "band", "band_of_model", "known", "median", "p90", "inside",
+    "latency", "transfer", "band", "band_of_model", "known", "median", "p90", "inside", "width",
     "errors", "error", "quantiles",
     # a number of any unit, which the holder's name tells
     "value", "quantity", "quantities", "rates", "number", "numbers", "least", "most", "otherwise",

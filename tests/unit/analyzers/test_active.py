@@ -37,3 +37,28 @@ def test_as_counted_instant_by_instant(seed: int) -> None:
             int(((lane == lane[at]) & (all_.begin_ns <= now) & (now < all_.end_ns)).sum()) for now in instants
         ]
         assert found[at] == pytest.approx(np.mean(counted))
+
+
+@pytest.mark.parametrize(
+    "damaged", [(0, 0, 1 << 60), (0, -(1 << 62), 1 << 62), (1, 5, -(1 << 63)), (2, 9, 3)]
+)
+def test_a_damaged_time_says_nothing_of_the_others(damaged: tuple[int, int, int]) -> None:
+    sound = ((0, 0, 10), (0, 5, 15), (1, 0, 10))
+    assert mean_active(intervals(*sound, damaged), intervals(*sound, damaged)).tolist() == [
+        1.5,
+        1.5,
+        1.0,
+        0.0,
+    ]
+
+
+@pytest.mark.parametrize("far", [1 << 60, -(1 << 60), (1 << 63) - 11])
+def test_a_time_far_from_all_others_is_counted_as_they_are(far: int) -> None:
+    """Lanes one behind the other would not fit 64 bits."""
+    running = intervals(
+        (0, 0, 10), (900, 5, 15), (900, 5, 15), (901, far, far + 10), (901, far + 5, far + 10)
+    )
+    found = mean_active(running, running)
+    assert found.tolist() == [1.0, 2.0, 2.0, 1.5, 2.0]
+    gap = intervals((0, 5, 15), (900, 20, 30), (901, 0, 10))
+    assert mean_active(gap, running).tolist() == [0.5, 0.0, 0.0]

@@ -19,7 +19,7 @@ from shardtoll.analyzers.roofline.candidate import Candidate
 from shardtoll.analyzers.roofline.fabric import Fabric
 from shardtoll.analyzers.roofline.model import ALGORITHMS, candidates, machine_of
 from shardtoll.analyzers.roofline.quantity import Quantity
-from shardtoll.analyzers.roofline.tree import most_of_a_host
+from shardtoll.analyzers.roofline.tree import end_of_the_trees, most_of_a_host
 from tests.unit.analyzers import algorithms_oracle as oracle
 from tests.unit.analyzers.simulated import Traffic, World
 
@@ -142,6 +142,7 @@ def test_steps_and_bytes_are_those_of_the_simulated_ranks(algorithm, row, world)
 def test_the_busiest_host_of_two_trees(nodes):
     took = oracle.double_tree_all_reduce(World(nodes, 1))
     assert most_of_a_host(nodes) == max(took.net)
+    assert [end_of_the_trees(nodes)] * 2 == [took.net[0], took.net[-1]]
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (1, 3), (1, 8), (2, 8), (3, 4), (4, 1), (5, 3)], ids=str)

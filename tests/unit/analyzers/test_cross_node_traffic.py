@@ -188,6 +188,42 @@ def test_three_dimensions_keep_the_pipeline_outside() -> None:
     )
 
 
+def test_a_dimension_that_no_record_shows_is_not_moved_out_of_its_node() -> None:
+    """More likely its collectives are not seen, as those of user buffers, than that there are none."""
+    assert not job((2, 2), ("dp", "tp"), (8 * MB, 0), (DP, TP), 2)
+    # Nor one that no group was made of: the job's ranks are 2 apart, and what is between is not known.
+    assert not job((2, 2), ("dp",), (8 * MB,), (DP,), 2)
+
+
+@pytest.mark.parametrize(
+    "unseen", [{"message_bytes": None, "wire_bytes": None}, {"op": "barrier", "message_bytes": 0}]
+)
+def test_one_of_which_no_bytes_are_on_record_is_possible(unseen: dict[str, Any]) -> None:
+    rows = [
+        collective(
+            rank=rank, group="dp", group_size=2, mesh_dim="dp", seq=1, caused_by_op="all_reduce",
+            message_bytes=8 * MB,
+        )
+        for ranks in groups((2, 2), 0)
+        for rank in ranks
+    ]  # fmt: skip
+    rows += [
+        collective(**({"rank": rank, "group": "tp", "mesh_dim": "tp", "group_size": 2, "seq": 1} | unseen))
+        for ranks in groups((2, 2), 1)
+        for rank in ranks
+    ]
+    known = [
+        Group(dim, ranks, mesh_dim=dim) for at, dim in enumerate(("dp", "tp")) for ranks in groups((2, 2), at)
+    ]
+    run_ = run_of(4, ranks_per_host=2, mesh={})
+    report = run(ledger(rows, run=run_, groups=known), ROUND)
+    (finding,) = [each for each in report.findings if each.kind == "cross-node-traffic"]
+    assert finding.confidence == "possible"
+    assert "no bytes of tp are on record, its collectives may be unrecorded" in finding.title
+    assert finding.remedy is not None
+    assert finding.remedy.text.startswith("First see what tp sends.")
+
+
 def test_hosts_by_name_need_not_be_consecutive() -> None:
     # A launcher that deals ranks out: 0 and 2 share a host.
     hosts = {"hosts": ("a", "b"), "rank_hosts": ("a", "b", "a", "b")}

@@ -83,6 +83,15 @@ def test_a_size_measured_twice_is_fitted_or_scored_with_both(fabric: Fabric):
     assert [point.message_bytes for point in found.points] == [4096, 4096]
 
 
+def test_sizes_within_a_hundredth_are_one(fabric: Fabric):
+    sizes = (1 << 18, (1 << 20) - 32, 1 << 20, (1 << 20) + 4, 1 << 22, (1 << 22) + 40)
+    found = calibrated(sweep_of(sizes=sizes), fabric)
+    assert found.fitted_bytes == (sizes[0], *sizes[4:])
+    assert tuple(point.message_bytes for point in found.points) == sizes[1:4]
+    apart = calibrated(sweep_of(sizes=(1000, 1011, 1023)), fabric)
+    assert apart.fitted_bytes == (1000, 1023)
+
+
 def test_one_size_leaves_none_to_score(fabric: Fabric):
     found = calibrated(sweep_of(sizes=(1024,)), fabric)
     assert (found.points, found.fitted_bytes) == ((), (1024,))

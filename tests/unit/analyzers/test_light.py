@@ -9,9 +9,23 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from shardtoll.analyzers.roofline import Fabric, Placement, Quantity, collective_cost, load_fabric, one_node
+from shardtoll.analyzers.roofline import (
+    Fabric,
+    Placement,
+    Quantity,
+    collective_cost,
+    known_fabrics,
+    load_fabric,
+    one_node,
+)
+from shardtoll.analyzers.roofline.library import load_library
+from shardtoll.analyzers.roofline.light import light_ns_per_byte
+from shardtoll.analyzers.roofline.model import ALGORITHMS, candidates, machine_of
+from shardtoll.analyzers.roofline.pricing import Pricing
+from shardtoll.ledger.volume import OPS
 from tests.unit.analyzers import algorithms_oracle as oracle
 from tests.unit.analyzers.simulated import Traffic, World
 
@@ -124,3 +138,79 @@ def test_light_needs_no_latency_and_no_algorithm():
     found = collective_cost(load_fabric("h100x8-ib400"), "all_reduce", 0, one_node(8))
     assert found is not None
     assert found.light_ns == 0 < found.time_ns
+
+
+UNEVEN = [
+    Placement(9, 2, 8, fewest_ranks=1),
+    Placement(17, 3, 8, fewest_ranks=1),
+    Placement(6, 2, 4, fewest_ranks=2),
+    Placement(11, 4, 8, fewest_ranks=1),
+    Placement(29, 4, 8, fewest_ranks=5),
+]
+EVEN = [
+    *(one_node(n) for n in (2, 3, 4, 8)),
+    *(Placement(k * g, k, g, sharing) for k in (2, 3, 16) for g in (1, 4, 8) for sharing in (1, 4)),
+]
+
+
+@pytest.mark.parametrize("at", [*EVEN, *UNEVEN], ids=lambda at: f"{at.ranks}on{at.nodes}x{at.sharing}")
+@pytest.mark.parametrize("op", [op for op in OPS if op != "barrier"])
+def test_no_candidate_of_a_shipped_fabric_is_faster_than_light(op, at):
+    """Before any bound is laid on it; where one is, the shares that a library reaches are wrong."""
+    if op in ("send", "recv") and at.ranks != 2:
+        return
+    for machine in known_fabrics():
+        pricing = Pricing(replace(machine, curves=()))
+        if machine.intra is None or not pricing.knows(op, at):
+            continue
+        taken = float(pricing.model(op, at).choose(np.array([float(S)])).best_ns[0])
+        assert taken >= S * pricing.light_ns_per_byte(op, at), machine.name
+
+
+ELSEWHERE = ("nvls", "nvlstree", "pat")
+"""Algorithms of which other fabrics or placements have constants or a use."""
+
+
+@pytest.mark.parametrize("at", UNEVEN, ids=lambda at: f"{at.ranks}on{at.nodes}")
+@pytest.mark.parametrize("op", sorted(RING_LIKE))
+def test_no_algorithm_of_any_library_is_faster_than_light_on_uneven_hosts(op, at):
+    for name in ("h100x8-ib400", "aws-p5", "mi300x8-roce400", "a100x8-ib200"):
+        machine = machine_of(load_fabric(name), at, load_library("gloo"))
+        assert machine is not None
+        known = candidates(machine, op, tuple(each for each in ALGORITHMS if each not in ELSEWHERE))
+        assert known
+        light = light_ns_per_byte(machine, op)
+        for found in known:
+            assert found.ns_per_byte >= light * (1 - 1e-12), found.algorithm
+
+
+def test_a_share_above_what_physics_allows_does_not_hide():
+    base = fabric(World(2, 8), "h100x8-ib400", 450, 50)
+    assert base.inter is not None
+    boast = {"ring": Quantity(1.5, "made for a test", "verified")}
+    machine = replace(
+        base, intra=replace(base.intra, reached=boast), inter=replace(base.inter, reached=boast)
+    )
+    found = collective_cost(machine, "all_gather", S, Placement(16, 2, 8))
+    honest = collective_cost(base, "all_gather", S, Placement(16, 2, 8))
+    assert found is not None
+    assert honest is not None
+    assert found.light_ns == honest.light_ns
+    assert found.light_ns <= found.low_ns <= found.time_ns <= found.high_ns
+    assert found.time_ns == found.floor_ns == pytest.approx(found.light_ns, abs=1)
+    assert honest.time_ns > found.time_ns
+
+
+def test_a_lone_host_of_few_ranks_is_the_end_of_both_trees():
+    """8+8+8+1: it sends the message once, up and down together; of 8+1+1+1 one may be inside a tree."""
+    machine = load_fabric("h100x8-ib400")
+
+    def tree_ns(at: Placement) -> float:
+        made = machine_of(machine, at)
+        assert made is not None
+        trees = candidates(made, "all_reduce", ("tree",))
+        return min(found.ns_per_byte for found in trees)
+
+    lone, several = tree_ns(Placement(25, 4, 8, fewest_ranks=1)), tree_ns(Placement(11, 4, 8, fewest_ranks=1))
+    assert several == pytest.approx(2 * lone)
+    assert tree_ns(Placement(17, 3, 8, fewest_ranks=1)) == pytest.approx(1.5 * lone)

@@ -75,3 +75,12 @@ def test_noise_is_what_the_two_columns_differ_by():
     assert found["<=64K"] == pytest.approx((0.2, 0.28))
     assert found["all"] == pytest.approx((0.2, 0.28))
     assert found[">=512M"] is None
+
+
+def test_the_width_is_the_median_of_high_over_low():
+    """A band that holds everything is seen to be wide; an end of 0 ns does not make it endless."""
+    found = score([point(8, 100, 100, 50, 200), point(8, 100, 100, 80, 120), point(8, 100, 100, 0, 1000)])
+    assert found is not None
+    assert found.inside == 1.0
+    assert found.width == pytest.approx(4.0)
+    assert point(8, 100, 100, 0, 1000).width == 1000

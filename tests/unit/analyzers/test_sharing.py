@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers.context import Context, make_context
+from shardtoll.analyzers.roofline import Placement, collective_cost
 from shardtoll.ledger import Collective, Group
 from tests.unit.analyzers.fabrics import ROUND, quantity
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of
@@ -118,3 +119,26 @@ def test_messages_between_stages_share_by_the_ranks_that_send() -> None:
     rows = [row for pair in pairs for row in both(*pair)]
     made = make_context(ledger(rows, run=run_of(8, ranks_per_host=4, hosts=()), groups=known), ROUND)
     assert sharing(made) == [3]
+
+
+def test_half_a_group_more_is_rounded_but_no_lower_bound_counts_it() -> None:
+    """Groups of 1 ms half a millisecond apart: 1.5 at once."""
+    made = context((2, 4), 4, start=lambda dim, group: MS + group // 2 * 4 * MS + group % 2 * MS // 2)
+    (at,) = {made.places[int(at)] for at in made.collectives["cost_id"].dropna().unique()}
+    assert (at.sharing, at.surely_sharing) == (2, 1)
+    assert ROUND.inter is not None
+    one_card = replace(ROUND, inter=replace(ROUND.inter, node_gbps=quantity(2), cards=quantity(1)))
+    cost, both, one = (
+        collective_cost(one_card, "all_reduce", 1 << 24, each)
+        for each in (at, replace(at, surely_sharing=None), replace(at, sharing=1, surely_sharing=None))
+    )
+    assert cost is not None
+    assert both is not None
+    assert one is not None
+    assert (cost.time_ns, cost.high_ns) == (both.time_ns, both.high_ns)
+    assert cost.light_ns == one.light_ns == pytest.approx(both.light_ns / 2, abs=1)
+
+
+def test_no_more_groups_are_sure_than_share() -> None:
+    with pytest.raises(ValueError, match="the least that share"):
+        Placement(2, 2, 1, sharing=2, surely_sharing=3)

@@ -186,6 +186,77 @@ class TestSlowRank:
         assert not any("slow rank" in name for name in reasons(finding))
 
 
+class TestSlowHost:
+    """Four nodes of eight, of which one is held back."""
+
+    SHAPE = (2, 2, 8)
+    """replicate over node pairs, shard over the nodes of a pair, tp inside a node."""
+    HOSTS = ("h0", "h1", "h2", "h3")
+
+    def job(
+        self, slow: Callable[[tuple[int, ...]], bool], dims: tuple[str, ...], named: bool = True
+    ) -> list[Finding]:
+        at = {
+            "replicate": Placement(2, 2, 1, sharing=8),
+            "shard": Placement(2, 2, 1, sharing=8),
+            "tp": Placement(8, 1, 8),
+        }
+        found: list[Collective] = []
+        known = []
+        for axis, (dim, where) in enumerate(at.items()):
+            time_ns = predicted_ns(H100, "all_reduce", 400 * MB, where)
+            for ranks in groups(axis, self.SHAPE):
+                known.append(Group(dim, ranks, mesh_dim=dim))
+                took = 5 * time_ns if slow(ranks) else time_ns
+                found += [
+                    collective(
+                        rank=rank, group=dim, group_size=len(ranks), mesh_dim=dim, seq=nth, dtype="bfloat16",
+                        message_bytes=400 * MB, issue_ns=MS + (3 * nth + axis) * 500 * MS,
+                        start_ns=MS + (3 * nth + axis) * 500 * MS, duration_ns=took, exposed_ns=took,
+                    )
+                    for nth in range(6)
+                    for rank in ranks
+                    if dim in dims
+                ]  # fmt: skip
+        hosts = {"rank_hosts": tuple(self.HOSTS[rank // 8] for rank in range(32))} if named else {}
+        run_ = run_of(32, **(GPU | {"hosts": self.HOSTS, "ranks_per_host": 8} | hosts))
+        report = run(ledger(found, run=run_, groups=known), H100)
+        return [finding for finding in report.findings if finding.kind == "below-roofline"]
+
+    def third(self, ranks: tuple[int, ...]) -> bool:
+        return any(16 <= rank < 24 for rank in ranks)
+
+    def test_all_groups_that_touch_it_are_slow(self):
+        told = self.job(self.third, ("replicate", "shard", "tp"))
+        assert len(told) == 3
+        for finding in told:
+            assert reasons(finding)[0] == "one slow host (host h2, ranks 16-23)"
+            assert score(finding) > 80
+            assert "host h2, ranks 16-23" in finding.remedy.text
+
+    def test_by_its_ranks_where_hosts_have_no_names(self):
+        for finding in self.job(self.third, ("replicate", "shard"), named=False):
+            assert reasons(finding)[0] == "one slow host (the host of ranks 16-23)"
+
+    def test_of_one_group_inside_it(self):
+        (finding,) = self.job(self.third, ("tp",))
+        assert reasons(finding)[0] == "one slow host (host h2, ranks 16-23)"
+
+    def test_of_groups_over_two_hosts_either_may_be_it(self):
+        (finding,) = self.job(self.third, ("shard",))
+        assert reasons(finding)[0] == ("one slow host (one of host h2, ranks 16-23 and host h3, ranks 24-31)")
+
+    def test_a_single_rank_is_still_that_rank(self):
+        for finding in self.job(lambda ranks: 19 in ranks, ("replicate", "shard", "tp")):
+            assert reasons(finding)[0] == "one slow rank (rank 19)"
+
+    def test_half_of_a_host_is_not_the_host(self):
+        """Slow cards of ranks 16 to 19: other groups of the host are sound."""
+        for finding in self.job(lambda ranks: any(16 <= rank < 20 for rank in ranks), ("replicate", "shard")):
+            assert not any("host" in name for name in reasons(finding))
+            assert reasons(finding)[0].startswith("slow ranks (")
+
+
 def beside(dp: list[Collective], nths: set[int], exposed_ns: int = 0) -> list[Finding]:
     """Findings on dp's collectives, with gathers along a dimension of its own beside those of `nths`."""
     took = {row.seq: row.duration_ns for row in dp}
@@ -368,6 +439,65 @@ class TestNetworkCards:
         assert reasons(finding)[0] == "network cards (1 of 8 at work)"
         assert fact(finding, "a node sends") == pytest.approx(0.9 * self.card_gbps(), rel=0.01)
 
+    def slow_as(self, cards: float, sizes: tuple[int, ...], change: Change = plain) -> Finding:
+        """The one finding on all_reduces of these sizes that all move at the rate of so many cards."""
+        found: list[Collective] = []
+        for number, size in enumerate(sizes):
+            cost = collective_cost(H100, "all_reduce", size, Placement(2, 2, 1, sharing=8))
+            assert cost is not None
+            slower = 8 * cost.net_bytes / (0.9 * cards * self.card_gbps()) / cost.time_ns
+            first_ns, seq = MS + number * 5000 * MS, 10 * number
+            found += rows(
+                "dp",
+                lambda group, nth, by=slower: by,
+                size=size,
+                first_ns=first_ns,
+                seq=seq,
+                change=change,
+            )
+        (finding,) = findings(found)
+        return finding
+
+    HALF = "half of the host's rate: network cards, or copies without GPUDirect"
+
+    def test_half_the_rate_of_one_size_has_more_than_one_reason(self):
+        for sizes in ((400 * MB,), (200 * MB, 400 * MB, 800 * MB)):
+            finding = self.slow_as(4, sizes)
+            assert reasons(finding)[0] == self.HALF
+            assert score(finding) == 49
+            assert "GDRDMA" in finding.remedy.text
+
+    def test_half_the_rate_of_several_sizes_is_half_the_cards(self):
+        finding = self.slow_as(4, (100 * MB, 400 * MB, 1600 * MB))
+        assert reasons(finding)[0] == "network cards (4 of 8 at work)"
+        assert score(finding) == 70
+
+    @pytest.mark.parametrize("factor", [2.1, 2.5, 3.0])
+    def test_a_slowdown_of_one_size_that_nothing_explains_names_no_cards(self, factor: float):
+        (finding,) = findings(rows("dp", lambda group, nth: factor, change=plain))
+        assert not any(name.startswith("network cards") for name in reasons(finding))
+
+    @pytest.mark.parametrize("factor", [2.4, 3.0])
+    @pytest.mark.parametrize("sizes", [(400 * MB,), (100 * MB, 400 * MB, 1600 * MB)])
+    def test_compute_that_is_on_record_goes_before_cards(self, factor: float, sizes: tuple[int, ...]):
+        def behind(given: dict[str, Any]) -> dict[str, Any]:
+            return plain(given | {"exposed_ns": given["duration_ns"] // 5})
+
+        found: list[Collective] = []
+        for number, size in enumerate(sizes):
+            first_ns, seq = MS + number * 5000 * MS, 10 * number
+            found += rows(
+                "dp", lambda group, nth: factor, size=size, first_ns=first_ns, seq=seq, change=behind
+            )
+        (finding,) = findings(found)
+        assert reasons(finding)[0] == "compute at the same time"
+
+    def test_one_card_is_named_behind_compute_too(self):
+        def behind(given: dict[str, Any]) -> dict[str, Any]:
+            return plain(given | {"exposed_ns": given["duration_ns"] // 5})
+
+        assert reasons(self.slow_as(1, (400 * MB,), behind))[0] == "network cards (1 of 8 at work)"
+
     def test_a_rate_between_is_not_that_of_a_number_of_cards(self):
         (finding,) = findings(rows("dp", lambda group, nth: self.factor(2), change=plain))
         assert not any("network cards" in name for name in reasons(finding))
@@ -486,3 +616,11 @@ class TestSmallMessages:
     def test_what_takes_far_longer_is_not_slow_by_its_size(self):
         (finding,) = self.job(30.0, self.measured())
         assert "small messages" not in reasons(finding)
+
+
+def test_a_finding_names_the_guessed_constants_of_its_prediction():
+    fabric = load_fabric("aws-p5")
+    slow = rows("dp", lambda group, nth: 9.0, op="all_to_all", fabric=fabric, change=plain)
+    (found,) = findings(slow, fabric)
+    told = {item.label: item.value for item in found.evidence}
+    assert "nccl net_share.pairwise.efa" in str(told["guesses among its numbers"])

@@ -282,6 +282,16 @@ class TestCommunication:
         assert self.of(*rows).hideable_ns == 30 * MS
         assert self.of(self.row("a", 1, duration_ns=40 * MS, exposed_ns=40 * MS)).hideable_ns == 40 * MS
 
+    def test_collectives_that_share_a_span_hide_in_it_once(self):
+        # Four launched as one in 40 ms, of which 20 are exposed, 5 for each: the other 20 ms are hidden, not
+        # 4 x 35; compute of 50 ms has 30 left.
+        four = [self.row("a", 1, duration_ns=40 * MS, exposed_ns=5 * MS) for _ in range(4)]
+        rest = self.row("b", 1, duration_ns=20 * MS, exposed_ns=20 * MS, start_ns=60 * MS)
+        assert self.of(*four, rest).hideable_ns == 30 * MS
+        # Without times they can only be added up, which leaves less to hide.
+        untimed = [self.row("a", 1, duration_ns=40 * MS, exposed_ns=5 * MS, start_ns=None) for _ in range(4)]
+        assert self.of(*untimed, rest).hideable_ns == 0
+
     def test_a_step_faster_than_its_bounds_refutes_them(self):
         many = [self.row("a", 15, start_ns=None) for _ in range(10)]
         made = roofline(run=self.RUN, groups=self.GROUPS, collectives=many, computes=[mm()])

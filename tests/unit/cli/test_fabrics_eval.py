@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,25 @@ def test_one_node_is_not_called_a_transfer_to_the_network(document, shardtoll, s
     flat = " ".join(shardtoll("fabrics", "eval", sweep, "--calibrate-on", node).out.split())
     assert "predicted by the model alone" in flat
     assert "transferred from" not in flat
+
+
+def test_how_wide_the_bands_are_stands_beside_how_often_they_hold(document, shardtoll, sweep: Path):
+    found = document(sweep)
+    points = found["sweeps"][0]["points"]
+    widths = [point["high_us"] / point["low_us"] for point in points]
+    for errors in (found["totals"]["model"], found["sweeps"][0]["errors"]):
+        assert errors[-1]["width"] == pytest.approx(statistics.median(widths), rel=1e-3)
+    head = next(row for row in shardtoll("fabrics", "eval", sweep).out.splitlines() if "in band" in row)
+    assert "width" in head
+    assert f"{statistics.median(widths):.2f}x" in shardtoll("fabrics", "eval", sweep).out
+
+
+def test_a_guessed_constant_of_the_library_that_was_used_is_named(document, shardtoll, tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text(
+        sweep_text(straight(40, 90), hardware="AWS p5.48xlarge", nodes=2, gpus=16, collective="alltoall")
+    )
+    (one,) = document(path)["sweeps"]
+    assert one["fabric"] == "aws-p5"
+    assert one["guesses"] == ["nccl net_share.pairwise.efa"]
+    assert "guesses: nccl net_share.pairwise.efa" in shardtoll("fabrics", "eval", path).out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,25 @@ def test_an_axis_shows_at_least_two_of_its_numbers(low, high):
     assert first < low <= high < last
     shown = [tick for tick in axis["tickvals"] if first * 0.999 <= tick <= last * 1.001]
     assert len(shown) >= 2
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, 0.0, -1.0, math.inf], [1e-320], [1e308]])
+def test_an_axis_of_nothing_that_can_be_drawn_is_one_still(values):
+    axis = log_axis.log_axis("bus bandwidth", values, human.rate)
+    assert [round(10**end) for end in axis["range"]] == [1, 10]
+    assert all(0 < tick < math.inf for tick in axis["tickvals"])
+
+
+def test_damaged_values_do_not_stretch_an_axis():
+    sound = log_axis.log_axis("bus bandwidth", [2.0, 50.0], human.rate)
+    assert log_axis.log_axis("bus bandwidth", [math.nan, 2.0, math.inf, 0.0, 50.0], human.rate) == sound
+
+
+def test_an_axis_of_many_decades_has_no_more_numbers_than_fit():
+    axis = log_axis.log_axis("bus bandwidth", [1e-28, 1e28], human.rate)
+    first, last = axis["range"]
+    shown = [tick for tick in axis["tickvals"] if first <= math.log10(tick) <= last]
+    assert 5 <= len(shown) <= 15
 
 
 def test_points_of_the_roofline_are_measured_and_coloured_by_cause():

@@ -115,6 +115,63 @@ def test_nothing_of_a_trace_gets_into_the_page_as_html():
     assert 'id="operators"' in text
 
 
+def one_op(**given: Any) -> OpRoofline:
+    return replace(section().ops[0], **given)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        one_op(intensity=math.nan),
+        one_op(tflops=math.inf),
+        one_op(tflops=0.0),
+        one_op(intensity=1e-320),
+        one_op(tflops=1e300),
+    ],
+)
+def test_an_operator_beyond_measure_is_not_drawn_and_harms_no_other(op: OpRoofline) -> None:
+    drawn = page_operators.figure(section(ops=(op, *section().ops)))
+    assert "2 of 3 operators not drawn" in drawn.notes[0]
+    assert [trace["x"] for trace in drawn.data if trace["mode"] == "markers"] == [[1000.0]]
+    assert page.embedded([drawn.data, drawn.layout])
+    assert page_operators.figure(section(ops=(op,))).empty
+
+
+@pytest.mark.parametrize(
+    "given", [{"peak_tflops": {"bfloat16": 0.0}}, {"memory_gbps": 0.0}, {"memory_gbps": 1e-300}]
+)
+def test_a_peak_of_nothing_is_no_ceiling(given: dict[str, Any]) -> None:
+    drawn = page_operators.figure(section(**given))
+    assert [trace["mode"] for trace in drawn.data] == ["markers"]
+    assert page.embedded([drawn.data, drawn.layout])
+
+
+def test_many_operators_are_cut_and_that_is_said() -> None:
+    found = section(ops=tuple(one_op(op=f"aten::op{at}", count=1e6 + at) for at in range(1000)))
+    assert page_operators.figure(found).notes == ["Only the first 200 of 1,000 operators are shown."]
+    table = page_operators.numbers(found)
+    assert table.count("<tr>") == 201
+    assert "<td>1,000,199</td>" in table, "a count has no exponent"
+
+
+def test_without_shapes_a_mark_has_no_empty_line() -> None:
+    drawn = page_operators.figure(section(ops=(one_op(shapes=None),)))
+    assert not any("<br><br>" in text for text in drawn.strings)
+
+
+def test_what_is_known_is_in_tables_where_nothing_can_be_drawn() -> None:
+    text = page.render(report(gpu=None, why_unknown="it has no name", ops=section().ops[1:]))
+    assert text.count("What is known, as a table") == 2
+    assert "1 of 1 operator not drawn" in text
+    assert 'aria-label="operators"' in text
+    assert "Not known: it has no name." in text
+
+
+def test_no_two_bars_are_told_apart_by_colour_alone() -> None:
+    marks = [trace["marker"]["pattern"]["shape"] for trace in page_light.figure(section()).data]
+    assert len(set(marks)) == len(marks)
+
+
 def test_many_ranks_are_cut_to_the_slowest():
     ranks = tuple(replace(section().ranks[0], rank=at, took_ns=at * MS) for at in range(100))
     found = section(ranks=ranks)
@@ -137,6 +194,8 @@ def test_json_keeps_it_and_reads_what_earlier_versions_wrote():
         lambda part: part.update(ranks=7),
         lambda part: part["ranks"][0].update(took_ns="soon"),
         lambda part: part["ranks"][0].update(light_ns=-1),
+        lambda part: part["ranks"][0].update(took_ns=10**400),
+        lambda part: part["ops"][0].update(intensity=1e300),
         lambda part: part["ranks"][0].pop("mfu"),
         lambda part: part["ops"][0].update(bound="luck"),
         lambda part: part["ops"][0].update(tflops=math.inf),
