@@ -55,7 +55,7 @@ def command(
 
     A sweep is a CSV file with the columns hardware, nodes, gpus (of all nodes), collective (as nccl-tests
     names it), bytes, time_us; time_us_inplace, settings and source are read where they are there.
-    Without --calibrate-on nothing is fitted.
+    Without --calibrate-on nothing is fitted. Exit code 2 where no sweep has any prediction.
 
     \b
     Examples:

@@ -127,6 +127,7 @@ class SweepTable:
 
 LEGEND: Final = (
     "Outside, and not in band: the measurement lies outside of low to high, which should hold nine of ten. "
+    "Width: high over low, at the median. "
     "Noise: what out-of-place and in-place times of one sweep differ by; no model can do better."
 )
 """What the words of the tables mean."""
