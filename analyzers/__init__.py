@@ -47,7 +47,7 @@ from shardtoll.analyzers.overruled import without_repeated
 from shardtoll.analyzers.ranking import ranked
 from shardtoll.analyzers.refuted import note
 from shardtoll.analyzers.remedy_wrapped import wrapped
-from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note, with_links
+from shardtoll.analyzers.roofline import Fabric, choose_fabric, hosts_note, other_device_note, with_links
 from shardtoll.analyzers.step_roofline import step_roofline
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Report
 
@@ -120,7 +120,11 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
 
 def _provenance(context: Context) -> str:
     """Return where the fabric's numbers come from, and what this job makes of them."""
-    notes = (hosts_note(context.ledger.run, context.fabric), note(context.refuted))
+    notes = (
+        other_device_note(context.ledger.run, context.fabric),
+        hosts_note(context.ledger.run, context.fabric),
+        note(context.refuted),
+    )
     return "; ".join([context.fabric.provenance, *(text for text in notes if text)])
 
 

@@ -31,13 +31,51 @@ class CommBounds:
     """Share of the collectives with a floor; None without collectives."""
     hidden_ns: float
     """Of the group with most of it: time during which a collective ran and was not exposed."""
+    count: int = 0
+    """Collectives in all the steps."""
+    light_count: int = 0
+    floor_count: int = 0
+    """Those of them with a least time: what the bounds count."""
 
 
 NO_COLLECTIVES = CommBounds(0.0, 0.0, 0.0, None, 0.0)
 
 
+def free_compute_ns(steps: pd.DataFrame, comm: CommBounds) -> float:
+    """Return how long a rank computes in a mean one of `steps`, its rows, while that hides no communication.
+
+    Exposed communication can be hidden behind that and no more. Live on an accelerator what the device did
+    in the rest of the step is not known, so all of it may be compute.
+    """
+    mean = steps[["compute_ns", "duration_ns", "capture_ns", "exposed_comm_ns"]].astype("float64").mean()
+    computed = float(mean["compute_ns"])
+    if not computed:
+        computed = float(mean["duration_ns"] - mean["capture_ns"] - mean["exposed_comm_ns"])
+    return max(0.0, computed - comm.hidden_ns)
+
+
+def most_free_compute_ns(context: Context) -> float | None:
+    """Return `free_compute_ns` of the surveyed steps, on the rank with most; None where none was surveyed."""
+    rows = context.surveyed_rows
+    if rows.empty:
+        return None
+    comm = comm_bounds(context, context.surveyed)
+    return max(
+        free_compute_ns(keep(rows, rows["rank"] == rank), comm.get(rank, NO_COLLECTIVES))
+        for rank in sorted({int(each) for each in rows["rank"].unique()})
+    )
+
+
 def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     """Return the bounds of each rank that has collectives in these steps."""
+    key = (comm_bounds, tuple(steps))
+    if key not in context.memo:
+        context.memo[key] = _bounds(context, steps)
+    found: dict[int, CommBounds] = context.memo[key]
+    return found
+
+
+def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     frame = context.collectives
     frame = keep(frame, frame["step"].isin(steps))
     if frame.empty:
@@ -89,6 +127,9 @@ def comm_bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]
             serial_ns=float(sums["floor_ns"]) / number if known else None,
             known_share=float(sums["known"]) / float(sums["rows"]),
             hidden_ns=float(longest["hidden"]) / number,
+            count=int(sums["rows"]),
+            light_count=int(sums["lit"]),
+            floor_count=int(sums["known"]),
         )
     return found
 

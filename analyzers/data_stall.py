@@ -61,7 +61,7 @@ def _idle(context: Context) -> list[Finding]:
             one,
             "data-stall",
             f"the device is idle for {costs(one)} while its batch is fetched, "
-            f"{often(one.line.figures['count'])}, "
+            f"{one.often}, "
             f"on {ranks(one.line.ranks)}",
             Remedy(TEXT, CODE, COUNTERFACTUAL),
             saving_ns=one.lost_ns,

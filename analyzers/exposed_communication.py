@@ -20,12 +20,13 @@ from shardtoll.analyzers import (
     straggler,
     sync_every_microbatch,
 )
+from shardtoll.analyzers.comm_bounds import most_free_compute_ns
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.placements import hidden
 from shardtoll.analyzers.same_place import in_watched
 from shardtoll.analyzers.tally import Line, keep, number, tally
-from shardtoll.analyzers.words import duration, percent, place, size, times
+from shardtoll.analyzers.words import duration, in_steps, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy, Severity, Where
 
 LEAST_SHARE: Final = 0.01
@@ -78,7 +79,7 @@ def find(context: Context) -> list[Finding]:
     tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
     counterfactual is full overlap: the transfer hidden behind the step's compute; of DDP's with one bucket
     for all gradients, all but the last of smaller buckets behind backward's. The saving therefore leaves out
-    waiting for late ranks, which no overlap removes, and never exceeds the compute there is.
+    waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing yet.
     Collectives of unknown exposed time are left to `incomplete-input`.
     """
     frame = left_over(context)
@@ -110,6 +111,13 @@ def find(context: Context) -> list[Finding]:
     return findings
 
 
+def _floor_ns(line: Line) -> int | None:
+    """Return the floor of a place, None where it is above the toll: of transfers that are partly hidden, or
+    of the few whose floor is known on another rank, it is nothing the toll could be held against."""
+    toll, floor = line.figures["exposed_ns"], line.figures["floor_ns"]
+    return None if toll is None or floor is None or floor > toll else floor
+
+
 def _logged(line: Line) -> bool:
     """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small.
 
@@ -132,15 +140,15 @@ def _severity(context: Context, share: float) -> Severity:
 
 def _finding(context: Context, line: Line, module: str | None) -> Finding:
     op, phase = str(line.first["op"]), str(line.first["phase"])
-    floor = line.figures["floor_ns"]
+    floor = _floor_ns(line)
     in_all = " in all" if line.count > 1 else ""
     against = "" if floor is None else f"; floor {duration(floor)}"
     alone = ddp_buckets.one_bucket(context, line)
     return _made(
         context,
         line,
-        f"{times(line.each, op)}, {size(line.figures['message_bytes'])}{in_all}, on {line.first['net']} in "
-        f"{phase}"
+        f"{in_steps(line.each, op)}, {size(line.figures['message_bytes'])}{in_all}, on {line.first['net']} "
+        f"in {phase}"
         f"{place(module, line.text('source'))}{against}",
         replace(
             line.where("phase", "source", "group", "mesh_dim", op=op),
@@ -158,7 +166,7 @@ def _finding(context: Context, line: Line, module: str | None) -> Finding:
 
 def _rest(context: Context, line: Line, places: int) -> Finding:
     what = (
-        f"{times(line.each, 'collective')} at {times(places, 'place')} of less than "
+        f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
         f"{percent(LEAST_SHARE)} each"
     )
     return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))
@@ -175,13 +183,11 @@ def _made(
     toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
     if toll is None or moving is None:
         raise AssertionError("rows of unknown exposed time were left out")
-    # Overlap can hide no more than there is compute to hide it behind, which surveyed steps tell.
-    surveyed = context.surveyed_rows
-    saving = None
-    if not surveyed.empty:
-        saving = min(toll, moving, int(surveyed.groupby("step")["compute_ns"].max().mean()))
+    # Overlap can hide no more than there is compute that hides nothing yet, which surveyed steps tell.
+    free = most_free_compute_ns(context)
+    saving = None if free is None else min(toll, moving, int(free))
     if alone is not None:
-        saving = min(toll, alone.saving_ns(moving))
+        saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
         what += ddp_buckets.clause(alone, moving)
     share = _share(context, line)
     waiting = toll - moving
@@ -192,7 +198,7 @@ def _made(
         severity=_severity(context, share),
         title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
         toll_ns=toll,
-        floor_ns=line.figures["floor_ns"],
+        floor_ns=_floor_ns(line),
         saving_ns=saving,
         bytes=line.figures["message_bytes"],
         count=line.count,

@@ -43,7 +43,7 @@ def find(context: Context) -> list[Finding]:
             finding(
                 one,
                 "host-sync",
-                f"the device is idle for {costs(one)} around {call}, {often(line.figures['count'])}, in "
+                f"the device is idle for {costs(one)} around {call}, {one.often}, in "
                 f"{phase}"
                 f"{place(line.text('module'), line.text('source'))}, on {ranks(line.ranks)}: the host waits "
                 "for the device",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,9 +10,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers.clocks import SYNCHRONISING
 from shardtoll.analyzers.roofline import Cost
-from shardtoll.analyzers.tally import codes, keep
-from shardtoll.analyzers.words import ranks, times
+from shardtoll.analyzers.tally import codes, keep, number
+from shardtoll.analyzers.words import duration, ranks, size, times
 
 LIMIT: Final = 0.9
 """Transfers below this part of their floor refute it, if they lie below the band of sound runs too. Closer
@@ -19,7 +21,7 @@ to it a clock's error, or the spread of what the floor was measured by, explains
 
 KEYS: Final = ("op", "message_bytes", "group_id", "group_size", "cost_id", "floor_ns", "light_ns")
 
-BESIDES: Final = ("net", "rank", "match_id", "transfer_ns")
+BESIDES: Final = ("net", "rank", "match_id", "transfer_ns", "duration_ns", "torn")
 """Other columns that are looked at; a run of a million collectives is not copied whole."""
 
 SHOWN: Final = 3
@@ -28,40 +30,52 @@ SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """One floor that measured transfers lie below."""
+    """One floor that measured times lie below."""
 
     op: str
     net: str
     ranks: tuple[int, ...]
+    message_bytes: int | None
     floor_ns: int
+    light_ns: int | None
+    """The links' speed of light, where the job was faster than that too; None where it stands."""
     factor: float
-    """Median transfer over the floor, of the slowest rank of each collective; below `LIMIT`."""
+    """Median time over the floor, of the slowest rank of each collective; below `LIMIT`."""
     seen: int
     """Collectives."""
 
-    def words(self) -> str:
-        """Return what took how much of its floor."""
-        return (
-            f"{self.op} on {self.net} ({ranks(self.ranks)}) took {self.factor:.2g} times its floor in the "
-            f"median of {times(self.seen, 'collective')}"
+    def words(self, others: int) -> str:
+        """Return how long it took against its floor; `others`: sizes besides of which that holds too."""
+        whole = "" if self.seen == 1 else f" in the median of {times(self.seen, 'collective')}"
+        light = (
+            "" if self.light_ns is None else f" and than the links' speed of light, {duration(self.light_ns)}"
         )
+        besides = f" ({times(others, 'other size')} of it likewise)" if others else ""
+        took, floor = duration(self.factor * self.floor_ns), duration(self.floor_ns)
+        what = f"{self.op} of {size(self.message_bytes)} on {self.net} ({ranks(self.ranks)})"
+        return f"{what} took {took}{whole}, less than its floor of {floor}{light}{besides}"
 
 
 def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tuple[Refuted, ...]]:
     """Return the collectives without the floors that are refuted, and those floors, the worst first.
 
-    The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing.
+    The rank with the longest transfer counts, so that one rank's clock or late start refutes nothing. Where
+    the transfer cannot be told from waiting, as with one rank seen of many, the whole span stands for it: no
+    transfer lasts longer. Of rooted ops it does not, as some ranks of those leave early.
     A floor that was refuted is unknown: a model that is wrong there says nothing of the least time. The speed
     of light, which follows from the links alone, stays unless transfers lie below that as well.
     """
-    known = frame["transfer_ns"].notna() & (frame["floor_ns"] > 0) & frame["match_id"].notna()
+    spanned = frame["op"].isin(SYNCHRONISING) & frame["duration_ns"].notna() & ~frame["torn"]
+    known = (frame["transfer_ns"].notna() | spanned) & (frame["floor_ns"] > 0) & frame["match_id"].notna()
     # A floor that came with the record, of a fabric not at hand, has no cost to be held against.
     known &= frame["cost_id"].notna()
-    rows = keep(frame[[*KEYS, *BESIDES]], known & (frame["transfer_ns"] > 0))
+    rows = keep(frame[[*KEYS, *BESIDES]], known)
+    rows = rows.assign(took_ns=rows["transfer_ns"].fillna(rows["duration_ns"]))
+    rows = keep(rows, rows["took_ns"] > 0)
     if rows.empty:
         return frame, ()
     code, keys = codes(rows, KEYS)
-    each = rows.assign(code=code).groupby(["match_id", "code"])["transfer_ns"].max()
+    each = rows.assign(code=code).groupby(["match_id", "code"])["took_ns"].max()
     middle = each.astype("float64").groupby(level="code").agg(["median", "size"])
     floors = keys["floor_ns"].to_numpy(dtype=np.float64)
     factors = middle["median"].to_numpy(dtype=np.float64) / floors[middle.index.to_numpy(dtype=np.int64)]
@@ -74,19 +88,29 @@ def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tu
     }
     if not wrong:
         return frame, ()
+    light = (keys["light_ns"] / keys["floor_ns"]).to_numpy(dtype=np.float64, na_value=np.nan)
+    faster = [at for at, factor in wrong.items() if factor < LIMIT * light[at]]
     found = []
     own: dict[Any, Any] = dict(rows.groupby(code).indices)
     rank = rows["rank"].to_numpy(dtype=np.int64)
     seen = dict(zip(middle.index, middle["size"], strict=True))
-    named = {name: keys[name].to_list() for name in ("op", "net", "floor_ns")}
+    named = {name: keys[name].to_list() for name in ("op", "net", "message_bytes", "floor_ns", "light_ns")}
     for at, factor in wrong.items():
-        op, net, floor_ns = (named[name][at] for name in ("op", "net", "floor_ns"))
-        who = tuple(np.unique(rank[own[at]]).tolist())
-        found.append(Refuted(str(op), str(net), who, int(floor_ns), factor, int(seen[at])))
+        op, net, sent, floor_ns, light_ns = (values[at] for values in named.values())
+        found.append(
+            Refuted(
+                op=str(op),
+                net=str(net),
+                ranks=tuple(np.unique(rank[own[at]]).tolist()),
+                message_bytes=number(sent),
+                floor_ns=int(floor_ns),
+                light_ns=int(light_ns) if at in faster else None,
+                factor=factor,
+                seen=int(seen[at]),
+            )
+        )
     # All rows with such a floor lose it, those whose own transfer is unknown too.
     cost_ids = keys["cost_id"].to_numpy(dtype=np.int64)
-    light = (keys["light_ns"] / keys["floor_ns"]).to_numpy(dtype=np.float64)
-    faster = [at for at, factor in wrong.items() if factor < LIMIT * light[at]]
     frame = frame.copy(deep=False)
     for name, places in (
         ("floor_ns", list(wrong)),
@@ -101,9 +125,14 @@ def note(refuted: tuple[Refuted, ...]) -> str:
     """Return the sentence for the fabric's line; empty where no floor is refuted."""
     if not refuted:
         return ""
-    named = "; ".join(one.words() for one in refuted[:SHOWN])
-    more = f"; and {len(refuted) - SHOWN} more" if len(refuted) > SHOWN else ""
+    kinds = Counter((one.op, one.net) for one in refuted)
+    # The worst of each op and group, as `refuted` has them in that order.
+    worst = {(one.op, one.net): one for one in reversed(refuted)}
+    shown = [one for one in refuted if worst[one.op, one.net] is one]
+    named = "; ".join(one.words(kinds[one.op, one.net] - 1) for one in shown[:SHOWN])
+    more = f"; and {len(shown) - SHOWN} more ops" if len(shown) > SHOWN else ""
+    lost = "floors" if all(one.light_ns is None for one in refuted) else "floors and speeds of light"
     return (
-        f"REFUTED by this job's measurements: {named}{more}. These floors are left out as unknown; calibrate "
+        f"REFUTED by this job's measurements: {named}{more}. These {lost} are left out as unknown; calibrate "
         "the fabric or name another"
     )

@@ -32,6 +32,8 @@ class Lost:
 
     line: Line
     rows: pd.DataFrame
+    steps: int
+    """Steps that it is counted over, those without any too."""
     share: float
     """Of the step, on the rank that loses most."""
 
@@ -41,6 +43,14 @@ class Lost:
         value = self.line.figures["lost_ns"]
         assert value is not None, "lost_ns is always known"
         return value
+
+    @property
+    def often(self) -> str:
+        """How often it happens on the rank where it does most: `3 times a step`, `once in 4 steps`."""
+        count = self.line.figures["count"]
+        if count == 0:
+            return rarely(int(self.rows.groupby("rank")["count"].sum().max()), self.steps)
+        return often(count)
 
     @property
     def worst(self) -> int:
@@ -73,7 +83,7 @@ def lost(
     for line in result.lines:
         here = keep(rows, np.asarray(result.code == line.code))
         share = context.share(line.figures["lost_ns"], steps) or 0.0
-        found.append(Lost(replace(line, ranks=_losers(here)), here, share))
+        found.append(Lost(replace(line, ranks=_losers(here)), here, len(steps), share))
     return sorted((one for one in found if one.share >= LEAST_SHARE), key=lambda one: -one.lost_ns)
 
 
@@ -90,6 +100,13 @@ def often(count: int | None) -> str:
     if count == 0:
         return "less than once a step"
     return "once a step" if count == 1 else f"{count:,} times a step"
+
+
+def rarely(count: int, steps: int) -> str:
+    """Return `once in 4 steps` of what happens less than once a step; nothing at all is `0 times a step`."""
+    if not count:
+        return "0 times a step"
+    return f"once in {round(steps / count):,} steps"
 
 
 def finding(
@@ -114,7 +131,8 @@ def finding(
         floor_ns=None,
         saving_ns=None if saving_ns is None else min(saving_ns, one.lost_ns),
         bytes=one.line.figures["bytes"] if kind == "transfer-stall" else None,
-        count=one.line.figures["count"] or 0,
+        # What happens at all is one at least, as everywhere in the bill.
+        count=max(one.line.figures["count"] or 0, int(one.rows["count"].sum() > 0)),
         ranks=one.line.ranks,
         where=where or Where(),
         evidence=(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.comm_bounds import NO_COLLECTIVES, CommBounds, comm_bounds
+from shardtoll.analyzers.comm_bounds import NO_COLLECTIVES, CommBounds, comm_bounds, free_compute_ns
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.op_light import Lights, lights
 from shardtoll.analyzers.operator_rows import OperatorRows, operator_rows
@@ -120,10 +120,13 @@ class _Rank:
             comm_floor_ns=_whole(comm_floor),
             comm_serial_ns=_whole(serial),
             comm_known_share=self.comm.known_share,
+            comm_count=self.comm.count,
+            comm_light_count=self.comm.light_count,
+            comm_floor_count=self.comm.floor_count,
             light_ns=None if work.light_ns is None else _whole(max(work.light_ns, comm_light or 0.0)),
             best_overlap_ns=None if floor is None or comm_floor is None else _whole(max(floor, comm_floor)),
             serial_ns=None if floor is None or serial is None else _whole(floor + serial),
-            hideable_ns=_whole(self._hideable(took_ns, exposed_ns)),
+            hideable_ns=_whole(min(exposed_ns, free_compute_ns(self.steps, self.comm))),
         )
 
     def _work(self, mine: Places, took_ns: float) -> _Work:
@@ -170,14 +173,6 @@ class _Rank:
             f"rank {self.rank}'s step took {duration(took_ns)}, less than {what}: {duration(bound_ns)}"
         )
         return None
-
-    def _hideable(self, took_ns: float, exposed_ns: float) -> float | None:
-        """Return how much exposed communication compute could hide that hides none yet."""
-        computed = float(self.steps["compute_ns"].astype("float64").mean())
-        if not computed:
-            # Live on an accelerator: what it did in the rest is not known, so all of it may be compute.
-            computed = took_ns - exposed_ns
-        return min(exposed_ns, max(0.0, computed - self.comm.hidden_ns))
 
 
 @dataclass(slots=True)

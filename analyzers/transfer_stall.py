@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.stalled import costs, finding, lost, often
+from shardtoll.analyzers.stalled import costs, finding, lost
 from shardtoll.analyzers.words import place, ranks, size
 from shardtoll.ledger import Finding, Remedy
+
+SAME_DEVICE: Final = ("dtod", "device -> device")
+"""Words of a copy that stays on the device: no host memory takes part."""
 
 
 def find(context: Context) -> list[Finding]:
@@ -19,24 +24,34 @@ def find(context: Context) -> list[Finding]:
         copy, phase = line.text("name") or "copies", str(line.first["phase"])
         size_bytes = line.figures["bytes"]
         moved = "" if size_bytes is None else f"{size(size_bytes)} in all, "
-        pageable = "pageable" in copy.lower()
         findings.append(
             finding(
                 one,
                 "transfer-stall",
-                f"{copy} costs {costs(one)} that no compute hides, {often(line.figures['count'])}, "
+                f"{copy} costs {costs(one)} that no compute hides, {one.often}, "
                 f"{moved}in {phase}"
                 f"{place(line.text('module'), line.text('source'))}, on {ranks(line.ranks)}",
-                Remedy(
-                    ("Pageable memory makes the copy slow and the host wait: pin it. " if pageable else "")
-                    + "Copy on a stream of its own ahead of use, with non_blocking=True, or make the "
-                    "tensor on "
-                    "the device in the first place.",
-                    "x = x.pin_memory()  # once, at loading\nx = x.to(device, non_blocking=True)",
-                    "the same copies behind compute",
-                ),
+                _remedy(copy),
                 where=line.where("phase", "module", "source"),
                 saving_ns=one.lost_ns,
             )
         )
     return findings
+
+
+def _remedy(copy: str) -> Remedy:
+    words, against = copy.lower(), "the same copies behind compute"
+    if any(each in words for each in SAME_DEVICE):
+        return Remedy(
+            "Copy less on the device: write results where they are used, avoid `cat`, `clone` and "
+            "`contiguous` of large tensors, and flatten parameters and gradients once, not in each step.",
+            "torch.mm(a, b, out=bucket[i])  # instead of bucket[i].copy_(torch.mm(a, b))",
+            against,
+        )
+    pin = "Pageable memory makes the copy slow and the host wait: pin it. " if "pageable" in words else ""
+    return Remedy(
+        f"{pin}Copy on a stream of its own ahead of use, with non_blocking=True, or make the tensor on the "
+        "device in the first place.",
+        "x = x.pin_memory()  # once, at loading\nx = x.to(device, non_blocking=True)",
+        against,
+    )

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
+from typing import Final
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+STEPS_NAMED: Final = 10
+"""A mean below one a step is told as a number in at most so many steps; a rarer one as one in many."""
+
+LEAST_MEAN: Final = 0.01
+"""Means a step are known to two places."""
 
 
 def _scaled(value: float, units: Iterable[tuple[float, str]], least: str) -> str:
@@ -58,6 +67,22 @@ def times(count: float, noun: str, several: str | None = None) -> str:
     if several is not None:
         return f"{count:,} {several}"
     return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"
+
+
+def in_steps(each: float, noun: str) -> str:
+    """Return how many there are in a mean step: `3 all_gathers`, below one `1 all_gather in 2 steps`.
+
+    >>> in_steps(0.67, "all_gather")
+    '2 all_gathers in 3 steps'
+    """
+    if each >= 1:
+        return times(each, noun)
+    if each < LEAST_MEAN:
+        return f"less than 1 {noun} in {round(1 / LEAST_MEAN)} steps"
+    part = Fraction(each).limit_denominator(STEPS_NAMED)
+    part = part or Fraction(1, round(1 / each))
+    steps = "" if part.denominator == 1 else f" in {part.denominator:,} steps"
+    return f"{times(part.numerator, noun)}{steps}"
 
 
 def place(module: str | None, source: str | None) -> str:

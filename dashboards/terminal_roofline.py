@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardtoll.dashboards import human
+from shardtoll.dashboards import human, step_times
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
@@ -28,11 +28,12 @@ def roofline(report: Report) -> list[RenderableType]:
     text = Text("the hardware", style="bold")
     text.append(f", {clip(found.gpu, 60)}: rank {rank.rank}", style="not bold")
     text.append(" (slowest)\n" if len(found.ranks) > 1 else "\n", style="not bold")
-    text.append(" · ".join(_bounds(rank)), style="bold")
+    text.append(" · ".join(_bounds(rank, _captured(report, rank.rank))), style="bold")
     parts = (rank.compute_light_ns, rank.comm_light_ns, rank.compute_floor_ns, rank.comm_floor_ns)
     light, links, floor, library = map(human.duration, parts)
-    text.append(f"\nspeed of light: compute {light}, communication {links}; ")
-    text.append(f"floors: compute {floor}, communication {library}")
+    few_links, few = (_counted(rank, count) for count in (rank.comm_light_count, rank.comm_floor_count))
+    text.append(f"\nspeed of light: compute {light}, communication {links}{few_links}; ")
+    text.append(f"floors: compute {floor}, communication {library}{few}")
     if rank.serial_ns is not None:
         text.append(f"; one after the other {human.duration(rank.serial_ns)}")
     if rank.exposed_comm_ns:
@@ -56,11 +57,23 @@ def slowest(found: StepRoofline) -> RankRoofline:
     return max(found.ranks, key=lambda rank: rank.took_ns)
 
 
-def _bounds(rank: RankRoofline) -> list[str]:
+def _counted(rank: RankRoofline, count: int | None) -> str:
+    """Return ` (1 of 74 collectives)` where a sum leaves some out; nothing where it has all or none."""
+    if not count or not rank.comm_count or count == rank.comm_count:
+        return ""
+    return f" ({count:,} of {rank.comm_count:,} collectives)"
+
+
+def _captured(report: Report, rank: int) -> bool:
+    """Whether capture's own work is in the rank's step, as the table of the step shows it."""
+    return any(time.capture_ns > 0 for time in step_times.rank_times(report) if rank in time.ranks)
+
+
+def _bounds(rank: RankRoofline, captured: bool) -> list[str]:
     words = [
         f"speed of light {human.duration(rank.light_ns)}",
         f"best overlap {human.duration(rank.best_overlap_ns)}",
-        f"took {human.duration(rank.took_ns)}",
+        f"took {human.duration(rank.took_ns)}{' without capture' if captured else ''}",
         f"MFU {human.share(rank.mfu, 1)}",
     ]
     if rank.hfu is not None and rank.hfu != rank.mfu:

@@ -51,6 +51,12 @@ class RankRoofline:
     """The same for all groups, one after the other."""
     comm_known_share: float | None = None
     """Share of the step's collectives whose least time is known; None without collectives."""
+    comm_count: int | None = None
+    """Collectives in all `steps`."""
+    comm_light_count: int | None = None
+    """Those of them whose speed of light is known: what `comm_light_ns` counts."""
+    comm_floor_count: int | None = None
+    """Those of them whose least time is known: what `comm_floor_ns` counts."""
     light_ns: int | None = None
     """Speed of light of the step: compute and communication at theirs, fully overlapped."""
     best_overlap_ns: int | None = None

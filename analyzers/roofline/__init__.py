@@ -1,6 +1,6 @@
 """What the interconnect allows: fabrics as data, cost models, calibration."""
 
-from shardtoll.analyzers.roofline.choose import choose_fabric
+from shardtoll.analyzers.roofline.choose import choose_fabric, other_device_note
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost, collective_costs
 from shardtoll.analyzers.roofline.curve import Curve, CurvePoint
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric, Link
@@ -36,6 +36,7 @@ __all__ = [
     "load_fabric",
     "measured_cost",
     "one_node",
+    "other_device_note",
     "parse_fabric",
     "place",
     "ranks_per_host",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
+from shardtoll.analyzers.roofline.gpu import named
 from shardtoll.analyzers.roofline.gpus import find_gpu
 from shardtoll.analyzers.roofline.load import known_fabrics
 from shardtoll.analyzers.roofline.network_words import network_words
@@ -39,6 +40,24 @@ def choose_fabric(run: Run) -> Fabric:
         library_version=run.nccl_version if fabric.library == "nccl" else None,
         provenance=f"{fabric.provenance} ({choice})",
     )
+
+
+def other_device_note(run: Run, fabric: Fabric) -> str:
+    """Return that the fabric is of another accelerator than the job's; empty where not, or not known.
+
+    Its links are taken all the same, as they were asked for.
+    """
+    device = run.device
+    if device is None or (fabric.gpu is None and not fabric.device_names):
+        return ""
+    if named(device, fabric.device_names, fabric.device_names_not):
+        return ""
+    own = find_gpu(device)
+    if fabric.gpu is not None and own is not None and own.name == fabric.gpu.name:
+        return ""
+    of = fabric.title if fabric.gpu is None else fabric.gpu.title
+    ran = "CPUs" if device == "cpu" else device
+    return f"WARNING: the fabric is of {of}, the job ran on {ran}"
 
 
 def _by_backend(backend: str | None) -> Fabric:

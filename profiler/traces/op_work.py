@@ -4,7 +4,8 @@ FLOPs (a multiply and an add are two) follow torch.utils.flop_counter: a matmul 
 a convolution 2 x batch x output positions x elements of the weight, its backward as much for each gradient
 asked for, attention 4 b h sq sk d and its backward 2.5 times that. A causal mask is not taken off.
 
-Bytes count every operand once as read, and what is known to be written. Operators that may read only a part
+Bytes count every operand once as read, and what is known to be written: the results of matmuls,
+convolutions, attention, norms and softmax, and of what works in place. Operators that may read only a part
 of an operand (gathers, indexing, pooling, a convolution whose stride exceeds its kernel) count without it, or
 not at all; so do results of unknown size. It is a lower bound for data that lies in memory, not in a cache.
 """
@@ -57,6 +58,12 @@ _READS_PARTLY: Final = re.compile(
 _ONLY_WRITES: Final = re.compile(
     r"^aten::(fill|zero|normal|uniform|random|exponential|bernoulli|geometric|cauchy|log_normal)_$"
 )
+_WRITES_ALIKE: Final = re.compile(
+    r"^aten::(_?(native|cudnn|miopen)_(batch|layer|group)_norm|_batch_norm_with_update|_fused_rms_norm"
+    r"|_softmax|_log_softmax)$"
+)
+"""Operators whose result is as large as their first operand, and not among their inputs. Their backwards
+write as much only where that gradient is asked for, so those count without it."""
 _COPY: Final = "aten::copy_"
 
 
@@ -201,7 +208,7 @@ def _element_bytes(op: str, inputs: Inputs) -> int | None:
     moved = _sum_of(inputs.tensors)
     own = inputs.operand(0)
     in_place = op.endswith("_") and op != _COPY and not _ONLY_WRITES.search(op)
-    if moved is None or not in_place or own is None:
+    if moved is None or not (in_place or _WRITES_ALIKE.search(op)) or own is None:
         return moved
     return moved + own.bytes
 

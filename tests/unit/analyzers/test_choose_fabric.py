@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.roofline import UNKNOWN, Fabric, Placement, choose_fabric, collective_cost, find_gpu
-from tests.unit.analyzers.ledgers import run_of
+from shardtoll.analyzers import run
+from shardtoll.analyzers.roofline import (
+    UNKNOWN,
+    Fabric,
+    Placement,
+    choose_fabric,
+    collective_cost,
+    find_gpu,
+    load_fabric,
+)
+from tests.unit.analyzers.ledgers import ledger, run_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -128,3 +137,20 @@ def test_what_the_machine_says_of_itself_decides(device, machine, name, sure):
     fabric = chosen(2 * ranks, 2, device=device, machine=machine)
     assert fabric.name == name
     assert sure in fabric.provenance
+
+
+@pytest.mark.parametrize(
+    ("fabric", "device", "told"),
+    [
+        ("h100x8-ib400", "NVIDIA A100-PG509-200", "the job ran on NVIDIA A100-PG509-200"),
+        ("h100x8-ib400", "cpu", "the job ran on CPUs"),
+        ("h100x8-ib400", "NVIDIA H100 80GB HBM3", ""),
+        ("h100x8-ib400", None, ""),
+        ("a100x8-ib200", "NVIDIA A100-SXM4-80GB", ""),
+    ],
+)
+def test_a_fabric_of_another_accelerator_than_the_jobs_is_told(fabric, device, told):
+    backend = "gloo" if device == "cpu" else "nccl"
+    report = run(ledger(run=run_of(2, device=device, backend=backend)), load_fabric(fabric))
+    assert report.fabric.provenance.count("WARNING: the fabric is of") == int(bool(told))
+    assert told in report.fabric.provenance

@@ -7,6 +7,7 @@ import pytest
 from shardtoll.analyzers import run
 from shardtoll.analyzers.context import make_context
 from shardtoll.analyzers.roofline import Placement, collective_cost
+from shardtoll.analyzers.words import duration
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 
@@ -45,7 +46,8 @@ def test_a_floor_is_refuted_by_transfers_well_below_it(part, refuted):
         (one,) = context.refuted
         assert (one.op, one.ranks, one.seen, one.floor_ns) == ("all_reduce", (0, 1), 3, floor_ns())
         assert one.factor == pytest.approx(factor, rel=1e-3)
-        assert f"took {factor:.2g} times its floor in the median of 3 collectives" in report.fabric.provenance
+        told = f"took {duration(factor * floor_ns())} in the median of 3 collectives, less than its floor of"
+        assert f"all_reduce of 1.07 GB on group pg (ranks 0-1) {told}" in report.fabric.provenance
         assert "times its floor" not in (report.headline or "")
         assert report.collectives["floor_ns"].isna().all()
 
@@ -79,3 +81,32 @@ def test_other_sizes_keep_their_floors():
     assert len(context.refuted) == 1
     kept = context.collectives[context.collectives["message_bytes"] == 1 << 10]
     assert kept["floor_ns"].notna().all()
+
+
+@pytest.mark.parametrize(("op", "refuted"), [("all_reduce", True), ("reduce", False)])
+def test_a_whole_span_refutes_too_where_one_rank_was_seen_and_its_transfer_is_unknown(op, refuted):
+    cost = collective_cost(ROUND, op, 1 << 30, Placement(2, 1, 2))
+    took = round(0.5 * cost.light_ns)
+    rows = [
+        collective(
+            op=op, seq=seq, start_ns=seq * 40 * MS, message_bytes=1 << 30, group_size=2, duration_ns=took
+        )
+        for seq in (1, 2, 3)
+    ]
+    report = run(ledger(rows, steps=[step(rank=0)], run=run_of(2, ranks_seen=(0,))), ROUND)
+    assert report.collectives["transfer_ns"].isna().all()
+    assert bool(report.collectives["floor_ns"].isna().all()) is refuted
+    assert bool(report.collectives["light_ns"].isna().all()) is refuted
+    assert report.fabric.provenance.count("REFUTED") == int(refuted)
+    assert ("and than the links' speed of light" in report.fabric.provenance) is refuted
+
+
+def test_an_op_is_one_sentence_however_many_of_its_sizes_are_refuted():
+    rows = [
+        row
+        for seq, size in enumerate((1 << 30, 1 << 29, 1 << 28), start=1)
+        for row in on_ranks((0, 1), seq=seq, start_ns=seq * 40 * MS, message_bytes=size, duration_ns=MS)
+    ]
+    found = run(ledger(rows, steps=[step(rank=0), step(rank=1)], run=run_of(2)), ROUND).fabric.provenance
+    assert found.count("all_reduce") == 1
+    assert "(2 other sizes of it likewise)" in found

@@ -55,7 +55,7 @@ def test_severity_follows_the_share():
     assert [f.severity for f in found("data-stall", [stall("data", 5 * MS)])] == ["warning"]
 
 
-def test_waits_are_told_apart_by_line_and_their_number_is_not_rounded_up():
+def test_waits_are_told_apart_by_line_and_a_rare_one_counts_once():
     stalls = [
         stall("host-sync", 12 * MS, name="cudaStreamSynchronize", source="train.py:7 (step)", count=3),
         stall("host-sync", 8 * MS, name="cudaMemcpyAsync", source="train.py:9 (step)", count=1),
@@ -64,8 +64,23 @@ def test_waits_are_told_apart_by_line_and_their_number_is_not_rounded_up():
     first, second = found("host-sync", stalls, steps=steps)
     assert (first.toll_ns, first.count) == (4 * MS, 1)
     assert "once a step, in forward at train.py:7 (step), on rank" in first.title
-    assert second.count == 0
-    assert "less than once a step" in second.title
+    assert second.count == 1
+    assert "around cudaMemcpyAsync, once in 3 steps, in forward" in second.title
+
+
+@pytest.mark.parametrize(
+    ("copy", "pins"),
+    [
+        ("Memcpy DtoD (Device -> Device)", False),
+        ("Memcpy HtoD (Pinned -> Device)", True),
+        ("Memcpy DtoH (Device -> Pageable)", True),
+    ],
+)
+def test_only_copies_from_or_to_the_host_are_told_to_pin(copy, pins):
+    (finding,) = found("transfer-stall", [stall("copy", 9 * MS, name=copy)])
+    told = f"{finding.remedy.text} {finding.remedy.code}"
+    assert ("pin_memory" in told and "non_blocking" in told) is pins
+    assert ("Copy less on the device" in told) is not pins
 
 
 def test_copies_say_their_bytes_and_pageable_memory():

@@ -249,6 +249,7 @@ class TestCommunication:
     def test_a_collective_of_unknown_floor_is_said(self):
         rank = self.of(self.row("a", 3), self.row("a", 4, floor_ns=None, light_ns=None))
         assert rank.comm_known_share == 0.5
+        assert (rank.comm_count, rank.comm_light_count, rank.comm_floor_count) == (2, 1, 1)
         assert rank.comm_floor_ns == 3 * MS
 
     def test_a_rank_without_collectives_needs_none(self):

@@ -89,4 +89,4 @@ def test_what_ran_in_one_of_three_steps_is_not_told_as_once_a_step():
     found = run(ledger(rows, steps=steps)).findings
     (finding,) = [f for f in found if f.kind == "exposed-communication"]
     assert (finding.toll_ns, finding.bytes, finding.count) == (3 * MS, 1 << 20, 1)
-    assert "0.33 all_reduces, 1.05 MB" in finding.title
+    assert "exposed in 1 all_reduce in 3 steps, 1.05 MB" in finding.title

@@ -60,7 +60,8 @@ def printed(found: Report, width: int = 100) -> str:
 def test_the_slowest_ranks_bounds_stand_under_the_step():
     text = printed(report())
     assert "rank 0 (slowest)" in text
-    assert "speed of light 12.0 ms · best overlap 15.0 ms · took 24.0 ms · MFU 31 % · HFU 40 %" in text
+    assert "speed of light 12.0 ms · best overlap 15.0 ms · took 24.0 ms without capture · " in text
+    assert "MFU 31 % · HFU 40 %" in text
     assert "compute could hide 5.00 ms" in text
     assert "it all overlaps" in text
 
@@ -211,3 +212,13 @@ def test_a_damaged_section_is_told_in_one_line(damage):
     with pytest.raises(SchemaError, match="damaged") as caught:
         Report.from_json(json.dumps(document))
     assert "\n" not in str(caught.value)
+
+
+def test_a_sum_that_leaves_collectives_out_says_how_many_it_holds():
+    rank = section().ranks[1]
+    few = replace(rank, comm_count=74, comm_light_count=3, comm_floor_count=1)
+    text = printed(report(ranks=(few,)), width=300)
+    assert "communication 12.0 ms (3 of 74 collectives); floors" in text
+    assert "communication 14.0 ms (1 of 74 collectives); one after" in text
+    whole = replace(few, comm_light_count=74, comm_floor_count=74)
+    assert "of 74 collectives" not in printed(report(ranks=(whole,)), width=300)

@@ -163,3 +163,21 @@ def test_attention_kernels_differ_in_where_the_heads_are():
 def test_windows_that_overlap_lie_in_memory_once():
     windows = meta(1024).unfold(0, 512, 1)
     assert work("aten::mm", windows, meta(512, 2)).moved_bytes == 2 * (1024 + 512 * 2 + 513 * 2)
+
+
+@pytest.mark.parametrize(
+    "op", ["aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"]
+)
+def test_a_batch_norm_reads_its_input_and_weights_and_writes_a_result_as_large(op):
+    given, weight = meta(8, 16, 32, 32), meta(16, dtype=torch.float32)
+    moved = work(op, given, weight, weight, weight, weight, True, 0.1, 1e-5).moved_bytes
+    assert moved == 2 * 2 * given.numel() + 4 * 4 * 16
+
+
+def test_other_norms_and_softmax_write_their_result_too_and_pools_stay_unknown():
+    given, weight = meta(64, 128), meta(128)
+    read = 2 * 64 * 128
+    assert work("aten::native_layer_norm", given, [128], weight, weight).moved_bytes == 2 * read + 2 * 2 * 128
+    assert work("aten::_fused_rms_norm", given, [128], weight).moved_bytes == 2 * read + 2 * 128
+    assert work("aten::_softmax", given, -1, False).moved_bytes == 2 * read
+    assert work("aten::max_pool2d_with_indices", meta(8, 16, 32, 32), [3, 3]).moved_bytes is None
