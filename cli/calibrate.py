@@ -55,7 +55,8 @@ def command(
       shardtoll calibrate --from-points points.json --fabric a100x8 -o cluster.toml
     """
     from shardtoll.analyzers.roofline import load_fabric, to_toml
-    from shardtoll.cli.calibration import fabric_of_nccl_tests, fabric_of_points
+    from shardtoll.cli.calibration import fabric_of_nccl_tests, fabric_of_points, medians
+    from shardtoll.cli.outputs import check_target
     from shardtoll.dashboards import files as written
     from shardtoll.ledger import UsageError
     from shardtoll.profiler.calibrate.mesh import parse_mesh
@@ -68,6 +69,10 @@ def command(
         raise UsageError(what, "name files after --from-nccl-tests or --from-points, or neither")
     if from_points and len(given) > 1:
         raise UsageError(f"{len(given)} files of points", "give one")
+    # Before measuring, not after it.
+    if output.suffix.lower() != ".toml":
+        raise UsageError(f"-o {output} does not end in .toml", "name a fabric file, as fabric.toml")
+    check_target(output)
     base = None if fabric is None else load_fabric(fabric)
     notes: tuple[str, ...] = ()
     if from_nccl_tests:
@@ -83,7 +88,36 @@ def command(
     written.write(output, to_toml(made).encode())
     for note in notes:
         typer.echo(note, err=True)
-    typer.echo(f"wrote {output}: use it with shardtoll report PATH --fabric {output}")
+    level = _level(made)
+    if level:
+        typer.echo(level)
+    typer.echo(f"wrote {output}, {medians(made)}: use it with shardtoll report PATH --fabric {output}")
+
+
+def _level(fabric: Fabric) -> str | None:
+    """Return in words where sizes far apart could not be told from each other; None where all could."""
+    from shardtoll.cli.calibration import own_curves
+    from shardtoll.dashboards import human
+    from shardtoll.ledger.measured import level
+
+    curves = own_curves(fabric)
+    found = [(curve, sizes) for curve in curves if (sizes := level(curve.points))]
+    if not found:
+        return None
+    curve, (first, last) = max(found, key=lambda pair: pair[1][1] / pair[1][0])
+    between = f"{human.size(first)} to {human.size(last)}"
+    return (
+        f"{len(found)} of {human.plural(len(curves), 'curve')} do not tell sizes apart: {curve.op} "
+        f"between {curve.ranks} ranks has one time from {between}, where noise is more than what size costs"
+    )
+
+
+def _advice(nproc: int) -> str:
+    import os
+
+    cores = os.cpu_count() or nproc
+    fewer = f", --nproc {cores} or fewer ({cores} cores here)" if nproc > cores > 1 else ""
+    return f"to be surer: more --seconds{fewer}, a machine with nothing else to do"
 
 
 def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
@@ -127,6 +161,8 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
             raise JobError(error.message, f"the last that was said: {said[:200]}") from error
         for line in Path(folder, "calibration.log").read_text(encoding="utf-8").splitlines():
             # What rank 0 says of its medians; which points it wrote means nothing to the user.
-            if line.startswith(("stopped", "every median", "  ", "not done")):
+            if line.startswith(("stopped", "every median", "not done")):
                 typer.echo(line)
+            if line.startswith("stopped"):
+                typer.echo(_advice(nproc))
     return fabric

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardtoll.analyzers.roofline import UNKNOWN, Fabric, Quantity, calibrated, choose_fabric, load_fabric
+from shardtoll.analyzers.roofline.curve import Curve
 from shardtoll.cli.ranks import run_job
 from shardtoll.ledger import Run, UsageError
 from shardtoll.ledger.measured import Timings
@@ -111,7 +112,7 @@ def fabric_of_nccl_tests(
 
     timings: list[Timings] = []
     notes: list[str] = []
-    device, hosts, most, times = None, dict[str, None](), 0, 0
+    device, hosts, most, times, sizes = None, dict[str, None](), 0, 0, 0
     names = []
     for path in paths:
         read = read_nccl_tests(
@@ -122,6 +123,7 @@ def fabric_of_nccl_tests(
         device, most = device or read.device, max(most, read.ranks)
         hosts.update(dict.fromkeys(read.hosts))
         names.append(path.name)
+        sizes += sum(len(one.times_ns) for one in read.timings)
         times += sum(len(each) for one in read.timings for each in one.times_ns.values())
     if base is None:
         base = _fitting(device or "unknown", "nccl", tuple(hosts), most)
@@ -130,9 +132,34 @@ def fabric_of_nccl_tests(
         base = replace(base, ranks_per_node=counted)
     files = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     where = f" on {device}" if device else ""
-    told = f"measured by nccl-tests{where}: {times} times in {files}"
+    told = f"measured by nccl-tests{where}: {_count(sizes, 'size')}, {_count(times, 'time')} in {files}"
     fabric = _named(calibrated(base, timings, told), f"{device or 'nccl-tests'}, {most} ranks, measured")
     return fabric, tuple(notes)
+
+
+def medians(fabric: Fabric) -> str:
+    """Return in words how much the fabric has measured."""
+    curves = own_curves(fabric)
+    points = sum(len(curve.points) for curve in curves)
+    return f"{_count(points, 'median')} in {_count(len(curves), 'curve')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def own_curves(fabric: Fabric) -> tuple[Curve, ...]:
+    """Return the fabric's curves but the receives whose times are those of their messages' sends."""
+    return tuple(
+        curve
+        for curve in fabric.curves
+        if curve.op != "recv" or not any(_is_its_send(curve, other) for other in fabric.curves)
+    )
+
+
+def _is_its_send(recv: Curve, other: Curve) -> bool:
+    one, two = ((each.ranks, each.nodes, each.sharing, each.points) for each in (recv, other))
+    return other.op == "send" and one == two
 
 
 def read_text(path: Path) -> str:

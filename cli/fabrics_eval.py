@@ -55,7 +55,7 @@ def command(
 
     A sweep is a CSV file with the columns hardware, nodes, gpus (of all nodes), collective (as nccl-tests
     names it), bytes, time_us; time_us_inplace, settings and source are read where they are there.
-    Without --calibrate-on nothing is fitted.
+    Without --calibrate-on nothing is fitted. Exit code 2 where no sweep has any prediction.
 
     \b
     Examples:
@@ -78,6 +78,20 @@ def command(
     for write, target in writers:
         for written in write(found, target):
             typer.echo(f"wrote {written}", err=as_json)
+    _refuse_nothing(found)
+
+
+def _refuse_nothing(found: SweepTable) -> None:
+    """Raise UsageError where no sweep has any prediction, so that a script does not take it for a result."""
+    from shardtoll.dashboards import human
+    from shardtoll.dashboards.text import clip
+    from shardtoll.ledger import UsageError
+
+    if any(sweep.predicted for sweep in found.sweeps):
+        return
+    why, _, do = (found.sweeps[0].reason or "").partition("; ")
+    what = f"nothing is predicted of {human.plural(len(found.sweeps), 'sweep')}"
+    raise UsageError(f"{what}: {clip(why, 200)}", do or "see the reason of each")
 
 
 def evaluate(paths: Sequence[Path], fabric: str | None, calibrate_on: Sequence[Path]) -> SweepTable:
@@ -128,10 +142,10 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
             sweep, mode, f"no fabric is known for this hardware ({why}); name one with --fabric"
         )
     if sweep.ranks < 2:
-        return of.refused(sweep, mode, "one GPU sends nothing", fabric.name)
+        return of.refused(sweep, mode, "one GPU sends nothing; give a sweep of two or more", fabric.name)
     if mode == "model" and fabric.curves:
         if measured_on(fabric, sweep):
-            why = "the fabric's own curves are of this very sweep; name it with --calibrate-on instead"
+            why = "the fabric's own curves are of this very sweep; name the sweep with --calibrate-on instead"
             return of.refused(sweep, "transferred", why, fabric.name)
         return replace(of.not_fitted(sweep, fabric), mode="transferred")
     if mode == "model":
@@ -141,9 +155,9 @@ def _evaluate(sweep: Sweep, forced: Fabric | None, on: Sequence[tuple[str, Sweep
     others = [other for _, other in on if forced or _alike(other, sweep)]
     if not others:
         names = sorted({repr(other.hardware[:60]) for _, other in on})
-        return of.refused(
-            sweep, mode, f"calibrated on other hardware, {', '.join(names)}; see --fabric", fabric.name
-        )
+        why = f"calibrated on other hardware, {', '.join(names)}"
+        do = "give sweeps of this hardware to --calibrate-on, or name the fabric of all with --fabric"
+        return of.refused(sweep, mode, f"{why}; {do}", fabric.name)
     return of.transferred(sweep, fabric, others)
 
 
@@ -187,6 +201,7 @@ def _line(file: str, found: Evaluation, on: Sequence[tuple[str, Sweep]], forced:
         reason=found.reason,
         guesses=tuple(sorted({name for point in found.points if point.cost for name in point.cost.guesses})),
         errors=_errors([found]),
+        alone=found.alone,
     )
 
 

@@ -47,11 +47,13 @@ def command(
 
 
 def _print(fabric: Fabric, width: int | None) -> None:
+    from shardtoll.cli.calibration import medians
     from shardtoll.dashboards.fabric_numbers import FabricNumbers, Section, show
 
     kinds = {"intra": fabric.intra and fabric.intra.kind, "inter": fabric.inter and fabric.inter.kind}
     named = list(fabric.quantities())
-    sections = [Section("nodes", _lines(pair for pair in named if "." not in pair[0]))]
+    nodes = _lines(pair for pair in named if "." not in pair[0])
+    sections = [Section("nodes", nodes)] if nodes else []
     for place, title in (("intra", "inside a node"), ("inter", "between nodes")):
         kind = kinds[place]
         own = ((key, number) for key, number in named if key.startswith(f"{place}."))
@@ -59,12 +61,11 @@ def _print(fabric: Fabric, width: int | None) -> None:
         sections.append(Section(heading, _lines(own)))
     if fabric.gpu is not None:
         sections.append(Section(f"GPU: {fabric.gpu.title}", _lines(fabric.gpu.quantities())))
-    points = sum(len(curve.points) for curve in fabric.curves)
     notes = [f"collectives by {fabric.library}"]
     if fabric.sharp:
         notes.append("the network's switches reduce (SHARP)")
-    if points:
-        notes.append(f"{points} measured times in {len(fabric.curves)} curves go before the model")
+    if fabric.curves:
+        notes.append(f"{medians(fabric)} go before the model")
     show(FabricNumbers(fabric.name, fabric.title, fabric.provenance, tuple(notes), tuple(sections)), width)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,10 +37,22 @@ class FabricLine:
 
 
 def show(fabrics: Iterable[FabricLine], width: int | None = None) -> None:
-    """Print the list; `width` in columns, by default the terminal's."""
+    """Print the list; `width` in columns, by default the terminal's; without one, a line a fabric."""
     console = Console(width=width, highlight=False)
     lines = list(fabrics)
+    if width is None and not console.is_terminal:
+        # For other programs, as grep: nothing is folded or filled up.
+        for line in _plain(lines):
+            console.print(Text(line), soft_wrap=True)
+        return
     console.print(_table(lines) if console.width >= TABLE_WIDTH else _blocks(lines))
+
+
+def _plain(fabrics: Sequence[FabricLine]) -> Iterator[str]:
+    longest = max((len(clean(fabric.name)) for fabric in fabrics), default=0)
+    for fabric in fabrics:
+        parts = (clean(fabric.title), fabric.trust().plain, clean(fabric.provenance))
+        yield f"{clean(fabric.name):{longest}}  {' | '.join(parts)}".rstrip()
 
 
 def _table(fabrics: Iterable[FabricLine]) -> Table:

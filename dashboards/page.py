@@ -40,9 +40,10 @@ _TIMELINE: Final = (
     "yellow is waiting for the last rank to arrive. " + ASKED_LEAD
 )
 _ROOFLINE: Final = (
-    "One mark for all calls with the same cause and size. Grey lines are the ceilings: the bus bandwidth at "
-    "the fabric's floor. Far below its ceiling means slow; far left means small messages, which cost "
-    "latency. " + ASKED_LEAD
+    "One mark for all calls with the same cause and size. Solid grey lines are the ceilings: the bus "
+    "bandwidth at the fabric's floor; dotted ones what the links could carry, the speed of light. Small "
+    "hollow marks on a line tell its collective. Far below its ceiling means slow; far left means small "
+    "messages, which cost latency. " + ASKED_LEAD
 )
 
 

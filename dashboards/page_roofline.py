@@ -18,7 +18,10 @@ CEILING: Final = "ceiling"
 """What a tuned library reaches: the bandwidth at the floor."""
 LIGHT: Final = "speed of light"
 """What the links could carry."""
-_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_LINES: Final = {CEILING: {"width": 2, "dash": "solid"}, LIGHT: {"width": 1.5, "dash": "dot"}}
+"""Told apart without colour; which collective a line is of, its small marks tell."""
+_STROKE: Final = 1.15
+"""Half the width of the stroke for a curve of one size, as a factor of the size."""
 
 
 Curves = dict[tuple[str, int, str], list[tuple[int, float]]]
@@ -72,26 +75,26 @@ def figure(sites: Sequence[Site]) -> Figure:
 
 def _curves(curves: Curves, strings: Strings, what: str = CEILING) -> list[dict[str, Any]]:
     data = []
-    for at, ((op, size, dim), points) in enumerate(curves.items()):
+    for (op, size, dim), points in curves.items():
+        ends = [(float(message), message, gbps) for message, gbps in points]
+        if len(points) == 1:
+            # A curve of one size is a short stroke at its height.
+            ((message, gbps),) = points
+            ends = [(float(f"{message * by:.6g}"), message, gbps) for by in (1 / _STROKE, _STROKE)]
         name = f"{what} {literal(op, 24)} ×{size} {literal(dim, 24)}"
         data.append(
             {
                 "type": "scatter",
-                "mode": "lines" if len(points) > 1 else "markers",
+                "mode": "lines+markers" if len(points) > 1 else "lines",
                 "name": name,
                 "legendgroup": "ceilings" if what == CEILING else what,
-                "x": [message for message, _ in points],
-                "y": [float(f"{gbps:.6g}") for _, gbps in points],
-                "line": {
-                    "color": ASKED["unknown"],
-                    "width": 1.5 if what == CEILING else 0.75,
-                    "dash": _DASHES[at % len(_DASHES)],
-                },
-                # A curve of one point is a short stroke at its height.
-                "marker": {"symbol": "line-ew-open", "size": 22, "color": ASKED["unknown"]},
+                "x": [x for x, _, _ in ends],
+                "y": [float(f"{gbps:.6g}") for _, _, gbps in ends],
+                "line": {"color": ASKED["unknown"], **_LINES[what]},
+                "marker": {"symbol": _hollow(op), "size": 6, "color": ASKED["unknown"]},
                 "hovertext": [
                     strings.add(hover([f"<b>{name}</b>", f"{human.size(message)}: {human.rate(gbps)}"]))
-                    for message, gbps in points
+                    for _, message, gbps in ends
                 ],
                 "hovertemplate": "%{hovertext}<extra></extra>",
             }
@@ -101,6 +104,10 @@ def _curves(curves: Curves, strings: Strings, what: str = CEILING) -> list[dict[
 
 def _symbol(op: str) -> str:
     return _SYMBOLS[OPS.index(op)] if op in OPS else "asterisk-open"
+
+
+def _hollow(op: str) -> str:
+    return f"{_symbol(op).removesuffix('-open')}-open"
 
 
 def _points(sites: Sequence[Site], strings: Strings) -> list[dict[str, Any]]:

@@ -46,6 +46,7 @@ def _sweep(sweep: SweepLine) -> dict[str, Any]:
         "calibrated_on": list(sweep.on),
         "fitted_bytes": [size.message_bytes for size in sweep.fitted],
         "reason": sweep.reason,
+        "alone": sweep.alone,
         "guesses": list(sweep.guesses),
         "errors": _errors(sweep.errors),
     }

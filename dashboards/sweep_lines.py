@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardtoll.dashboards import human
 
@@ -81,6 +82,8 @@ class SweepLine:
     """Numbers of the fabric that are guesses."""
     errors: tuple[ErrorLine, ...]
     """By band, and last of all sizes."""
+    alone: str | None = None
+    """Why nothing of the sweeps in `on` took part; None where it did."""
 
     @property
     def predicted(self) -> bool:
@@ -96,8 +99,10 @@ class SweepLine:
         if self.mode == "calibrated":
             sizes = human.plural(len(self.fitted), "size")
             return f"calibrated on {sizes} of the same sweep, the others are scored"
+        if self.alone:
+            return self.alone
         if self.mode == "transferred" and not self.on:
-            return "nothing to transfer from"
+            return "by the fabric's own curves" if self.predicted else "nothing to transfer from"
         if self.mode == "transferred":
             return f"transferred from {human.plural(len(self.on), 'other sweep')}"
         return "nothing fitted"
@@ -110,3 +115,19 @@ class SweepTable:
     sweeps: tuple[SweepLine, ...]
     totals: tuple[tuple[str, tuple[ErrorLine, ...]], ...]
     """Mode -> errors by band, and last of all sizes."""
+
+    def over(self, mode: str) -> str:
+        """Return in words over how many sweeps of the mode the errors are."""
+        of_mode = [sweep for sweep in self.sweeps if sweep.mode == mode]
+        predicted = sum(sweep.predicted for sweep in of_mode)
+        if predicted == len(of_mode):
+            return f"errors over {human.plural(predicted, 'sweep')}"
+        return f"errors over {predicted:,} of {human.plural(len(of_mode), 'sweep')}, no other is predicted"
+
+
+LEGEND: Final = (
+    "Outside, and not in band: the measurement lies outside of low to high, which should hold nine of ten. "
+    "Width: high over low, at the median. "
+    "Noise: what out-of-place and in-place times of one sweep differ by; no model can do better."
+)
+"""What the words of the tables mean."""

@@ -14,7 +14,7 @@ from shardtoll.dashboards.page import embedded, policy
 from shardtoll.dashboards.page_script import SCRIPT
 from shardtoll.dashboards.page_style import STYLE
 from shardtoll.dashboards.sweep_figure import figure
-from shardtoll.dashboards.sweep_lines import ErrorLine, SweepLine, SweepTable
+from shardtoll.dashboards.sweep_lines import LEGEND, ErrorLine, SweepLine, SweepTable
 from shardtoll.dashboards.text import clip
 
 _LEAD: Final = (
@@ -33,11 +33,16 @@ def render(found: SweepTable) -> str:
         if not one.empty
     }
     sections = "".join(
-        _section(name, sweep, figures[name]) for name, sweep in zip(figures, found.sweeps, strict=True)
+        # The errors of a single sweep stand under the totals already.
+        _section(name, sweep, figures[name], errors=len(found.sweeps) > 1)
+        for name, sweep in zip(figures, found.sweeps, strict=True)
     )
     totals = "".join(
-        f"<h4>{_text(mode)}</h4>\n{_error_table(errors)}" for mode, errors in found.totals if errors[-1].count
+        f"<h4>{_text(f'{mode}: {found.over(mode)}')}</h4>\n{_error_table(errors)}"
+        for mode, errors in found.totals
+        if errors[-1].count
     )
+    totals = f'{totals}<p class="note">{escape(LEGEND)}</p>' if totals else "<p>Nothing is predicted.</p>"
     plotly = get_plotlyjs()
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -71,7 +76,7 @@ def render(found: SweepTable) -> str:
 """
 
 
-def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
+def _section(name: str, sweep: SweepLine, drawn: Figure, *, errors: bool) -> str:
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in drawn.notes)
     drawing = f'<div class="panel"><div id="{name}-figure" class="figure"></div></div>'
     fabric = f"fabric {sweep.fabric} ({sweep.sure})" if sweep.fabric else "no fabric"
@@ -80,7 +85,7 @@ def _section(name: str, sweep: SweepLine, drawn: Figure) -> str:
 <h2 id="{name}">{_text(sweep.file)}</h2>
 <p class="lead">{_text(lead)}</p>
 {"" if drawn.empty else drawing}
-{notes}{_error_table(sweep.errors) if sweep.predicted else ""}
+{notes}{_error_table(sweep.errors) if errors and sweep.predicted else ""}
 <details class="more"><summary>The same as a table</summary>{_size_table(sweep)}</details>
 </section>
 """

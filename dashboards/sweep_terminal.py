@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.sweep_lines import ErrorLine, SizeLine, SweepLine, SweepTable
+from shardtoll.dashboards.sweep_lines import LEGEND, ErrorLine, SizeLine, SweepLine, SweepTable
 from shardtoll.dashboards.text import clean, clip
 
 SIZES_SHOWN_FOR: Final = 4
@@ -35,8 +35,9 @@ def renderable(found: SweepTable) -> RenderableType:
     for mode, errors in found.totals:
         if not errors[-1].count:
             continue
-        count = sum(sweep.mode == mode for sweep in found.sweeps)
-        parts += [Text(f"{mode}: errors over {human.plural(count, 'sweep')}", style="bold"), _errors(errors)]
+        parts += [Text(f"{mode}: {found.over(mode)}", style="bold"), _errors(errors)]
+    if any(sweep.predicted for sweep in found.sweeps):
+        parts.append(Text(LEGEND, style="dim"))
     return Group(*parts)
 
 

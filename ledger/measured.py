@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from shardtoll.ledger.volume import OPS
@@ -31,6 +32,9 @@ reached to 4 times the median. Where nothing disturbs it adds a per cent."""
 
 NEIGHBOURS: Final = 2
 """Sizes on either side whose delays are taken for a size's own."""
+
+LEVEL: Final = 16
+"""Sizes so many times apart that take the same time, and more, are worth telling."""
 
 LEAST_BELOW: Final = 0.7
 """The low end of a band is never less of the least sample than that, nor moved further by drift."""
@@ -103,6 +107,22 @@ def summarize(timings: Timings) -> tuple[CurvePoint, ...]:
         CurvePoint(size, max(1, round(median)), max(1, math.floor(low)), max(1, math.ceil(high)), len(times))
         for size, median, low, high, times in zip(sizes, medians, lows, highs, samples, strict=True)
     )
+
+
+def level(points: Sequence[CurvePoint]) -> tuple[int, int] | None:
+    """Return the first and the last size of the longest stretch of one and the same time; sizes above 0.
+
+    None where no stretch reaches further than `LEVEL` times its first size. Medians that do not rise with
+    the message are made equal by `summarize`: the noise there is larger than what the size costs.
+    """
+    above = (point for point in points if point.message_bytes > 0)
+    stretches = [
+        [point.message_bytes for point in same] for _, same in groupby(above, lambda point: point.time_ns)
+    ]
+    longest = max(stretches, key=lambda sizes: sizes[-1] / sizes[0], default=None)
+    if longest is None or longest[-1] <= LEVEL * longest[0]:
+        return None
+    return longest[0], longest[-1]
 
 
 def uncertainty(times_ns: Sequence[int]) -> float | None:

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+
+from shardtoll.analyzers.roofline.band import band_of_model
 from shardtoll.analyzers.roofline.cost import Cost, collective_cost
 from shardtoll.analyzers.roofline.curve import Curve, curve_of, merged
 from shardtoll.analyzers.roofline.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.hardware import fabric_of_hardware
 from shardtoll.analyzers.roofline.library import Library, load_library
+from shardtoll.analyzers.roofline.model import machine_of
 from shardtoll.analyzers.roofline.place import Placement
 from shardtoll.analyzers.roofline.score import Scored
 from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
@@ -30,7 +34,7 @@ Predict: TypeAlias = Callable[[Fabric, str, int, Placement], Cost | None]
 AS_ONE: Final = 1.01
 """Sizes that differ by this factor at most are one: counts of elements are rounded to the ranks."""
 
-_REFUSED: Final = "the model does not predict this collective here"
+_REFUSED: Final = "the model does not predict this collective here; name a fabric that measured it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Evaluation:
     """Sizes of this sweep that were fitted instead."""
     reason: str | None = None
     """Why some or all sizes have no prediction; None where all have one."""
+    alone: str | None = None
+    """Why the model alone was asked although other sweeps were given; None where they took part."""
 
     @property
     def scored(self) -> tuple[Scored, ...]:
@@ -128,9 +134,45 @@ def transferred(
     predict: Predict = collective_cost,
     library: Library | None = None,
 ) -> Evaluation:
-    """Return what is said of the sweep once other sweeps of the same fabric are measured."""
-    curves = _curves(on, fabric)
-    return _evaluate(sweep, replace(fabric, curves=curves), "transferred", sweep.points, (), predict, library)
+    """Return what is said of the sweep once other sweeps of the same fabric are measured.
+
+    They are of other runs, often of another cluster: a curve of this very op and placement is no
+    measurement of this one, and its band is as wide as that of a transfer at least.
+    """
+    measured = replace(fabric, curves=_curves(on, fabric))
+    known = library or load_library(fabric.library, fabric.library_version)
+
+    def of_others(fabric: Fabric, op: str, message_bytes: int, at: Placement) -> Cost | None:
+        cost = predict(fabric, op, message_bytes, at)
+        return None if cost is None else _of_another_run(cost, fabric, message_bytes, at, known)
+
+    found = _evaluate(sweep, measured, "transferred", sweep.points, (), of_others, library)
+    bases = {point.cost.basis for point in found.points if point.cost is not None}
+    return replace(found, alone=_alone(sweep.placement_on(fabric))) if bases == {"model"} else found
+
+
+def _of_another_run(cost: Cost, fabric: Fabric, message_bytes: int, at: Placement, library: Library) -> Cost:
+    """Return the cost with the wider of the curve's band and that of a transfer."""
+    if cost.basis != "measured":
+        return cost
+    machine = machine_of(fabric, at, library)
+    ends = band_of_model(library, machine, "transferred", np.array([message_bytes], dtype=np.float64))
+    low, high = (float(end[0]) for end in ends)
+    low_ns = min(cost.low_ns, math.floor(cost.time_ns * math.exp(-low)))
+    return replace(
+        cost,
+        basis="transferred",
+        low_ns=max(low_ns, cost.light_ns),
+        high_ns=max(cost.high_ns, math.ceil(cost.time_ns * math.exp(high))),
+    )
+
+
+def _alone(at: Placement) -> str:
+    if at.spans_nodes:
+        what = "nothing of a sweep inside one node carries over to the network"
+    else:
+        what = "nothing of a sweep over the network carries over to the links inside a node"
+    return f"{what}: predicted by the model alone"
 
 
 def fabric_of(sweep: Sweep) -> tuple[Fabric | None, str]:
@@ -176,7 +218,7 @@ def _evaluate(
     )
     reason = None
     if not points:
-        reason = "one size only: there is none left to score"
+        reason = "one size only: there is none left to score; give a sweep of two sizes or more"
     elif any(point.cost is None for point in points):
         reason = _why_refused(fabric, sweep)
     return Evaluation(sweep, fabric.name, mode, points, fitted, reason)
@@ -193,7 +235,7 @@ def _at_least(cost: Cost | None, least_ns: float) -> Cost | None:
 
 def _why_refused(fabric: Fabric, sweep: Sweep) -> str:
     if sweep.placement_on(fabric).spans_nodes and fabric.inter is None:
-        return f"fabric {fabric.name} has no network between nodes"
+        return f"fabric {fabric.name} has no network between nodes; name one with --fabric that has"
     if fabric.intra is None:
-        return f"fabric {fabric.name} has no link between ranks of a node"
+        return f"fabric {fabric.name} has no link between ranks of a node; name one with --fabric that has"
     return _REFUSED

@@ -38,7 +38,8 @@ DEVICE_SIZES_BYTES: Final = tuple(64 * 4**power for power in range(13))
 """64 B to 1 GB."""
 DEFAULT_LIMIT_S: Final = 30.0
 DEFAULT_TARGET: Final = 0.05
-SHOWN: Final = 5
+_FAR_OFF: Final = 10
+"""An interval of a median that is so many times the median on either side has no width worth a number."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         world = int(os.environ["WORLD_SIZE"])
         mesh = parse_mesh(chosen.mesh, world) if chosen.mesh else {}
         ops, sizes = _ops(chosen.ops), _sizes(chosen.sizes)
+        if os.environ["RANK"] == "0":
+            _make_folder(chosen.output)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=300))
         _measure(chosen, ops, mesh, sizes or _default_sizes(device), device)
     except ShardtollError as error:
@@ -155,7 +158,6 @@ def _write(chosen: argparse.Namespace, result: Sweep, facts: dict[str, Any]) -> 
         return f"{told}; groups of {groups}, {result.rounds} rounds"
 
     timings = result.timings(source)
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
     if chosen.output.suffix == ".json":
         text = json.dumps({"facts": facts, "provenance": told, "timings": [_plain(one) for one in timings]})
     else:
@@ -163,6 +165,17 @@ def _write(chosen: argparse.Namespace, result: Sweep, facts: dict[str, Any]) -> 
     chosen.output.write_text(text, encoding="utf-8")
     for line in _summary(chosen, result):
         sys.stdout.write(line + "\n")
+
+
+def _make_folder(output: Path) -> None:
+    """Make the output's folder before anything is measured. Raises UsageError where that fails."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if output.is_dir() or not os.access(output.parent, os.W_OK | os.X_OK):
+            raise PermissionError(None, "not writable")
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"{output} cannot be written ({why})", "name another file with -o") from error
 
 
 def _plain(one: Timings) -> dict[str, Any]:
@@ -198,17 +211,23 @@ def _summary(chosen: argparse.Namespace, result: Sweep) -> list[str]:
     lines = [f"wrote {chosen.output}: {len(result.cases)} collectives, {result.rounds} rounds"]
     wide = sorted(result.wide(chosen.target), key=lambda pair: -(pair[1] or 0))
     if wide:
+        case, width = wide[0]
         lines.append(
             f"stopped at the time limit: {len(wide)} of {len(result.cases)} medians are less sure than "
-            f"{chosen.target:.0%}, among them"
+            f"{chosen.target:.0%}, the least {case} ({_width(width)}); each size's band says how wide it is"
         )
-        for case, width in wide[:SHOWN]:
-            lines.append(f"  {case}: {'unknown' if width is None else f'+- {width:.0%}'}")
+        lines.append("to be surer: a larger --limit-s, no more ranks than cores on a host, a quiet machine")
     else:
         lines.append(f"every median is sure to {chosen.target:.0%}")
     if result.unsupported:
         lines.append(f"not done by this backend: {', '.join(result.unsupported)}")
     return lines
+
+
+def _width(width: float | None) -> str:
+    if width is None:
+        return "nothing is known of it"
+    return f"+- more than {_FAR_OFF}x" if width > _FAR_OFF else f"+- {width:.0%}"
 
 
 if __name__ == "__main__":

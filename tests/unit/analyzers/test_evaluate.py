@@ -95,7 +95,7 @@ def test_sizes_within_a_hundredth_are_one(fabric: Fabric):
 def test_one_size_leaves_none_to_score(fabric: Fabric):
     found = calibrated(sweep_of(sizes=(1024,)), fabric)
     assert (found.points, found.fitted_bytes) == ((), (1024,))
-    assert found.reason == "one size only: there is none left to score"
+    assert found.reason == "one size only: there is none left to score; give a sweep of two sizes or more"
 
 
 def test_transferred_knows_the_other_sweep_only(fabric: Fabric):
@@ -117,9 +117,12 @@ def test_what_the_model_refuses_is_said_with_a_reason(fabric: Fabric):
     found = not_fitted(sweep_of(), lone)
     assert all(point.cost is None for point in found.points)
     assert found.scored == ()
-    assert found.reason == "fabric h100x8-ib400 has no network between nodes"
+    assert found.reason == "fabric h100x8-ib400 has no network between nodes; name one with --fabric that has"
     bare = not_fitted(sweep_of(nodes=1, gpus=8), replace(lone, intra=None))
-    assert bare.reason == "fabric h100x8-ib400 has no link between ranks of a node"
+    assert (
+        bare.reason
+        == "fabric h100x8-ib400 has no link between ranks of a node; name one with --fabric that has"
+    )
     whole = refused(sweep_of(), "model", "who knows")
     assert [point.cost for point in whole.points] == [None] * len(whole.points)
 
@@ -133,7 +136,8 @@ def test_a_predictor_of_ones_own_is_asked(fabric: Fabric):
 
     sweep = sweep_of(sizes=(8, 16))
     found = not_fitted(sweep, fabric, predict)
-    assert found.reason == "the model does not predict this collective here"
+    assert found.reason is not None
+    assert found.reason.startswith("the model does not predict this collective here; ")
     calibrated(sweep, fabric, predict)
     assert [entry[2] for entry in asked] == [8, 16, 16]
     assert asked[0][1:] == ("all_reduce", 8, Placement(16, 2, 8))
@@ -155,3 +159,36 @@ def test_the_fabric_is_what_the_hardware_says():
     assert fabric.name == "h100x8-ib400"
     assert sure
     assert fabric_of(sweep_of(hardware="a machine"))[0] is None
+
+
+def test_a_curve_of_another_run_has_the_band_of_a_transfer(fabric: Fabric):
+    """Two clusters of one kind, with the same op, ranks and nodes: one is no measurement of the other."""
+    sister = transferred(sweep_of(straight(41, 145)), fabric, [sweep_of()])
+    nodes = transferred(sweep_of(straight(41, 145)), fabric, [sweep_of(nodes=4, gpus=32)])
+    for one, other in zip(sister.points, nodes.points, strict=True):
+        assert one.cost is not None
+        assert other.cost is not None
+        assert (one.cost.basis, other.cost.basis) == ("transferred", "transferred")
+        assert one.cost.time_ns == pytest.approx(SLOW(one.message_bytes) * 1e3, rel=1e-3)
+        # Not narrower than what is said of another number of nodes, of a neighbour.
+        assert one.cost.low_ns / one.cost.time_ns <= 1.001 * other.cost.low_ns / other.cost.time_ns
+        assert one.cost.high_ns / one.cost.time_ns >= 0.999 * other.cost.high_ns / other.cost.time_ns
+        assert one.cost.light_ns <= one.cost.low_ns
+    assert sister.alone is None
+    # A size of the very same sweep stays measured.
+    assert {point.cost.basis for point in calibrated(sweep_of(), fabric).points if point.cost} == {"measured"}
+
+
+def test_one_node_tells_nothing_of_the_network_and_says_so(fabric: Fabric):
+    inside = sweep_of(nodes=1, gpus=8)
+    found = transferred(sweep_of(), fabric, [inside])
+    assert found.alone == (
+        "nothing of a sweep inside one node carries over to the network: predicted by the model alone"
+    )
+    assert [point.cost for point in found.points] == [
+        point.cost for point in not_fitted(sweep_of(), fabric).points
+    ]
+    other_way = transferred(inside, fabric, [sweep_of()])
+    assert other_way.alone is not None
+    assert other_way.alone.startswith("nothing of a sweep over the network")
+    assert transferred(sweep_of(), fabric, [inside, sweep_of(nodes=4, gpus=32)]).alone is None

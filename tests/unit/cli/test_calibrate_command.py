@@ -36,6 +36,11 @@ def test_nccl_tests_files_become_a_fabric(shardtoll, tmp_path, monkeypatch):
     assert fabric.name == "mine"
     assert [(curve.op, curve.ranks) for curve in fabric.curves] == [("all_reduce", 8), ("all_gather", 8)]
     assert "NVIDIA H100 80GB HBM3" in fabric.provenance
+    sizes = len(POINTS)
+    assert f": {2 * sizes} sizes, {4 * sizes} times in ar.txt and 1 more" in fabric.provenance
+    assert f"wrote mine.toml, {2 * sizes} medians in 2 curves: " in ran.out
+    shown = " ".join(shardtoll("fabrics", "show", "mine.toml").out.split())
+    assert f"{2 * sizes} medians in 2 curves go before the model" in shown
     cost = measured_cost(fabric.curves, "all_gather", 1048576, one_node(8), None)
     assert cost is not None
     assert cost.time_ns == pytest.approx((44200 * 44900) ** 0.5, rel=1e-4)
@@ -65,6 +70,10 @@ def test_points_become_a_fabric(shardtoll, tmp_path, monkeypatch):
         (["--from-points", "bad.txt"], "holds no points"),
         (["--from-nccl-tests", "bad.txt", "--fabric", "nowhere"], "no fabric named"),
         (["--mesh", "dp=3"], "does not fit 4 ranks"),
+        (["-o", "no/q.toml"], "cannot write no/q.toml (No such file or directory)"),
+        (["-o", "bad.txt/q.toml"], "cannot write bad.txt/q.toml (Not a directory)"),
+        (["-o", "q.json"], "-o q.json does not end in .toml"),
+        (["-o", "q"], "-o q does not end in .toml"),
         (["--mesh", "dp"], "is not a mesh"),
         (["--from-nccl-tests", "good.txt", "--ranks", "2"], "busbw"),
     ],
@@ -112,6 +121,30 @@ def test_a_huge_file_is_refused(shardtoll, tmp_path, monkeypatch):
     ran = shardtoll("calibrate", "--from-nccl-tests", "huge.txt")
     assert ran.code == 2
     assert "larger than" in ran.err
+
+
+def test_a_message_counts_once_and_no_heading_is_empty(shardtoll, tmp_path, monkeypatch):
+    made = points(op="send", ranks=2)
+    made["timings"].append({**made["timings"][0], "op": "recv"})
+    (tmp_path / "points.json").write_text(json.dumps(made))
+    monkeypatch.chdir(tmp_path)
+    ran = shardtoll("calibrate", "--from-points", "points.json", "-o", "mine.toml")
+    assert ran.out.startswith("wrote mine.toml, 2 medians in 1 curve: ")
+    shown = shardtoll("fabrics", "show", "mine.toml").out
+    assert shown.startswith("mine\n")
+    assert "2 medians in 1 curve go before the model" in " ".join(shown.split())
+    assert "\nnodes\n" not in shown
+    assert "\nnodes\n" in shardtoll("fabrics", "show", "aws-p5").out
+
+
+def test_sizes_that_noise_hides_are_told(shardtoll, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flat = {str(64 << (2 * power)): [1000, 1100, 1200, 1300, 1400, 1500] for power in range(4)}
+    (tmp_path / "points.json").write_text(json.dumps(points(times_ns=flat)))
+    out = shardtoll("calibrate", "--from-points", "points.json").out
+    assert "1 of 1 curve do not tell sizes apart: all_reduce between 4 ranks has one time from 64 B to" in out
+    (tmp_path / "points.json").write_text(json.dumps(points()))
+    assert "tell" not in shardtoll("calibrate", "--from-points", "points.json").out
 
 
 def test_the_mesh_of_the_help_fits_its_ranks():

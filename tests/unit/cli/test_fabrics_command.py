@@ -30,6 +30,16 @@ def test_guesses_are_said(shardtoll):
     assert f"2 of {count} are guesses" in " ".join(block)
 
 
+def test_a_pipe_gets_a_line_a_fabric(shardtoll):
+    lines = shardtoll("fabrics").out.splitlines()
+    assert len(lines) == len(known_fabrics())
+    for line, fabric in zip(lines, known_fabrics(), strict=True):
+        assert line.split()[0] == fabric.name
+        assert line.index(fabric.title) < line.index(fabric.provenance)
+        assert line == line.rstrip()
+    assert len({line.index(fabric.title) for line, fabric in zip(lines, known_fabrics(), strict=True)}) == 1
+
+
 def test_json_has_the_source_of_every_number(shardtoll):
     listed = json.loads(shardtoll("fabrics", "--json").out)
     assert [entry["name"] for entry in listed] == [fabric.name for fabric in known_fabrics()]

@@ -32,8 +32,13 @@ def document(shardtoll, tmp_path: Path):
     def ran(*arguments: object) -> dict[str, Any]:
         out = tmp_path / "out.json"
         done = shardtoll("fabrics", "eval", *arguments, "-o", out)
-        assert (done.code, done.err) == (0, "")
-        return dict(json.loads(out.read_text()))
+        found = dict(json.loads(out.read_text()))
+        # A table in which nothing at all is predicted is no success.
+        said = any(point["predicted_us"] for one in found["sweeps"] for point in one["points"])
+        assert done.code == (0 if said else 2)
+        assert done.err.count("\n") == (0 if said else 1)
+        assert said or done.err.startswith("shardtoll: nothing is predicted of ")
+        return found
 
     return ran
 
@@ -106,6 +111,9 @@ def test_other_hardware_is_refused_unless_a_fabric_is_named(document, sweep: Pat
     other.write_text(sweep_text(straight(60, 25), hardware="4xA100-40, 2x Slingshot-11 200G (ALCF Polaris)"))
     (one,) = document(sweep, "--calibrate-on", other)["sweeps"]
     assert one["reason"].startswith("calibrated on other hardware, '4xA100-40, ")
+    assert one["reason"].endswith(
+        "; give sweeps of this hardware to --calibrate-on, or name the fabric of all with --fabric"
+    )
     assert {point["predicted_us"] for point in one["points"]} == {None}
     (one,) = document(sweep, "--calibrate-on", other, "--fabric", "h100x8-ib400")["sweeps"]
     assert (one["mode"], one["calibrated_on"]) == ("transferred", [str(other)])
@@ -225,7 +233,7 @@ def test_one_gpu_is_refused(document, tmp_path: Path):
     path = tmp_path / "x.csv"
     path.write_text(sweep_text(straight(40, 90), nodes=1, gpus=1))
     (one,) = document(path)["sweeps"]
-    assert one["reason"] == "one GPU sends nothing"
+    assert one["reason"] == "one GPU sends nothing; give a sweep of two or more"
     assert all(point["predicted_us"] is None for point in one["points"])
 
 
@@ -252,6 +260,34 @@ def test_a_fabric_with_measured_curves_is_not_called_unfitted(document, sweep: P
     (one,) = document(sweep, "--fabric", own)["sweeps"]
     assert "of this very sweep" in one["reason"]
     assert {point["predicted_us"] for point in one["points"]} == {None}
+
+
+def test_nothing_predicted_is_no_success_and_says_what_to_do(shardtoll, sweep: Path, tmp_path: Path):
+    unknown = tmp_path / "unknown.csv"
+    unknown.write_text(sweep_text(straight(40, 300), hardware="a machine"))
+    ran = shardtoll("fabrics", "eval", unknown)
+    assert ran.code == 2
+    assert ran.err == (
+        "shardtoll: nothing is predicted of 1 sweep: no fabric is known for this hardware (neither an "
+        "accelerator nor a machine that is known is named): name one with --fabric\n"
+    )
+    assert "Noise: " not in ran.out
+    ran = shardtoll("fabrics", "eval", unknown, sweep)
+    flat = " ".join(ran.out.split())
+    assert (ran.code, ran.err) == (0, "")
+    assert "model: errors over 1 of 2 sweeps, no other is predicted" in flat
+    assert "Noise: what out-of-place and in-place times of one sweep differ by" in flat
+
+
+def test_one_node_is_not_called_a_transfer_to_the_network(document, shardtoll, sweep: Path, tmp_path: Path):
+    node = tmp_path / "node.csv"
+    node.write_text(sweep_text(straight(20, 400), nodes=1, gpus=8))
+    (one,) = document(sweep, "--calibrate-on", node)["sweeps"]
+    assert one["mode"] == "transferred"
+    assert one["alone"].startswith("nothing of a sweep inside one node carries over to the network")
+    flat = " ".join(shardtoll("fabrics", "eval", sweep, "--calibrate-on", node).out.split())
+    assert "predicted by the model alone" in flat
+    assert "transferred from" not in flat
 
 
 def test_how_wide_the_bands_are_stands_beside_how_often_they_hold(document, shardtoll, sweep: Path):

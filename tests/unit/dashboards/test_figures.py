@@ -47,6 +47,16 @@ def test_both_bounds_are_drawn_where_they_are_known():
     drawn = page_roofline.figure(known)
     names = {trace["name"] for trace in drawn.data}
     assert {"ceiling all_reduce ×2 tp", "speed of light all_reduce ×2 tp"} <= names
+    marks = {"all_reduce": "circle-open", "all_gather": "square-open"}
+    for trace in (trace for trace in drawn.data if "line" in trace):
+        # Without colour: light is dotted, what a library reaches is solid, and marks tell the collective.
+        light_line = trace["name"].startswith("speed of light ")
+        assert trace["line"]["dash"] == ("dot" if light_line else "solid")
+        assert trace["marker"]["symbol"] == marks[trace["name"].split()[-3]]
+    # Also of one size: a stroke around it, not a mark, which has no dash.
+    for name in ("ceiling all_gather ×4 world", "speed of light all_gather ×4 world"):
+        (stroke,) = [trace for trace in drawn.data if trace["name"] == name]
+        assert (stroke["mode"], len(stroke["x"]), len(set(stroke["y"]))) == ("lines", 2, 1)
     light, floor = page_roofline.ceilings(known, "light_ns"), page_roofline.ceilings(known)
     for key, curve in floor.items():
         assert [gbps for _, gbps in light[key]] == pytest.approx([2 * gbps for _, gbps in curve], rel=1e-4)

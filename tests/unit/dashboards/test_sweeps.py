@@ -113,3 +113,11 @@ def test_the_json_has_the_contract_and_null_for_unknown():
     assert point["measured_us"] == 12.345678
     assert (point["predicted_us"], point["low_us"], point["high_us"]) == (None, None, None)
     assert (one["reason"], one["calibrated_on"], one["fabric"]) == ("why", ["b.csv"], None)
+
+
+def test_the_page_has_the_errors_once_where_there_is_one_sweep_and_a_legend():
+    alone, two = (sweep_plot.render(table(*each)) for each in ((line(),), (line(), line(file="b.csv"))))
+    assert alone.count(">noise median</th>") == 1
+    assert two.count(">noise median</th>") == 3
+    assert "model: errors over 1 sweep<" in alone
+    assert "no model can do better" in alone

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtoll.ledger.curve_toml import measured_toml
-from shardtoll.ledger.measured import FEW, Timings, summarize, uncertainty
+from shardtoll.ledger.measured import FEW, CurvePoint, Timings, level, summarize, uncertainty
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -166,6 +166,18 @@ def test_the_medians_interval_shrinks_with_samples_and_needs_six():
 def test_timings_that_cannot_be_are_refused(op, ranks, nodes, times_ns):
     with pytest.raises(ValueError, match=r"unknown op|cannot be|missing or not above"):
         Timings(op, ranks, nodes, times_ns, "a test")
+
+
+def test_a_stretch_of_one_time_is_told_when_it_is_long():
+    def points(*times_ns, first=64):
+        return [CurvePoint(first * 4**at, time, time, time) for at, time in enumerate(times_ns)]
+
+    assert level(points(1, 2, 2, 2, 2, 9)) == (256, 256 * 64)
+    assert level(points(1, 2, 2, 2, 9)) is None
+    assert level(points(1, 1, 1, 5, 7, 7)) is None
+    assert level([CurvePoint(0, 5, 5, 5), *points(5)]) is None
+    assert level(points(5, 4, 4, 5)) is None
+    assert level([]) is None
 
 
 def test_the_toml_holds_the_points_and_is_toml_whatever_the_names():

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.volume import OPS
-from shardtoll.profiler.calibrate.__main__ import CPU_SIZES_BYTES, DEVICE_SIZES_BYTES, _ops, _sizes
+from shardtoll.profiler.calibrate.__main__ import (
+    CPU_SIZES_BYTES,
+    DEVICE_SIZES_BYTES,
+    _make_folder,
+    _ops,
+    _sizes,
+    _summary,
+)
 from shardtoll.profiler.calibrate.facts import provenance
 from shardtoll.profiler.calibrate.groups import Groups
 from shardtoll.profiler.calibrate.mesh import parse_mesh
@@ -113,6 +122,29 @@ def test_medians_that_are_not_sure_are_named():
     assert width > 0.5
     assert str(which) == "all_reduce of 128 bytes between 2 ranks (world)"
     assert len(Sweep([case(kind)], [[100] * 5], 5).wide(0.05)) == 1
+
+
+def test_the_summary_is_one_line_and_says_what_to_do():
+    kind, chosen = groups("world", ((0, 1),)), Namespace(output="x.toml", target=0.05)
+    cases = [case(kind), case(kind, size=128)]
+    wrote, said, advice = _summary(chosen, Sweep(cases, [[100, 90_000] * 15, [100, 900] * 15], 30))
+    assert wrote.startswith("wrote x.toml")
+    assert said == (
+        "stopped at the time limit: 2 of 2 medians are less sure than 5%, the least all_reduce of 64 bytes "
+        "between 2 ranks (world) (+- more than 10x); each size's band says how wide it is"
+    )
+    assert advice.startswith("to be surer: a larger --limit-s, ")
+    assert _summary(chosen, Sweep(cases, [[100] * 30] * 2, 30))[1:] == ["every median is sure to 5%"]
+    assert "nothing is known of it" in _summary(chosen, Sweep(cases, [[100] * 5] * 2, 5))[1]
+
+
+def test_a_folder_is_made_or_refused_before_anything_is_measured(tmp_path):
+    _make_folder(tmp_path / "made" / "x.toml")
+    assert (tmp_path / "made").is_dir()
+    (tmp_path / "file").touch()
+    for bad in (tmp_path / "file" / "x.toml", tmp_path / "made"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            _make_folder(bad)
 
 
 def test_provenance_says_when_where_and_how_often():
