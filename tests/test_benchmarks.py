@@ -200,7 +200,7 @@ GIB = 1 << 30
 send = Sweep(hardware, 2, 16, "send", points)
 print(json.dumps([
     sorted(kinds),
-    [kinds[pair][0] == kind for pair, kind in wanted.items()],
+    [kind in kinds[pair] for pair, kind in wanted.items()],
     [entry[2:] for entry in asked if entry[0] == "other"],
     [redistribute_cost(sweeps[name], GIB) for name in ("near", "two", "gather")],
     [inductor(sweeps[name], GIB) for name in ("near", "two", "gather")],

@@ -36,6 +36,9 @@ ONE_CARD_WIDTH: Final = 1.2
 _FAR: Final = 8
 """A fit made on so many times fewer nodes, or more, is no longer one of a neighbour."""
 
+_WIDEST: Final = 1.5
+"""Times its usual width (a logarithm) that the band of a fit from far fewer or more nodes has at most."""
+
 
 Basis = Literal["measured", "transferred", "model"]
 """measured: this op was timed on such a group. transferred: others were, and the model is fitted to them.
@@ -181,7 +184,7 @@ class Pricing:
         if not fit.nodes:
             return 1.0
         apart = min(max(nodes, at.nodes) / min(nodes, at.nodes) for nodes in fit.nodes)
-        return 1.0 + max(0.0, math.log2(apart / _FAR))
+        return min(_WIDEST, 1.0 + max(0.0, math.log2(apart / _FAR)))
 
     def _fit(self, op: str, at: Placement) -> _Fit:
         key = (_FAMILIES.get(op, op), at.spans_nodes)

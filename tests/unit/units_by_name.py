@@ -45,7 +45,20 @@ UNITS = {
     "tflops": Unit(seconds=-1, flops=1, exponent=12),
 }
 NO_UNIT = frozenset(
-    {"n", "g", "k", "ranks", "nodes", "ranks_per_node", "steps", "rounds", "hops", "cards", "sharing"}
+    {
+        "n",
+        "g",
+        "k",
+        "ranks",
+        "nodes",
+        "ranks_per_node",
+        "steps",
+        "rounds",
+        "hops",
+        "cards",
+        "sharing",
+        "surely_sharing",
+    }
 )
 """Names of counts."""
 
