@@ -200,9 +200,7 @@ def _typical(of: Slow) -> tuple[Cost, Placement]:
 
 def _limit(of: Slow) -> float:
     """Return the factor from which the slow ones count as slow, in the median."""
-    factor, ratio = of.column("factor"), of.column("ratio")
-    # Beside slow ones there can be some that took no time at all: of them the limit is not told.
-    return float(np.median(factor[ratio > 0] / ratio[ratio > 0]))
+    return float(np.median(of.column("factor") / of.column("ratio")))
 
 
 def _prediction(cost: Cost, at: Placement, own: pd.DataFrame, of: Slow) -> tuple[Evidence, ...]:

@@ -565,6 +565,17 @@ class TestBelowRoofline:
         assert finding.saving_ns == pytest.approx(finding.toll_ns - 4 * floor_ns, abs=8)
         assert finding.remedy.counterfactual == "the same collectives at their floors"
 
+    def test_one_that_took_no_time_beside_slow_ones_is_no_error(self):
+        rows = [*slow(6, 5.0), *on_ranks((0, 1), seq=90, duration_ns=0, exposed_ns=0)]
+        (finding,) = found("below-roofline", rows, TIMED, run=run_of(**GPU))
+        limit_told = evidence(finding)["limit for this finding"]
+        assert (
+            limit_told
+            == evidence(found("below-roofline", slow(6, 5.0), TIMED, run=run_of(**GPU))[0])[
+                "limit for this finding"
+            ]
+        )
+
     def test_a_sound_fabric_is_no_finding(self):
         assert found("below-roofline", slow(4, 1.15), TIMED, run=run_of(**GPU)) == []
         beside_compute = [replace(row, exposed_ns=row.duration_ns // 2) for row in slow(4, 1.45)]
