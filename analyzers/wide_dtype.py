@@ -15,6 +15,7 @@ from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.tally import codes, keep, tally, text
 from shardtoll.analyzers.wide_remedies import remedy
 from shardtoll.analyzers.words import place, size, times
+from shardtoll.analyzers.wrapper_causes import GATHERERS
 from shardtoll.ledger import Evidence, Finding
 
 WIDTH: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -23,8 +24,6 @@ WIDE: Final = ("float32", "float64")
 
 REDUCTIONS: Final = ("all_reduce", "reduce_scatter", "reduce")
 REDUCING_PHASES: Final = ("backward", "optimizer", "other")
-GATHERERS: Final = ("FSDP", "DeepSpeed.ZeRO-3")
-"""Causes that gather parameters for computing."""
 WHOLE_MODEL: Final = ("DistributedDataParallel", "DeepSpeed.ZeRO-1", "DeepSpeed.ZeRO-2")
 """Causes whose buckets hold more parameters than the one they are named after."""
 REDUCERS: Final = (*GATHERERS, *WHOLE_MODEL)
