@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardtoll.ledger import ShardtollError, UsageError
 from shardtoll.profiler.live.groups import initialized
 from shardtoll.profiler.live.integrations.deepspeed import is_engine, on_update
+from shardtoll.profiler.live.ranges import OpenRanges
 from shardtoll.profiler.live.replacing import replace
 from shardtoll.profiler.live.schedule import Level
 from shardtoll.profiler.live.session import Session, audit
@@ -130,6 +131,8 @@ class _Watch:
         self._thread = threading.get_ident()
         self._optimizer: Any = None
         self._due = False
+        """The step has ended but for a range of torch's profiler that is still open."""
+        self._ranges = OpenRanges()
         self._by_optimizer = options.step_on is None
         self._undo = contextlib.ExitStack()
         self._checked: nn.Module | None = None
@@ -145,9 +148,8 @@ class _Watch:
             )
             undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
             undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
-            undo.callback(
-                replace(("torch.autograd.profiler:record_function",), "__exit__", self._around_exit)
-            )
+            for name, around in (("__enter__", self._around_enter), ("__exit__", self._around_exit)):
+                undo.callback(replace(("torch.autograd.profiler:record_function",), name, around))
             if self._options.step_on is not None:
                 undo.callback(_around_function(self._options.step_on, self._step_ended))
             self._undo = undo.pop_all()
@@ -276,17 +278,25 @@ class _Watch:
         )
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if self._is_here():
-            self._due = self._by_optimizer and optimizer is self._optimizer
+        if self._by_optimizer and self._is_here():
+            self._due = optimizer is self._optimizer
+
+    def _around_enter(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        def __enter__(span: Any) -> Any:
+            if self._is_here():
+                self._ranges.entered()
+            return enter(span)
+
+        return __enter__
 
     def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
-        # torch's hooks run inside a range of its profiler: to stop and start a recording there corrupts
-        # memory (torch 2.13), so the step ends when that range has ended.
+        # torch's optimizer hooks run inside a range of its profiler, and the user may have put one around.
         def __exit__(span: Any, *args: Any) -> Any:
             result = leave(span, *args)
-            if self._due and self._is_here():
-                self._due = False
-                self._step_ended()
+            if self._is_here():
+                self._ranges.left()
+                if self._due:
+                    self._step_ended()
             return result
 
         return __exit__
@@ -295,9 +305,13 @@ class _Watch:
         if self._open and self.session is not None and not self._in_step:
             self._in_step = True
             self.session.begin_step()
+            self._ranges.mark()
 
     def _step_ended(self) -> None:
         if not self._is_here():
+            return
+        self._due = self._ranges.any_open
+        if self._due:
             return
         self._ensure_open()
         if self._in_step and self.session is not None:

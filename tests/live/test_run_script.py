@@ -27,6 +27,15 @@ NO_STEP = (
     "shardtoll: no training step was seen in {}: a step ends when a torch optimizer steps; "
     "name another function with --step-on module:function\n"
 )
+THREADS = """
+import os, pathlib, time
+
+print(os.environ["OMP_NUM_THREADS"], flush=True)
+pathlib.Path("told" + os.environ["RANK"]).touch()
+while len(list(pathlib.Path().glob("told*"))) < 2:
+    time.sleep(0.05)
+"""
+"""Leaves when both ranks have told: the launcher ends the other rank as soon as rank 0 has left."""
 DOCUMENTATION = launch.ROOT / "docs" / "integrations.md"
 COMMANDS = {
     "shardtoll": [sys.executable, "-m", "shardtoll.cli"],
@@ -170,7 +179,7 @@ def test_one_rank_without_a_group_prints_what_it_prints_alone(folder: Path) -> N
 
 def test_the_launcher_says_nothing_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
-    (folder / "threads.py").write_text("import os; print(os.environ['OMP_NUM_THREADS'])")
+    (folder / "threads.py").write_text(THREADS)
     ran = run(folder, "shardtoll run --nproc 2 threads.py")
     assert ran.stdout.split() == ["1", "1"]
     assert (ran.returncode, ran.stderr) == (2, NO_STEP.format("threads.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from shardtoll.ledger import UsageError
+from shardtoll.profiler.live.ranges import OpenRanges
 from shardtoll.profiler.live.script import ScriptOptions, run_script
 from shardtoll.profiler.live.session import Session
 
@@ -106,6 +108,54 @@ def test_the_audit_ends_after_so_many_steps_and_the_script_does_not(script: Path
 def test_a_step_can_end_on_a_function_that_returns(script: Path):
     # Each of the two optimizers is one now.
     assert steps_of(script, ScriptOptions(step_on="torch.optim:SGD.step")) == 6
+
+
+@pytest.mark.parametrize("step_on", [None, "torch.optim:SGD.step"])
+def test_a_step_does_not_end_inside_a_range_that_it_began(
+    script: Path, step_on: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    """torch's profiler, stopped and started in there, corrupts memory."""
+    inside = 'with torch.profiler.record_function("mine"):\n        first.step()\n'
+    script.write_text(SCRIPT.replace("first.step()\n", inside).replace("    second.step()\n", ""))
+    open_ranges = OpenRanges()
+    ended: list[bool] = []
+    enter, leave = torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__
+
+    def entering(span: torch.profiler.record_function) -> torch.profiler.record_function:
+        open_ranges.entered()
+        return enter(span)
+
+    def leaving(span: torch.profiler.record_function, *args: Any) -> None:
+        leave(span, *args)
+        open_ranges.left()
+
+    monkeypatch.setattr(torch.profiler.record_function, "__enter__", entering)
+    monkeypatch.setattr(torch.profiler.record_function, "__exit__", leaving)
+    end = Session.end_step
+
+    def ending(session: Session, **kwargs: Any) -> None:
+        ended.append(open_ranges.any_open)
+        end(session, **kwargs)
+
+    monkeypatch.setattr(Session, "end_step", ending)
+    assert steps_of(script, ScriptOptions(step_on=step_on)) == 3
+    assert ended == [False] * len(ended)
+    assert len(ended) >= 3
+
+
+def test_ranges_count_from_the_mark():
+    ranges = OpenRanges()
+    ranges.entered()
+    ranges.mark()
+    assert not ranges.any_open
+    ranges.entered()
+    assert ranges.any_open
+    ranges.left()
+    ranges.left()
+    assert not ranges.any_open
+    # The range around the mark has ended: one begun now was begun since.
+    ranges.entered()
+    assert ranges.any_open
 
 
 @pytest.mark.parametrize(
