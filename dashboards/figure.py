@@ -46,6 +46,10 @@ TOP_LEGEND: Final = {
 Columns: TypeAlias = dict[str, list[Any]]
 """A table by columns, all of one length."""
 
+Marks: TypeAlias = dict[int, dict[int, list[int]]]
+"""Number of a finding on the bill -> trace of a figure -> its points (bars, cells, links, rectangles) that
+show what the finding speaks of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -59,6 +63,8 @@ class Figure:
     """Hover texts; a trace's `hovertext` holds positions in this list."""
     columns: dict[str, Columns] = field(default_factory=dict)
     """Tables that the page's script draws from, where a trace has `rects` instead of points."""
+    marks: Marks = field(default_factory=dict)
+    """What is lit up when a finding is picked."""
 
     @property
     def empty(self) -> bool:
