@@ -140,7 +140,7 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 def _path(name: str, module: bool) -> tuple[str, ...]:
     """Return the parts of a module's name, few enough for a picture; what is no module has one."""
     if not module:
-        return tuple(part for part in (_UNKNOWN, name.removeprefix(f"{_UNKNOWN}, ")) if part != name) or (name,)
+        return (name,)
     parts = clip(name, 240).split(".")
     return tuple(parts) if len(parts) <= DEEPEST else (*parts[: DEEPEST - 1], ".".join(parts[DEEPEST - 1 :]))
 
