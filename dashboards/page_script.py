@@ -24,7 +24,8 @@ _DRAW: Final = """
   function place(name) { return document.getElementById(name + "-figure"); }
 
   function painted(name) {
-    const layout = figures[name].layout, text = colour("text"), line = colour("line"), panel = colour("panel");
+    const layout = figures[name].layout;
+    const text = colour("text"), line = colour("line"), panel = colour("panel");
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
     return Object.assign({}, layout, {
       font: { color: text, family: "system-ui, sans-serif", size: 13 },

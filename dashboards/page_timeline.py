@@ -77,7 +77,7 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
     calls = plain(to_frame(table.take(at[shown])))
     folded, bars = _folded(timed[~shown], rows.of_call[~shown])
     columns: dict[str, Columns] = {
-        "rows": {"rank": list(rows.ranks), "name": list(rows.names)},
+        "rows": {"rank": list(rows.ranks)},
         "steps": timeline_calls.steps(report, rows.extent()),
         "folded": folded,
         "calls": timeline_calls.calls(calls, rows.of_call[shown], met[at[shown]], strings),
