@@ -57,8 +57,8 @@ _DRAW: Final = """
     const x = [], y = [];
     rects.pick.forEach(function (at) {
       const side = box(table, rects, at);
-      x.push(side[0], side[1], side[1], side[0], side[0], null);
-      y.push(side[2], side[2], side[3], side[3], side[2], null);
+      x.push(side[0], side[1], side[1], side[0], null);
+      y.push(side[2], side[2], side[3], side[3], null);
     });
     return { x: x, y: y };
   }
