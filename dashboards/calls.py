@@ -51,7 +51,13 @@ class Calls:
 
     def per_step(self, total: int) -> float:
         """Return a sum over steps as a mean step's, whole where it is."""
-        return total if self.steps <= 1 else total // self.steps if total % self.steps == 0 else total / self.steps
+        return (
+            total
+            if self.steps <= 1
+            else total // self.steps
+            if total % self.steps == 0
+            else total / self.steps
+        )
 
     def of(self, finding: Finding) -> Bools:
         """Return which rows a finding speaks of."""

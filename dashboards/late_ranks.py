@@ -18,6 +18,7 @@ SHOWN: Final = 12
 
 HEADS: Final = ("step", "op", "group", "message", "transfer", "longest wait", "late rank", "busbw")
 
+
 @dataclass(frozen=True, slots=True)
 class Late:
     """One collective, all of whose ranks are on record."""

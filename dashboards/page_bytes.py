@@ -32,7 +32,13 @@ OPS: Final = 14
 """Names shown one by one; what moves less is folded."""
 
 _LINKS: Final = ("within a host", "between hosts", "link unknown")
-_COLOURS: Final = (PALETTE["sky"], PALETTE["orange"], PALETTE["green"], PALETTE["vermillion"], PALETTE["grey"])
+_COLOURS: Final = (
+    PALETTE["sky"],
+    PALETTE["orange"],
+    PALETTE["green"],
+    PALETTE["vermillion"],
+    PALETTE["grey"],
+)
 
 
 def figure(report: Report) -> Figure:
@@ -53,7 +59,9 @@ def figure(report: Report) -> Figure:
     notes += words
     rows = rows.assign(**{"from": modules, "what": ops})
     drawn = _Drawn(found)
-    first = rows.groupby(["from", "what"], sort=False).agg(bytes=("wire_bytes", "sum"), calls=("calls", "sum"))
+    first = rows.groupby(["from", "what"], sort=False).agg(
+        bytes=("wire_bytes", "sum"), calls=("calls", "sum")
+    )
     for (source, target), sums in first.sort_values("bytes", ascending=False, kind="stable").iterrows():
         drawn.link((0, str(source)), (1, str(target)), int(sums["bytes"]), int(sums["calls"]))
     second = amounts.assign(what=ops.to_numpy()[amounts["at"].to_numpy()])
@@ -79,7 +87,7 @@ def figure(report: Report) -> Figure:
         if lit:
             marks[number] = {0: sorted(drawn.at[pair] for pair in lit)}
     columns = max(1, *(sum(1 for column, _ in drawn.nodes if column == at) for at in range(3)))
-    layout = {"height": 150 + min(30 * columns, 620)}
+    layout = {"height": 150 + min(30 * columns, 620), "margin": {"l": 16, "r": 16, "t": 24, "b": 24}}
     return Figure([drawn.trace()], layout, notes, marks=marks)
 
 
@@ -94,7 +102,10 @@ def _parts(report: Report, found: Calls) -> tuple[pd.DataFrame, pd.DataFrame, An
     rows = found.rows[sends].reset_index(drop=True)
     span = rows["mesh_dim"].fillna("group " + rows["group"])
     rows = rows.assign(
-        **{"from": module_names(rows), "what": rows["op"] + " ×" + rows["group_size"].astype(str) + " " + span}
+        **{
+            "from": module_names(rows),
+            "what": rows["op"] + " ×" + rows["group_size"].astype(str) + " " + span,
+        }
     )
     place = nodes(report.run)
     # A cell a node, and one for all ranks of which it is not known.
@@ -111,7 +122,6 @@ def _parts(report: Report, found: Calls) -> tuple[pd.DataFrame, pd.DataFrame, An
 
 def module_names(rows: pd.DataFrame) -> pd.Series[Any]:
     """Return the module of each row with its layers folded; without one, words for that and the phase."""
-    import pandas as pd
 
     named = pattern(rows["module"]).replace("", "(root)")
     words = "no module on record, " + rows["phase"].astype("string")
@@ -119,7 +129,9 @@ def module_names(rows: pd.DataFrame) -> pd.Series[Any]:
     return names
 
 
-def _folded(names: pd.Series[Any], sizes: pd.Series[Any], most: int, noun: str) -> tuple[pd.Series[Any], list[str]]:
+def _folded(
+    names: pd.Series[Any], sizes: pd.Series[Any], most: int, noun: str
+) -> tuple[pd.Series[Any], list[str]]:
     """Return the names with all but the largest as one, and a sentence where that was done."""
     sums = sizes.groupby(names, sort=False).sum().sort_values(ascending=False, kind="stable")
     if len(sums) <= most:
@@ -172,13 +184,20 @@ class _Drawn:
             "valuesuffix": "B",
             "textfont": {"size": 12},
             "node": {
-                "label": [f"{literal(name, 44)}  {human.size(self._sums[column, name])}" for column, name in names],
+                "label": [
+                    f"{literal(name, 44)}  {human.size(self._sums[column, name])}" for column, name in names
+                ],
                 "color": colour,
                 "pad": 14,
                 "thickness": 16,
                 "line": {"width": 0},
                 "customdata": [
-                    hover([f"<b>{literal(name)}</b>", f"{human.size(self._sums[column, name])} {self.found.a_step}"])
+                    hover(
+                        [
+                            f"<b>{literal(name)}</b>",
+                            f"{human.size(self._sums[column, name])} {self.found.a_step}",
+                        ]
+                    )
                     for column, name in names
                 ],
                 "hovertemplate": "%{customdata}<extra></extra>",
@@ -211,14 +230,20 @@ def numbers(report: Report) -> str:
     rows, amounts, _ = _parts(report, found)
     if rows.empty:
         return ""
-    by_link = amounts.assign(f=rows["from"].to_numpy()[amounts["at"]], w=rows["what"].to_numpy()[amounts["at"]])
+    by_link = amounts.assign(
+        f=rows["from"].to_numpy()[amounts["at"]], w=rows["what"].to_numpy()[amounts["at"]]
+    )
     wide = by_link.groupby(["f", "w", "link"], sort=False)["bytes"].sum().unstack("link", fill_value=0)
     wide = wide.assign(total=wide.sum(axis=1)).sort_values("total", ascending=False, kind="stable")
     lines = []
     for (module, op), sums in wide.head(SHOWN).iterrows():  # type: ignore[misc]
         cells = (int(sums["total"]), *(int(sums.get(at, 0)) for at in range(3)))
         lines.append(
-            [safe(clip(module, 60)), safe(clip(op, 80)), *(human.size(found.per_step(cell)) for cell in cells)]
+            [
+                safe(clip(module, 60)),
+                safe(clip(op, 80)),
+                *(human.size(found.per_step(cell)) for cell in cells),
+            ]
         )
     if len(wide) > SHOWN:
         lines.append([f"and {len(wide) - SHOWN:,} more", "", "", "", "", ""])

@@ -70,7 +70,9 @@ class Doubled:
             return f"mesh dim {where.mesh_dim}"
         if where.group is not None:
             return f"group {where.group}"
-        return "one rank" if "done again at" in {item.label for item in self.finding.evidence} else human.UNKNOWN
+        return (
+            "one rank" if "done again at" in {item.label for item in self.finding.evidence} else human.UNKNOWN
+        )
 
 
 def doubled(report: Report) -> list[Doubled]:
@@ -108,8 +110,8 @@ def figure(report: Report) -> Figure:
     notes = []
     if len(told) < len(found):
         notes.append(
-            f"{human.plural(len(found) - len(told), 'finding')} of duplicated work or data without FLOPs: only in "
-            "the table."
+            f"{human.plural(len(found) - len(told), 'finding')} of duplicated work or data without FLOPs: "
+            "only in the table."
         )
     if not told:
         return Figure([], {}, notes)
@@ -123,15 +125,17 @@ def figure(report: Report) -> Figure:
     if len(told) > BARS:
         rest = sum(one.too_many for one in told[BARS:])
         notes.append(
-            f"The {BARS} places with most are drawn; the {len(told) - BARS:,} others, {human.work(rest)} too many, "
-            "stand in the table."
+            f"The {BARS} places with most are drawn; the {len(told) - BARS:,} others, {human.work(rest)} too "
+            "many, stand in the table."
         )
         told = told[:BARS]
     # Categories of a bar chart are told apart by name alone.
     names = [f"#{one.number} {literal(one.place(), 64)}<br>{literal(one.over(), 40)}" for one in told]
     words = [_words(one) for one in told]
     needed = _bar("needed", PALETTE["green"], "", names, [one.needed or 0 for one in told], words)
-    beyond = _bar("done beyond that", PALETTE["vermillion"], "/", names, [one.too_many for one in told], words)
+    beyond = _bar(
+        "done beyond that", PALETTE["vermillion"], "/", names, [one.too_many for one in told], words
+    )
     layout = {
         "barmode": "stack",
         "height": height(len(told), each=46),
@@ -143,7 +147,9 @@ def figure(report: Report) -> Figure:
     return Figure([needed, beyond], layout, notes, marks={at: marks[at] for at in sorted(marks)})
 
 
-def _bar(name: str, colour: str, shape: str, names: list[str], values: list[int], words: list[str]) -> dict[str, Any]:
+def _bar(
+    name: str, colour: str, shape: str, names: list[str], values: list[int], words: list[str]
+) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
@@ -182,11 +188,11 @@ def numbers(report: Report) -> str:
             human.work(one.done),
             human.work(one.needed),
             human.duration(one.finding.toll_ns),
-            safe(clip(one.evidence("shown by"), 200)),
+            one.finding.confidence,
         ]
         for one in found[:SHOWN]
     ]
     if len(found) > SHOWN:
         rows.append([f"and {len(found) - SHOWN:,} more", *[""] * 7])
-    heads = ("finding", "place", "line", "over", "FLOPs done", "FLOPs needed", "toll", "shown by")
+    heads = ("finding", "place", "line", "over", "FLOPs done", "FLOPs needed", "toll", "confidence")
     return table(heads, rows, "duplicated work")

@@ -16,8 +16,8 @@ from shardtoll.ledger import Report
 
 LEAD: Final = (
     "How long other ranks waited for each rank, by step: exposed waiting in collectives to which it came "
-    "last, on the rank that waited most. A bright row is a rank that is late by habit, a bright column a step "
-    "in which something happened, bright cells all over are ranks that take turns. Grey is not known."
+    "last, on the rank that waited most. A bright row is a rank that is late by habit, a bright column a "
+    "step in which something happened, bright cells all over are ranks that take turns. Grey is not known."
 )
 
 ROWS: Final = 64
@@ -79,7 +79,13 @@ def figure(report: Report) -> Figure:
     layout = {
         "height": 170 + min(26 * len(names), 560),
         "xaxis": {"type": "category", "nticks": 20, "showgrid": False},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False, "nticks": 33},
+        "yaxis": {
+            "type": "category",
+            "autorange": "reversed",
+            "automargin": True,
+            "showgrid": False,
+            "nticks": 33,
+        },
     }
     return Figure(data, layout, notes, marks=_marks(report, rows, len(ticks)))
 
@@ -95,10 +101,15 @@ def _fewer_ranks(grid: Grid) -> tuple[Floats, list[str], list[tuple[int, ...]], 
     values = np.vstack([grid.ns[kept], others])
     ranks = [(grid.ranks[at],) for at in kept] + [tuple(grid.ranks[at] for at in rest)]
     names = [f"rank {grid.ranks[at]}" for at in kept] + [f"{len(rest):,} others"]
-    return values, names, ranks, [
-        f"The {ROWS - 1} ranks with the most of {len(grid.ranks):,} are shown, in order of rank; of the others, "
-        "in the last row, the one with most in each step."
-    ]
+    return (
+        values,
+        names,
+        ranks,
+        [
+            f"The {ROWS - 1} ranks with the most of {len(grid.ranks):,} are shown, in order of rank; of the "
+            "others, in the last row, the one with most in each step."
+        ],
+    )
 
 
 def _fewer_steps(values: Floats, steps: tuple[int, ...]) -> tuple[Floats, list[str], list[str]]:

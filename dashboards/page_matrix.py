@@ -81,7 +81,8 @@ def figure(report: Report) -> Figure:
     if nowhere:
         lost = human.size(found.per_step(int(sent[:, -1].sum())))
         notes.append(
-            f"To whom {lost} {found.a_step} go is not known (group, root or algorithm not on record): last column."
+            f"To whom {lost} {found.a_step} go is not known (group, root or algorithm not on "
+            "record): last column."
         )
     values = [[found.per_step(int(value)) for value in row] for row in sent[:, :wide]]
     unsized = int(found.rows["unsized"].sum())
@@ -118,7 +119,11 @@ def _trace(
     low, high = min(known), max(known)
     log = high > _RATIO * low
     ticks = _ticks(low, high, log)
-    bar: dict[str, Any] = {"title": {"text": f"bytes {unit}", "side": "right"}, "thickness": 14, "tickmode": "array"}
+    bar: dict[str, Any] = {
+        "title": {"text": f"bytes {unit}", "side": "right"},
+        "thickness": 14,
+        "tickmode": "array",
+    }
     bar["tickvals"] = [round(math.log10(tick), 6) if log else tick for tick in ticks]
     bar["ticktext"] = [human.size(tick) for tick in ticks]
 
@@ -133,10 +138,12 @@ def _trace(
         "x": names,
         "y": [literal(name, 40) for name in rows],
         "z": [
-            [None if not value else round(math.log10(value), 6) if log else value for value in row] for row in values
+            [None if not value else round(math.log10(value), 6) if log else value for value in row]
+            for row in values
         ],
         "customdata": [
-            [words(at, to, value) if value else "" for to, value in enumerate(row)] for at, row in enumerate(values)
+            [words(at, to, value) if value else "" for to, value in enumerate(row)]
+            for at, row in enumerate(values)
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,

@@ -33,6 +33,9 @@ SHOWN: Final = 100
 
 TWICE: Final = "duplicated compute"
 _COLOURS: Final = {**{ASKED_WORDS[name]: colour for name, colour in ASKED.items()}, TWICE: PALETTE["purple"]}
+_FRAMES: Final = ("#4d555e", "#636c76")
+"""Of modules by depth; opaque, so that Plotly chooses a text that can be read on them, by day and night."""
+
 _OTHER: Final = "cheaper ones"
 _UNKNOWN: Final = "no module on record"
 
@@ -128,7 +131,9 @@ def _leaves(report: Report, found: Calls) -> tuple[list[Leaf], list[str]]:
         leaf.numbers.append(number)
     unpriced = sum(finding.toll_ns is None for _, finding in doubled)
     if unpriced:
-        notes.append(f"{human.plural(unpriced, 'finding')} of duplicated compute without a known time not counted.")
+        notes.append(
+            f"{human.plural(unpriced, 'finding')} of duplicated compute without a known time not counted."
+        )
     kept = sorted((leaf for leaf in leaves.values() if leaf.ns > 0), key=lambda leaf: -leaf.ns)
     return kept, notes
 
@@ -163,18 +168,23 @@ class _Tree:
         self.parents: list[str] = [""]
         self.values: list[int] = [total]
         self.words: list[str] = [f"<b>all modules</b><br>{human.duration(total)}"]
-        self.colours: list[str] = ["rgba(128,128,128,0.15)"]
+        self.colours: list[str] = [_FRAMES[0]]
         self.at: list[tuple[Leaf, int]] = []
-        self._inside([(leaf, leaf.path) for leaf in leaves], 0, "", total)
+        self._inside([(leaf, leaf.path) for leaf in leaves], 0, "", total, 1)
 
-    def _inside(self, members: list[tuple[Leaf, tuple[str, ...]]], parent: int, name: str, total: int) -> None:
+    def _inside(
+        self, members: list[tuple[Leaf, tuple[str, ...]]], parent: int, name: str, total: int, deep: int
+    ) -> None:
         """Add the members, each with the rest of its path, to a node."""
         below: dict[str, list[tuple[Leaf, tuple[str, ...]]]] = {}
         for leaf, path in members:
             if path:
                 below.setdefault(path[0], []).append((leaf, path[1:]))
                 continue
-            lines = [f"<b>{literal(name)}</b>", f"{literal(leaf.what, 60)}, {leaf.how}" if leaf.how != TWICE else TWICE]
+            lines = [
+                f"<b>{literal(name)}</b>",
+                f"{literal(leaf.what, 60)}, {leaf.how}" if leaf.how != TWICE else TWICE,
+            ]
             lines.append(f"{human.duration(leaf.ns)}, {human.share(leaf.ns, total)} of all that is drawn")
             if leaf.calls:
                 lines.append(f"{human.number(float(f'{leaf.calls:.3g}'))} calls a step and rank")
@@ -191,8 +201,8 @@ class _Tree:
                 inside = [(leaf, path[1:]) for leaf, path in inside]
             ns = sum(leaf.ns for leaf, _ in inside)
             words = hover([f"<b>{literal(full)}</b>", f"{human.duration(ns)}, {human.share(ns, total)}"])
-            at = self._add(literal(label, 48), parent, ns, words, "rgba(128,128,128,0.22)")
-            self._inside(inside, at, full, total)
+            at = self._add(literal(label, 48), parent, ns, words, _FRAMES[deep % 2])
+            self._inside(inside, at, full, total, deep + 1)
 
     def _add(self, label: str, parent: int, ns: int, words: str, colour: str) -> int:
         self.labels.append(label)
@@ -215,7 +225,11 @@ class _Tree:
             "textinfo": "label+text",
             "hovertext": self.words,
             "hovertemplate": "%{hovertext}<extra></extra>",
-            "marker": {"colors": self.colours, "line": {"width": 1}, "pad": {"t": 22, "l": 4, "r": 4, "b": 4}},
+            "marker": {
+                "colors": self.colours,
+                "line": {"width": 1},
+                "pad": {"t": 22, "l": 4, "r": 4, "b": 4},
+            },
             "tiling": {"pad": 2},
             "pathbar": {"visible": False},
             "sort": True,

@@ -60,12 +60,14 @@ def figure(report: Report) -> Figure:
     if not any(part.kind in WORK for part in parts):
         notes.append("What the stages computed is not on record: only messages are drawn.")
     elif report.tables["computes"].num_rows == 0:
-        notes.append("Work is drawn up to the message it led to; what follows a stage's last message is not on record.")
+        notes.append(
+            "Work is drawn up to the message it led to; what follows a stage's last message is not on record."
+        )
     if "idle in the schedule" in found.lost:
         notes.append("Idle time inside the schedule counts as bubble too; where it lies is not on record.")
     first = min(part.start_ns for part in parts)
     names = {rank: _name(found, rank) for rank in ranks}
-    data, marks = [], _Marks(report, here, parts)
+    data, marks = [], _Marks(report, here)
     for kind in (*WORK, MOVING, WAITING):
         own = [part for part in parts if part.kind == kind]
         if own:
@@ -99,7 +101,13 @@ def _trace(kind: str, parts: list[Part], names: dict[int, str], first: int) -> d
     marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
     if kind == WAITING:
         # Not by colour alone.
-        marker["pattern"] = {"shape": "x", "bgcolor": colour, "fgcolor": "#000000", "size": 6, "solidity": 0.25}
+        marker["pattern"] = {
+            "shape": "x",
+            "bgcolor": colour,
+            "fgcolor": "#000000",
+            "size": 6,
+            "solidity": 0.25,
+        }
     return {
         "type": "bar",
         "orientation": "h",
@@ -137,7 +145,7 @@ def _stages(found: Pipelines) -> tuple[list[int], list[str]]:
 
 
 def _middle(report: Report, found: Pipelines) -> int | None:
-    """Return the step in the middle by its duration on the slowest rank, of those the bubble is a mean over."""
+    """Return the step in the middle by its duration on the slowest rank, of those the bubble is of."""
     steps = report.steps
     steps = steps[steps["step"].isin(found.steps) & steps["step"].isin(found.messages["step"])]
     if steps.empty:
@@ -176,9 +184,9 @@ def _joined(parts: list[Part]) -> tuple[list[Part], list[str]]:
 
 
 class _Marks:
-    """Which bars a finding speaks of: a bubble's waits, a slow stage's work, else the messages it is about."""
+    """Which bars a finding speaks of: a bubble's waits, a slow stage's work, else its messages."""
 
-    def __init__(self, report: Report, messages: Any, parts: list[Part]) -> None:
+    def __init__(self, report: Report, messages: Any) -> None:
         self.found: Marks = {}
         self._findings = by_severity(report.findings)
         self._spans: dict[int, dict[int, tuple[Any, Any]]] = {}
@@ -232,4 +240,6 @@ def numbers(report: Report) -> str:
         rows.append([name, str(rank), human.share(lost, found.step_ns), human.duration(lost), *cells])
     if len(every) > SHOWN:
         rows.append([f"and {len(every) - SHOWN:,} more", *[""] * (3 + len(reasons))])
-    return table(("stage", "rank", "bubble, share of the step", "bubble a step", *reasons), rows, "bubble by stage")
+    return table(
+        ("stage", "rank", "bubble, share of the step", "bubble a step", *reasons), rows, "bubble by stage"
+    )

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     *("step", "rank", "group", "group_size", "mesh_dim", "op", "root", "phase", "start_ns", "duration_ns"),
-    *("exposed_ns", "wait_ns", "transfer_ns", "message_bytes", "module", "parameter", "source", "caused_by_op"),
+    *(
+        "exposed_ns",
+        "wait_ns",
+        "transfer_ns",
+        "message_bytes",
+        "module",
+        "parameter",
+        "source",
+        "caused_by_op",
+    ),
 )
 
 

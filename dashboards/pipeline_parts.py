@@ -42,7 +42,9 @@ def parts_of(report: Report, messages: pd.DataFrame, step: int, rank: int, batch
     seen = dict.fromkeys(WORK, 0)
     numbered = []
     for part in work:
-        one_each = batches is not None and counts[part.kind] == batches and part.kind in ("forward", "backward")
+        one_each = (
+            batches is not None and counts[part.kind] == batches and part.kind in ("forward", "backward")
+        )
         batch = seen[part.kind] if one_each else None
         seen[part.kind] += 1
         numbered.append(Part(rank, part.kind, part.start_ns, part.end_ns, batch))
@@ -78,11 +80,17 @@ def _operators(report: Report, messages: pd.DataFrame, step: int, rank: int) -> 
 def _lead_ups(report: Report, messages: pd.DataFrame, step: int, rank: int) -> list[Part]:
     """Return the compute before each message, drawn up to its start."""
     frame = to_frame(report.tables["leadups"].filter(_of(report, "leadups", step, rank)))
-    joined = messages[["index", "start_ns"]].merge(frame[frame["compute_ns"] > 0], on="index", how="inner")
-    rows = joined.sort_values("start_ns", kind="stable")[["start_ns", "compute_ns", "phase"]]
+    own = messages[["index", "start_ns", "op", "phase"]]
+    joined = own.merge(frame[frame["compute_ns"] > 0], on="index", how="inner", suffixes=("", "_up"))
+    joined = joined.sort_values("start_ns", kind="stable")
+    begun = to_frame(report.tables["steps"].filter(_of(report, "steps", step, rank)))["start_ns"]
+    until = int(begun.iloc[0]) if len(begun) else -(2**62)
+    # What leads up to a step's first message holds the end of the step before. What a rank sends tells then
+    # in which phase it is.
+    earlier = (joined["since_ns"] < until) & (joined["op"] == "send")
+    phases = joined["phase_up"].mask(earlier, joined["phase"])
     found: list[Part] = []
-    until = -(2**62)
-    for start, compute, phase in rows.itertuples(index=False):
+    for start, compute, phase in zip(joined["start_ns"], joined["compute_ns"], phases, strict=True):
         # Several messages begin together: what led up to one led up to the others.
         begin = max(int(start) - int(compute), until)
         if begin < int(start):

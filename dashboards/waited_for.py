@@ -99,5 +99,8 @@ def computed_beyond(report: Report) -> Grid | None:
         return None
     beyond = np.maximum(numbers - np.nanmedian(numbers, axis=0), 0)
     return Grid(
-        tuple(int(rank) for rank in wide.index), tuple(int(step) for step in wide.columns), beyond, waits=False
+        tuple(int(rank) for rank in wide.index),
+        tuple(int(step) for step in wide.columns),
+        beyond,
+        waits=False,
     )
