@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from shardtoll.ledger import Evidence, FabricInfo, Finding, Group, Remedy, Report, Run, Where
+from shardtoll.ledger import Evidence, FabricInfo, Finding, Group, Remedy, Report, Run, Severity, Where
 from shardtoll.ledger.ledger import empty_tables
 from shardtoll.ledger.step_roofline import OpRoofline, RankRoofline, StepRoofline
 from shardtoll.ledger.tables import SCHEMAS
@@ -236,7 +236,7 @@ def _table(name: str, rows: int, columns: dict[str, Any]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMAS[name])
 
 
-KIND_PLACES: Final[tuple[tuple[str, str, int | None], ...]] = (
+KIND_PLACES: Final[tuple[tuple[str, Severity, int | None], ...]] = (
     ("wrong-gradient", "error", None),
     ("implicit-redistribute", "warning", 1),
     ("exposed-communication", "warning", 2),
@@ -258,7 +258,7 @@ KIND_PLACES: Final[tuple[tuple[str, str, int | None], ...]] = (
 
 
 def _findings(times: _Times, site: Ints, steps: int, most: int) -> tuple[Finding, ...]:
-    found = []
+    found: list[Finding] = []
     for kind, severity, at in KIND_PLACES[:most]:
         where, toll, ranks = Where(module=f"layers.{len(found)}.mlp"), len(found) * 1_000, range(1)
         if at is not None:
@@ -275,16 +275,14 @@ def _findings(times: _Times, site: Ints, steps: int, most: int) -> tuple[Finding
                 (Evidence("calls a step", 4), Evidence("toll", toll, "ns")),
                 Remedy("Change nothing: this job is made up.", "pass", "the same step without it"),
             )
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
     return tuple(sorted(found, key=lambda each: (each.severity != "error", -(each.toll_ns or 0))))
 
 
-def _roofline(steps: pa.Table, ranks: int) -> StepRoofline:
-    frame = (
-        steps.group_by("rank").aggregate([("duration_ns", "mean"), ("exposed_comm_ns", "mean")]).to_pylist()
-    )
+def _roofline(steps: pa.Table) -> StepRoofline:
+    means = steps.group_by("rank").aggregate([("duration_ns", "mean"), ("exposed_comm_ns", "mean")])
     bounds = []
-    for row in frame:
+    for row in means.to_pylist():
         took, exposed = int(row["duration_ns_mean"]), int(row["exposed_comm_ns_mean"])
         parts = {"compute_light_ns": took // 4, "compute_floor_ns": took // 3, "comm_light_ns": took // 8}
         parts |= {"comm_floor_ns": took // 6, "light_ns": took // 4, "best_overlap_ns": took // 3}
