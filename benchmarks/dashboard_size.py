@@ -81,9 +81,8 @@ def measure_page(
     gc.collect()
     usable = _median(browser, path, "html[data-drawn]", chosen.repeats)
     shown = "too long" if usable is None else f"{usable:.2f} s"
-    print(
-        f"{ranks} ranks x {each:,} collectives: {size / 1e6:.1f} MB, rendered in {rendered:.2f} s, usable {shown}"
-    )
+    said = f"{size / 1e6:.1f} MB, rendered in {rendered:.2f} s, usable {shown}"
+    print(f"{ranks} ranks x {each:,} collectives: {said}")
     names = (f"page_{ranks}_ranks_bytes", f"page_{ranks}_ranks_render_s", f"page_{ranks}_ranks_usable_s")
     return dict(zip(names, (float(size), rendered, usable), strict=True))
 

@@ -40,10 +40,7 @@ def write(report: Report, path: Path) -> None:
             "y1": rank + 0.4,
             "fillcolor": _COLOURS[implicit],
         }
-        for rank, start, lasted, implicit in zip(
-            *(timed[name].to_pylist() for name in ("rank", "start_ns", "duration_ns", "implicit")),
-            strict=True,
-        )
+        for rank, start, lasted, implicit in zip(*columns, strict=True)
     ]
     first, last = pc.min(timed["start_ns"]).as_py() / 1e6, pc.max(timed["start_ns"]).as_py() / 1e6
     figure.add_trace(graph_objects.Scatter(x=[first, last], y=[0, 0], mode="markers"), row=2, col=1)
