@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from shardtoll.dashboards import human, step_times
+from shardtoll.dashboards import human, step_times, summary
 from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, ms
 from shardtoll.ledger import Report
+
+LEAD: Final = "The mean step of each rank. The parts of a rank add up to its step."
 
 COLOURS = {
     "compute_ns": PALETTE["green"],
@@ -65,4 +67,17 @@ def figure(report: Report) -> Figure:
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
-    return Figure(data, layout)
+    return Figure(data, layout, _notes(report))
+
+
+def _notes(report: Report) -> list[str]:
+    """Return what the parts are the mean of, where not every step was divided."""
+    levels = summary.levels(report)
+    if levels is None:
+        return []
+    if summary.surveyed_count(report):
+        return [
+            f"{levels}. The parts are the mean over the surveyed steps and add up to them; of watched steps "
+            "time and exposed communication are known, as the table says."
+        ]
+    return [f"{levels}. In a watched step what is not exposed communication is unattributed."]

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import ASKED, ASKED_WORDS, Figure, Strings, hover, literal
+from shardtoll.dashboards.figure import ASKED, ASKED_LEAD, ASKED_WORDS, Figure, Strings, hover, literal
 from shardtoll.dashboards.log_axis import log_axis
 from shardtoll.dashboards.sites import Site
 from shardtoll.ledger.volume import OPS, busbw_factor
+
+LEAD: Final = (
+    "One mark for all calls with the same cause and size. Solid grey lines are the ceilings: the bus "
+    "bandwidth at the fabric's floor; dotted ones what the links could carry, the speed of light. Small "
+    "hollow marks on a line tell its collective. Far below its ceiling means slow; far left means small "
+    "messages, which cost latency. " + ASKED_LEAD
+)
 
 SITES_DRAWN: Final = 3_000
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardtoll.dashboards import human
 from shardtoll.dashboards.figure import (
     ASKED,
+    ASKED_LEAD,
     ASKED_WORDS,
     PALETTE,
     TOP_LEGEND,
@@ -28,6 +29,12 @@ from shardtoll.ledger import Report
 
 if TYPE_CHECKING:
     import pandas as pd
+
+LEAD: Final = (
+    "One row a rank. Drag to zoom, double-click to go back. Orange under a collective is its exposed time: "
+    "the length is measured, its place inside the collective is not, and it is drawn at the end. Hatched "
+    "yellow is waiting for the last rank to arrive. " + ASKED_LEAD
+)
 
 DRAWN: Final = 20_000
 """Collectives drawn one by one; with more, the cheapest are folded."""
