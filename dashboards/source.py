@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["live", "run", "report", "traces"]
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One line of the list of runs. What looking at the files does not tell at once is None until it is known."""
+    """One line of the list of runs. What looking at the files does not tell is None until it is known."""
 
     name: str
     """What `Source.report` takes: unique in the list, stable from poll to poll. Untrusted text."""
