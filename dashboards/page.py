@@ -57,16 +57,20 @@ def render(report: Report) -> str:
 <dl class="facts">{page_tables.facts(report)}</dl>
 <nav aria-label="sections"><a href="#bill">The bill</a>{links}</nav>
 </header>
+<div class="lamp" id="picked"><p id="picked-words" aria-live="polite"></p>
+<button type="button" id="picked-clear" hidden>clear</button></div>
 <main>
 <section id="bill-section" aria-labelledby="bill">
 <h2 id="bill">The bill</h2>
 <p class="lead">Errors first, then by toll. Times and bytes are per step, each on the rank where it is
-largest.</p>
+largest. Open a finding, and every figure shows what it speaks of; Escape puts that out. In a figure a click
+on a mark opens its dearest finding; arrow keys step from mark to mark, and Enter opens that finding.</p>
 {bill(report)}
 </section>
 {"".join(_section(part) for part in sections)}
 {page_late.section(report)}{page_hta.section(report)}{page_tables.notices(report)}
 </main>
+<p id="told" class="unseen" aria-live="polite"></p>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(figures)}</script>
 <script>{plotly}</script>
@@ -95,6 +99,7 @@ def drawn(figure: Figure) -> dict[str, Any]:
         "layout": figure.layout,
         "strings": figure.strings,
         "columns": figure.columns,
+        "marks": figure.marks,
     }
 
 
@@ -123,7 +128,10 @@ def policy(*scripts: str) -> str:
 def _section(part: _Section) -> str:
     name, title = part.view.name, part.view.title
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in part.figure.notes)
-    drawing = f'<div class="panel"><div id="{name}-figure" class="figure"></div></div>'
+    tall = part.figure.layout.get("height", 450)
+    drawing = f"""<div class="panel"><p class="said" id="{name}-said" hidden></p>
+<div id="{name}-figure" class="figure" style="min-height:{tall}px" tabindex="0" role="application"
+aria-label="{escape(title)}: arrow keys step from mark to mark, Enter opens its finding"></div></div>"""
     numbers = ""
     if part.numbers:
         words = "What is known, as a table" if part.figure.empty else "The same as a table"
