@@ -8,15 +8,14 @@ from typing import Any, Final
 
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
 
-from shardtoll.dashboards import app_layout, human
+from shardtoll.dashboards import app_layout, human, summary
 from shardtoll.dashboards.app_board import FIRST_WAIT_S, Board, view_of
 from shardtoll.dashboards.app_figure import plotted
 from shardtoll.dashboards.app_html import components
+from shardtoll.dashboards.app_lit import whole
 from shardtoll.dashboards.app_state import Place, keys, zoomed
-from shardtoll.dashboards.filters import Filter
+from shardtoll.dashboards.filters import Filter, parse_ranks, ranges
 from shardtoll.dashboards.source import Snapshot
-from shardtoll.dashboards.text import clip
-from shardtoll.ledger import ShardtollError
 
 _NO_RUN: Final = Snapshot(None, "0")
 
@@ -46,6 +45,7 @@ def _add_polling(app: Dash, board: Board) -> None:
         Output("board", "hidden"),
         Output("subject", "data"),
         Output("looked", "data"),
+        Output("only", "children"),
         Input("clock", "n_intervals"),
         Input("address", "search"),
         State("seen", "data"),
@@ -68,7 +68,7 @@ def _add_polling(app: Dash, board: Board) -> None:
         }
         old = before if isinstance(before, dict) else {}
         if now == old:
-            return (no_update,) * 8
+            return (no_update,) * 9
         fresh = any(now[name] != old.get(name) for name in ("run", "version"))
         about = {"run": run, "version": version, "only": now["only"]}
         same_subject = not fresh and now["only"] == old.get("only")
@@ -81,6 +81,7 @@ def _add_polling(app: Dash, board: Board) -> None:
             run is None or snapshot.report is None,
             no_update if same_subject else about,
             no_update if same_subject and place.view == old.get("view") else {**about, "view": place.view},
+            app_layout.only(place.only) if run is not None else [],
         )
 
 
@@ -144,9 +145,10 @@ def _add_figure(app: Dash, board: Board) -> None:
         Input("address", "search"),
         Input("looked", "data"),
         Input("scheme", "data"),
+        Input("figure", "clickData"),
         prevent_initial_call=True,
     )
-    def draw(query: str | None, _looked: Any, scheme: str | None) -> tuple[Any, ...]:
+    def draw(query: str | None, _looked: Any, scheme: str | None, clicked: Any) -> tuple[Any, ...]:
         """Return the view's figure: zoomed, lit and in the reader's colours."""
         place, run, snapshot = _seen(board, query)
         figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
@@ -154,7 +156,9 @@ def _add_figure(app: Dash, board: Board) -> None:
         if figure is None or report is None or run is None:
             return {"data": [], "layout": {}}, True, "", True, [], []
         number = keys(report.findings).get(place.finding or "")
-        drawn = plotted(figure, scheme or "light", place.zoom, number, f"{run}/{place.view}")
+        drawn = plotted(
+            figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
+        )
         return (
             drawn,
             figure.empty,
@@ -207,13 +211,14 @@ def _add_choices(app: Dash, board: Board) -> None:
         Input("clear", "n_clicks"),
         Input("unzoom", "n_clicks"),
         Input("figure", "relayoutData"),
+        Input("figure", "clickData"),
         Input({"part": "pick", "key": ALL}, "n_clicks"),
         State("opened", "data"),
     )
     def act(query: str | None, ranks: Any, *rest: Any) -> tuple[Any, ...]:
         """Write what the reader did into the address, and what the address says into the filters."""
         count = len(app_layout.CHOICES)
-        chosen, (_clear, _unzoom, moved, _picks, opened) = rest[:count], rest[count:]
+        chosen, (_clear, _unzoom, moved, clicked, _picks, opened) = rest[:count], rest[count:]
         place = Place.from_query(query or "")
         by, keep = ctx.triggered_id, no_update
         if by in (None, "address"):
@@ -225,6 +230,11 @@ def _add_choices(app: Dash, board: Board) -> None:
             after = replace(place, only=Filter())
         elif by == "unzoom":
             after = replace(place, zoom=())
+        elif by == "figure" and "clickData" in ctx.triggered[0]["prop_id"]:
+            found = _spoken_of(board, query, clicked_at(clicked))
+            if found is not None:
+                keep = [*(one for one in _opened(opened, place) if one != found), found]
+                after = replace(place, finding=found)
         elif by == "figure":
             after = replace(place, zoom=zoomed(place.zoom, moved if isinstance(moved, dict) else None))
         elif isinstance(by, dict) and ctx.triggered[0]["value"]:
@@ -240,9 +250,38 @@ def _add_choices(app: Dash, board: Board) -> None:
         return (search, keep, *filled)
 
 
+def clicked_at(clicked: Any) -> tuple[int, int] | None:
+    """Return trace and point of what Plotly says was clicked; None where it says neither."""
+    try:
+        point = clicked["points"][0]
+        trace, number = point["curveNumber"], point["pointNumber"]
+        if isinstance(number, list):
+            # A heat map's: row and column.
+            return None
+        return int(trace), int(number)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _spoken_of(board: Board, query: str | None, at: tuple[int, int] | None) -> str | None:
+    """Return the key of the dearest finding that speaks of a mark; None where none does."""
+    place, run, snapshot = _seen(board, query)
+    figure = None if run is None else board.figure(run, snapshot, place)
+    report = None if run is None else board.filtered(run, snapshot, place.only)
+    if at is None or figure is None or report is None:
+        return None
+    tolls = {number: finding.toll_ns for number, finding in summary.by_severity(report.findings)}
+    speaking = [
+        number
+        for number, points in figure.marks.items()
+        if at[1] in whole(figure, points).get(at[0], ()) and number in tolls
+    ]
+    best = max(speaking, key=lambda number: (tolls[number] or -1, -number), default=None)
+    return next((key for key, number in keys(report.findings).items() if number == best), None)
+
+
 def _values(only: Filter) -> tuple[Any, ...]:
-    ranks = human.ranks(only.ranks) if only.ranks else ""
-    return (ranks, *(list(getattr(only, name)) for name in app_layout.CHOICES))
+    return (ranges(only.ranks), *(list(getattr(only, name)) for name in app_layout.CHOICES))
 
 
 def _filter(ranks: Any, chosen: tuple[Any, ...]) -> Filter:
@@ -251,15 +290,4 @@ def _filter(ranks: Any, chosen: tuple[Any, ...]) -> Filter:
         name: tuple(str(value) for value in values or ())
         for name, values in zip(app_layout.CHOICES, chosen, strict=True)
     }
-    return Filter(ranks=parse_ranks(str(ranks or "")), **lists)
-
-
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks that `0-3,8` names, ascending; what is no number is left out."""
-    found: set[int] = set()
-    for part in clip(text, 400).split(","):
-        low, _, high = part.strip().partition("-")
-        if low.isdecimal() and (high.isdecimal() or not high):
-            first, last = int(low), int(high or low)
-            found.update(range(first, min(last, first + 100_000) + 1))
-    return tuple(sorted(found))
+    return Filter(ranks=parse_ranks(str(ranks or ""))[0], **lists)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.app_arrivals import arrivals, met_in
+from shardtoll.dashboards.app_arrivals import arrivals, met_at, met_in
 from shardtoll.dashboards.app_lit import GROUND, lit, whole
 from shardtoll.dashboards.app_state import Zoom
 from shardtoll.dashboards.figure import Columns, Figure, hover, literal
@@ -34,21 +34,24 @@ _NS: Final = 1e6
 
 
 def plotted(
-    figure: Figure, scheme: str = "light", zoom: Zoom = (), picked: int | None = None, kept: str = ""
+    figure: Figure,
+    scheme: str = "light",
+    zoom: Zoom = (),
+    picked: int | None = None,
+    kept: str = "",
+    clicked: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return data and layout for `dcc.Graph`, in the colours of `light` or `dark`.
 
-    `picked` is the number of the finding to light up; while `kept` stays the same, so do the reader's
-    choices in the legend.
+    `picked` is the number of the finding to light up, `clicked` trace and point of the collective whose
+    arrivals are joined; while `kept` stays the same, so do the reader's choices in the legend.
     """
     colours = COLOURS.get(scheme, COLOURS["light"])
     data = [_trace(figure, trace) for trace in figure.data]
     chosen = whole(figure, figure.marks.get(picked, {})) if picked is not None else {}
+    met = dict.fromkeys([*(met_at(figure, *clicked) if clicked else ()), *met_in(figure, chosen)])
     return {
-        "data": [
-            *lit(data, chosen, colours["text"]),
-            *arrivals(figure, met_in(figure, chosen), colours["text"]),
-        ],
+        "data": [*lit(data, chosen, colours["text"]), *arrivals(figure, met, colours["text"])],
         "layout": _layout(figure, colours, zoom, kept),
     }
 

@@ -13,6 +13,7 @@ from shardtoll.dashboards import human, page_hta, page_late, page_tables, summar
 from shardtoll.dashboards.app_figure import CONFIG
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_state import Place, keys
+from shardtoll.dashboards.filters import Filter
 from shardtoll.dashboards.page_bill import bill
 from shardtoll.dashboards.source import RunEntry, Snapshot
 from shardtoll.dashboards.text import clean, clip
@@ -61,6 +62,7 @@ def _board() -> list[Any]:
     return [
         html.Div(id="head"),
         html.Form(_filters(), className="filters", id="filters", **{"aria-label": "filters"}),
+        html.Div(id="only", role="status"),
         html.Div(
             [
                 html.Section(
@@ -225,6 +227,12 @@ def status(snapshot: Snapshot) -> str:
             "reading newer steps" if snapshot.report is not None else "reading and analysing the run"
         )
     return " · ".join(words)
+
+
+def only(chosen: Filter) -> list[Any]:
+    """Return in words what is filtered, and what of a link's filters cannot be."""
+    words = [*([chosen.words()] if chosen else []), *(f"Not used: {why}." for why in chosen.refused[:5])]
+    return [html.P(text, className="note") for text in words]
 
 
 def trouble(text: str | None) -> list[Any]:
