@@ -109,15 +109,15 @@ class Rows:
 def rows_of(report: Report, skip_steps: int) -> Rows:
     """Return the report's collectives in its steps but the first `skip_steps`; none where none is left."""
     steps = report.steps
-    numbers = np.sort(steps["step"].unique().to_numpy(dtype=np.int64))[skip_steps:]
-    steps = keep(steps, steps["step"].isin(numbers))
+    numbers = np.unique(_ints(steps["step"]))[skip_steps:]
+    steps = keep(steps, steps["step"].isin(numbers.tolist()))
     frame = report.collectives
     frame = keep(frame, frame["step"].isin(numbers)).reset_index(drop=True)
     pairs = pd.MultiIndex.from_arrays(
         [np.concatenate([_ints(steps[name]), _ints(frame[name])]) for name in ("step", "rank")]
     )
     place, cells = pairs.factorize(sort=True)
-    step, rank = (np.asarray(cells.get_level_values(at), dtype=np.int64) for at in (0, 1))
+    step, rank = (np.array(cells.get_level_values(at).tolist(), dtype=np.int64) for at in (0, 1))
     of_step, cell = place[: len(steps)], place[len(steps) :].astype(np.int64)
     duration, exposed = np.full(len(step), np.nan), np.full(len(step), np.nan)
     duration[of_step] = (steps["duration_ns"] - steps["capture_ns"]).to_numpy(dtype=np.float64)
