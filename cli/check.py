@@ -1,6 +1,6 @@
 """`shardtoll check`: a run against its budget."""
 
-from __future__ import workflow_commands
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
