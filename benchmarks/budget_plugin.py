@@ -3,9 +3,9 @@
 A pull request's test suite in one process: a tensor-parallel MLP over a fake process group of 128 x 8 ranks,
 once as it should be and once with a `down` whose columns are cut instead of its rows, so that DTensor
 gathers its input. `suite_s` is the whole of `pytest` from its start to its end, torch's import included,
-`catch_s` the failing test alone, setting up 1,024 ranks, the model, the step and the judging included. Beside them the
+`catch_s` the failing test alone: 1,024 ranks, the model, the step and the judging. Beside them the
 same step on the same mesh under torch's own CommDebugMode, which counts and judges nothing:
-`step_over_debug` is the step recorded over the step counted, `test_over_debug` all of the test over a test that
+`step_over_debug` is the step recorded over the step counted, `test_over_debug` all of the test over one that
 does the same with CommDebugMode. Median of `--repeats` runs of pytest, each a process of its own.
 """
 
