@@ -1,7 +1,7 @@
 """How long the budget plugin takes to catch a planted implicit all-gather at world size 1,024.
 
-A pull request's test suite in one process: a tensor-parallel MLP over a fake process group of 128 x 8 ranks,
-once as it should be and once with a `down` whose columns are cut instead of its rows, so that DTensor
+A pull request's test suite in one process: four tensor-parallel MLPs over a fake process group of 128 x 8
+ranks, once as they should be and once with a `down` that is cut along the other axis, so that DTensor
 gathers its input. `suite_s` is the whole of `pytest` from its start to its end, torch's import included,
 `catch_s` the failing test alone: 1,024 ranks, the model, the step and the judging. Beside them the
 same step on the same mesh under torch's own CommDebugMode, which counts and judges nothing:
@@ -32,41 +32,39 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import linear
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 MESH = {"dp": 128, "tp": 8}
 
 
 class MLP(nn.Module):
-    def __init__(self):
+    def __init__(self, mesh, planted):
         super().__init__()
-        self.up = nn.Linear(256, 1024, bias=False)
-        self.down = nn.Linear(1024, 256, bias=False)
+
+        def weight(rows, columns, cut):
+            local = (rows // 8, columns) if cut == 0 else (rows, columns // 8)
+            return nn.Parameter(DTensor.from_local(torch.randn(local), mesh, [Shard(cut)]))
+
+        self.up = weight(1024, 256, 0)
+        # Cut along its columns, as what it is multiplied with is: the pair needs one sum at the end.
+        self.down = weight(256, 1024, 0 if planted else 1)
 
     def forward(self, x):
-        return self.down(torch.relu(self.up(x)))
+        hidden = torch.relu(linear(x, self.up))
+        return linear(hidden, self.down).redistribute(placements=[Replicate()])
 
 
 def build(mesh, planted):
-    model = nn.Sequential(*(MLP() for _ in range(4)))
-    for block in model:
-        down = ColwiseParallel(input_layouts=Shard(-1)) if planted else RowwiseParallel()
-        up = ColwiseParallel(use_local_output=False) if planted else ColwiseParallel()
-        parallelize_module(block, mesh["tp"], {"up": up})
-        block.down = parallelize_module(block.down, mesh["tp"], down)
-        if planted:
-            # What the style gathers itself is asked for; without it the matmul needs it all the same.
-            block.down._forward_pre_hooks.clear()
-    return model
+    return nn.Sequential(*(MLP(mesh["tp"], planted) for _ in range(4)))
 
 
 def step(model):
     started = time.perf_counter()
-    out = model(torch.randn(32, 256))
-    out.square().mean().backward()
+    x = DTensor.from_local(torch.randn(32, 256), model[0].up.device_mesh, [Replicate()])
+    model(x).to_local().square().mean().backward()
     return time.perf_counter() - started
 
 
