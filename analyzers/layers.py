@@ -16,11 +16,16 @@ SHOWN: Final = 20
 """Names listed as evidence; all are counted."""
 
 
+def number_as_star(name: str) -> str:
+    """Return a dotted name with its whole-number parts as `*`."""
+    return _NUMBER.sub("*", name)
+
+
 def pattern(names: pd.Series[Any]) -> pd.Series[Any]:
     """Return dotted names with their whole-number parts as `*`: `blocks.3.mlp2` -> `blocks.*.mlp2`."""
     # Each name once: a long run has millions of rows and a few hundred names.
     places, different = pd.factorize(names)
-    known = [*(_NUMBER.sub("*", str(name)) for name in different), None]
+    known = [*(number_as_star(str(name)) for name in different), None]
     # Unknown is -1, the last one.
     patterns: pd.Series[Any] = pd.Series(
         pd.array(known, dtype="string").take(places % len(known)), index=names.index
