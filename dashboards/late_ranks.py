@@ -59,7 +59,7 @@ def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     """Return the dearest matched collectives, by exposed time on the rank where it is longest; and how many
     there are in all; see `matched` for what is among them.
     """
-    frame = matched(report)
+    frame = matched(report, ("mesh_dim", "message_bytes", "duration_ns", "busbw_gbps"))
     if frame.empty:
         return [], 0
     frame["cost"] = frame["exposed_ns"].fillna(frame["duration_ns"]).fillna(0)

@@ -17,21 +17,21 @@ LEAST_LATE_NS: Final = 10_000
 
 _PEERS: Final = ("send", "recv")
 _COLUMNS: Final = (
-    "group", "group_size", "mesh_dim", "rank", "step", "seq", "op", "message_bytes", "issue_ns", "start_ns",
-    "duration_ns", "exposed_ns", "wait_ns", "transfer_ns", "busbw_gbps",
-)  # fmt: skip
+    *("group", "group_size", "rank", "step", "seq", "op"),
+    *("issue_ns", "start_ns", "exposed_ns", "wait_ns", "transfer_ns"),
+)
 
 
-def matched(report: Report) -> pd.DataFrame:
+def matched(report: Report, more: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the rows of collectives that every rank of their group has with a known wait, in the order in
-    which they were asked for, with a column more: `collective`, equal on the rows that are one.
+    which they were asked for; with the columns `more` and `collective`, equal on the rows that are one.
 
     Messages between two ranks are left out. So are, where there are others, steps that some ranks surveyed
     and others watched: they wait for capture.
     """
     import pandas as pd
 
-    frame = to_frame(report.tables["collectives"].select(list(_COLUMNS)))
+    frame = to_frame(report.tables["collectives"].select([*_COLUMNS, *more]))
     # Numbered by first appearance, in the order that the ranks are known in.
     number = frame.groupby(list(KEYS), sort=False).ngroup().to_numpy()
     ranks = list(members(report, frame).values())

@@ -221,3 +221,10 @@ def test_many_modules_are_folded_and_no_byte_is_lost():
     assert any(
         note.startswith("The 19 modules that move most are shown; the 7 others") for note in figure.notes
     )
+
+
+def test_a_rank_that_the_job_does_not_have_is_left_out():
+    report = of(call("all_to_all", 0, 30), call("all_to_all", 9, 90))
+    (trace,) = page_bytes.figure(report).data
+    assert sum(trace["link"]["value"]) == 2 * 30
+    assert [len(trace["z"]) for trace in page_matrix.figure(report).data] == [4]
