@@ -33,6 +33,12 @@ VERIFY_WRITERS: Final = {
 }
 """The same of what `shardtoll verify` says."""
 
+CHECK_WRITERS: Final = {
+    ".json": "shardtoll.dashboards.check_file:write_json",
+    ".md": "shardtoll.dashboards.check_file:write_markdown",
+}
+"""The same of what `shardtoll check` says."""
+
 
 def choose_writers(
     targets: Sequence[Path], *, sources: int, known: Mapping[str, str] = WRITERS

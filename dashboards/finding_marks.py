@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from shardtoll.dashboards.matched import codes
+from shardtoll.dashboards.match_ids import codes
 from shardtoll.ledger import Finding
 from shardtoll.ledger.subject import NAMED, subject
 from shardtoll.ledger.tables import to_frame

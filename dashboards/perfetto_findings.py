@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.lanes import lanes
+from shardtoll.dashboards.packed import lanes
 from shardtoll.dashboards.perfetto_text import microseconds, quoted, slices
 from shardtoll.ledger import Finding
 

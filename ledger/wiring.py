@@ -19,6 +19,8 @@ PARTS: Final[dict[str, str]] = {
     "wandb": "shardtoll.dashboards.to_wandb:log",
     "mlflow": "shardtoll.dashboards.to_mlflow:log",
     "tensorboard": "shardtoll.dashboards.to_tensorboard:log",
+    "over_budget": "shardtoll.analyzers.over_budget:judge",
+    "budget_lines": "shardtoll.dashboards.check_words:lines",
 }
 
 
