@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardtoll.cli.inputs import load_reports, sort_inputs
@@ -239,6 +239,11 @@ def test_a_real_trace_of_eight_ranks_passes_the_checker():
 span = st.tuples(st.integers(0, 40), st.integers(0, 12))
 
 
+# On a busy machine drawing examples may be slow, which says nothing of what is tested.
+BUSY = [HealthCheck.too_slow]
+
+
+@settings(deadline=None, suppress_health_check=BUSY)
 @given(st.lists(span, max_size=30))
 def test_lanes_hold_no_overlap_and_are_as_few_as_can_be(spans: list[tuple[int, int]]):
     import numpy as np
@@ -268,7 +273,7 @@ call = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=BUSY)
 @given(st.lists(call, max_size=25), st.sampled_from(["live", "trace"]))
 def test_any_ledger_passes_the_checker(rows: list[Collective], source: str):
     report = of_rows(rows, run=replace(sample_reports.RUN, source=source))
