@@ -2,23 +2,28 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardtoll.cli.inputs import load_reports, sort_inputs
+from shardtoll.cli.traces import TraceOptions
 from shardtoll.dashboards import perfetto
-from shardtoll.dashboards.packed import lanes
 from shardtoll.dashboards.match_ids import match_ids
+from shardtoll.dashboards.packed import lanes
 from shardtoll.ledger import Collective, Compute, Finding, Report, Where
 from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 from tests.sample_reports import MS
 from tests.trace_events import check, read_ns
+
+SHARED = Path(os.environ.get("SHARDTOLL_SHARED", Path(__file__).parents[4] / "shared"))
 
 
 def events(report: Report, **more: int) -> list[dict[str, Any]]:
@@ -219,9 +224,26 @@ def test_written_in_pieces_it_is_the_same_and_the_same_again(tmp_path: Path):
     assert len({(tmp_path / name).read_bytes() for name in ("x.perfetto.json.gz", "y.Perfetto.JSON.GZ")}) == 1
 
 
+def test_a_real_trace_of_eight_ranks_passes_the_checker():
+    folder = SHARED / "traces" / "param_dlrm_v100_8ranks"
+    if not folder.is_dir():
+        pytest.skip(f"real traces: no folder {folder} (set SHARDTOLL_SHARED)")
+    ((_, report),) = load_reports(sort_inputs([str(folder)]), None, TraceOptions(cache=False), [])
+    found = events(report)
+    drawn = [one for one in found if one.get("cat") == "collective" and one["ph"] == "X"]
+    assert len(drawn) == report.tables["collectives"].num_rows == 64
+    # Eight collectives, each on all eight ranks.
+    assert Counter(one["ph"] for one in found if one["ph"] in "stf") == {"s": 8, "t": 48, "f": 8}
+
+
 span = st.tuples(st.integers(0, 40), st.integers(0, 12))
 
 
+# On a busy machine drawing examples may be slow, which says nothing of what is tested.
+BUSY = [HealthCheck.too_slow]
+
+
+@settings(deadline=None, suppress_health_check=BUSY)
 @given(st.lists(span, max_size=30))
 def test_lanes_hold_no_overlap_and_are_as_few_as_can_be(spans: list[tuple[int, int]]):
     import numpy as np
@@ -251,7 +273,7 @@ call = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=BUSY)
 @given(st.lists(call, max_size=25), st.sampled_from(["live", "trace"]))
 def test_any_ledger_passes_the_checker(rows: list[Collective], source: str):
     report = of_rows(rows, run=replace(sample_reports.RUN, source=source))
