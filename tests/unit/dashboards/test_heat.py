@@ -25,7 +25,9 @@ def of(*rows: Collective, steps: int = 2, ranks: int = 3, findings: tuple[Findin
     return replace(base, run=run, groups=(), tables=tables, findings=findings)
 
 
-def joined(step: int, seq: int, waits: dict[int, int], transfer: int = 50 * US, hidden: int = 0) -> list[Collective]:
+def joined(
+    step: int, seq: int, waits: dict[int, int], transfer: int = 50 * US, hidden: int = 0
+) -> list[Collective]:
     """One collective of all ranks: how long each waited, all of it and the transfer exposed but `hidden`."""
     return [
         collective(step, rank, seq, 8, group="world", group_size=len(waits), mesh_dim=None, seq=seq, wait_ns=wait,
