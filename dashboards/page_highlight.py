@@ -52,7 +52,8 @@ HIGHLIGHT: Final = """
 
   // The edges of a heat map's cells along an axis: half-way between what is given, or around categories.
   function edges(axis, values, number) {
-    const numeric = values && !(axis && axis.type === "category") && values.every(function (value) { return typeof value === "number"; });
+    const places = values && !(axis && axis.type === "category");
+    const numeric = places && values.every(function (value) { return typeof value === "number"; });
     const at = numeric ? values : Array.from({ length: number }, function (_, one) { return one; });
     const mid = at.slice(1).map(function (value, one) { return (value + at[one]) / 2; });
     const first = at.length > 1 ? at[0] - (mid[0] - at[0]) : at[0] - 0.5;
