@@ -37,7 +37,8 @@ def test_a_clicked_finding_lights_up_everywhere_and_a_second_click_puts_it_out(o
     summary = page.locator("#finding-2 > summary")
     summary.click()
     assert page.locator("#picked-words").inner_text() == (
-        "highlighted: #2 implicit-redistribute · marks: anatomy 12, roofline 4, timeline 32"
+        "highlighted: #2 implicit-redistribute · marks: anatomy 12, roofline 4, timeline 32, bytes 2, "
+        "matrix 4, modules 1"
     )
     # Scatter: the four sites of the all_reduce, none of the gather; the ceilings stay as they are.
     assert drawn(page, "roofline", "g.data.map(t => t.selectedpoints || null)") == [
