@@ -41,7 +41,8 @@ def _finding(at: int, finding: Finding, dearest: int, run: Run) -> str:
     bar = f'<i style="width:{weight}%"></i>'
     body = _where(finding) + _evidence(finding.evidence) + _remedy(finding)
     return (
-        f'<details class="finding {finding.severity}" id="finding-{at}"{_toll(finding)}{first}><summary class="row">'
+        f'<details class="finding {finding.severity}" id="finding-{at}"{_toll(finding)}{first}>'
+        '<summary class="row">'
         f'<span class="rank">{at}</span>'
         f'<span class="kind"><b class="badge">{finding.severity}</b> {escape(finding.kind)}</span>'
         f'<span class="title">{title}</span>'

@@ -52,8 +52,8 @@ HIGHLIGHT: Final = """
 
   // The edges of a heat map's cells along an axis: half-way between what is given, or around categories.
   function edges(values, number) {
-    const own = values && values.every(function (value) { return typeof value === "number"; }) ? values : null;
-    const at = own || Array.from({ length: number }, function (_, one) { return one; });
+    const numeric = values && values.every(function (value) { return typeof value === "number"; });
+    const at = numeric ? values : Array.from({ length: number }, function (_, one) { return one; });
     const mid = at.slice(1).map(function (value, one) { return (value + at[one]) / 2; });
     const first = at.length > 1 ? at[0] - (mid[0] - at[0]) : at[0] - 0.5;
     const last = at.length > 1 ? 2 * at[at.length - 1] - mid[mid.length - 1] : at[0] + 0.5;

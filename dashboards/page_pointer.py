@@ -64,13 +64,17 @@ POINTER: Final = """
     members.forEach(function (all, number) {
       let last = all[0];
       all.sort(function (a, b) { return table.row[a] - table.row[b]; });
-      const way = all.map(function (one, first) {
+      const first = Math.min.apply(null, all.map(function (one) { return table.start[one]; }));
+      const way = all.map(function (one, place) {
         if (table.start[one] > table.start[last]) { last = one; }
-        return (first ? "L" : "M") + table.start[one] + "," + (table.row[one] - 0.07);
+        return (place ? "L" : "M") + table.start[one] + "," + (table.row[one] - 0.07);
       }).join("");
       paths[number === joined[name] ? "bold" : "line"].push(way);
       const row = table.row[last], x = table.start[last];
-      paths.last.push("M" + x + "," + (row - 0.44) + "L" + x + "," + (row + 0.44));
+      // Where all came at once nobody was late.
+      if (x > first) {
+        paths.last.push("M" + x + "," + (row - 0.44) + "L" + x + "," + (row + 0.44));
+      }
     });
     const style = { line: [1, "dot", "text"], bold: [2.5, "solid", "text"], last: [4, "solid", "late"] };
     return Object.keys(style).filter(function (kind) { return paths[kind].length; }).map(function (kind) {
@@ -92,8 +96,8 @@ POINTER: Final = """
     const step = table.step[at] === null ? "outside every step" : "step " + table.step[at];
     const number = table.number[at] === null ? "unknown" : table.number[at];
     const ranks = figure.columns.rows.rank, all = meeting(table, table.met[at]);
-    const last = all.all.length < 2 ? "" : "\\narrivals of " + all.all.length + " ranks: last is rank " +
-      ranks[table.row[all.last]] + ", " + time(all.late) + " after the first";
+    const last = all.all.length < 2 || !all.late ? "" : "\\narrivals of " + all.all.length +
+      " ranks: last is rank " + ranks[table.row[all.last]] + ", " + time(all.late) + " after the first";
     return "rank " + ranks[table.row[at]] + ": " + figure.strings[table.text[at]] + "\\n" + step +
       ", number " + number + " of its group\\ntook " +
       time(table.length[at]) + ", exposed " + time(table.exposed[at]) + ", waited " + time(table.wait[at]) +
@@ -104,7 +108,8 @@ POINTER: Final = """
     let best = -1;
     for (let at = 0; at < table.row.length; at += 1) {
       const start = table.start[at], end = start + table.length[at];
-      const hit = Math.abs(table.row[at] - row) <= (table.tall ? table.tall[at] : 0) && start <= to && end >= from;
+      const reach = table.tall ? table.tall[at] : 0;
+      const hit = Math.abs(table.row[at] - row) <= reach && start <= to && end >= from;
       if (hit && (best < 0 || table.length[at] < table.length[best])) { best = at; }
     }
     return best;

@@ -24,7 +24,8 @@ _DRAW: Final = """
   function place(name) { return document.getElementById(name + "-figure"); }
 
   function painted(name) {
-    const layout = figures[name].layout, text = colour("text"), line = colour("line"), panel = colour("panel");
+    const layout = figures[name].layout;
+    const text = colour("text"), line = colour("line"), panel = colour("panel");
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
     return Object.assign({}, layout, {
       font: { color: text, family: "system-ui, sans-serif", size: 13 },
@@ -56,8 +57,8 @@ _DRAW: Final = """
     const x = [], y = [];
     rects.pick.forEach(function (at) {
       const side = box(table, rects, at);
-      x.push(side[0], side[1], side[1], side[0], side[0], null);
-      y.push(side[2], side[2], side[3], side[3], side[2], null);
+      x.push(side[0], side[1], side[1], side[0], null);
+      y.push(side[2], side[2], side[3], side[3], null);
     });
     return { x: x, y: y };
   }

@@ -4,7 +4,8 @@ from typing import Final
 
 STYLE: Final = """
 :root { color-scheme: light dark; --text: #1c2128; --dim: #57606a; --back: #f6f8fa; --panel: #ffffff;
-  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038; --late: #c00000; }
+  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038;
+  --late: #c00000; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --dim: #9da7b3; --back: #0d1117;
   --panel: #161b22; --line: #343b44; --link: #79b8ff; --error: #ff8a80; --warning: #f0b429; --info: #79b8ff;
   --bar: #d55e0066; --late: #ff9d9d; } }

@@ -29,7 +29,8 @@ from shardtoll.dashboards.meetings import meetings
 from shardtoll.dashboards.row_codes import Ints
 from shardtoll.dashboards.sites import asked, plain
 from shardtoll.dashboards.spoken import Bools, Spoken, spoken
-from shardtoll.ledger import Report
+from shardtoll.dashboards.summary import by_severity
+from shardtoll.ledger import Report, Where
 from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
@@ -43,10 +44,16 @@ LEAD: Final = (
     "at the last. " + ASKED_LEAD
 )
 
-DRAWN: Final = 20_000
-"""Collectives drawn one by one; with more, the cheapest are folded."""
+DRAWN: Final = 6_000
+"""Collectives drawn one by one; with more, the cheapest are folded. A browser draws so many, with their
+parts, in half a second."""
 STRETCHES: Final = 200
-"""Equal stretches of time in which each row's folded collectives are counted."""
+"""Equal stretches of time in which each row's folded collectives are counted, with few rows."""
+BARS: Final = 3_000
+"""Grey bars that are drawn at most, unless there are fewer than `LEAST_STRETCHES` for each row."""
+LEAST_STRETCHES: Final = 25
+RANKS_DRAWN: Final = 128
+"""With more ranks those with the most exposed time have a row."""
 TICKS: Final = 32
 """Rows that have their name at the axis; with more, every second, third, ... rank has."""
 _NEEDED: Final = ["rank", "group", "mesh_dim", "stream", "start_ns", "duration_ns", "exposed_ns"]
@@ -64,27 +71,41 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
         notes.append(f"{some} of {len(frame):,} not drawn: start or duration is unknown.")
     if not len(at):
         return Figure([], {}, notes or ["There are no collectives."])
+    ranks = sorted({int(rank) for rank in frame["rank"].unique()})
+    if len(ranks) > RANKS_DRAWN:
+        kept = _most_exposed(frame)
+        at = at[frame["rank"].isin(kept).to_numpy(dtype=bool)[at]]
+        notes.append(f"The {RANKS_DRAWN} ranks with the most exposed time of {len(ranks):,} have a row.")
+        ranks = kept
     timed, met, said = frame.take(at), meetings(report), spoken(report)
     shown = _dearest(timed, met[at], drawn)
+    rows = lanes(timed, ranks)
+    stretches = max(LEAST_STRETCHES, min(STRETCHES, BARS // len(rows.ranks)))
     if not shown.all():
         notes.append(
             f"The {int(shown.sum()):,} dearest of {len(at):,} collectives are drawn one by one (by exposed "
             f"time on all ranks, then by duration). The other {int((~shown).sum()):,} are folded into grey "
-            f"bars, one for each {STRETCHES}th of the time and row."
+            f"bars, one for each {stretches}th of the time and row."
         )
-    rows = lanes(timed, sorted({int(rank) for rank in frame["rank"].unique()}))
     strings = Strings()
     calls = plain(to_frame(table.take(at[shown])))
-    folded, bars = _folded(timed[~shown], rows.of_call[~shown])
+    folded, bars = _folded(timed[~shown], rows.of_call[~shown], stretches)
     columns: dict[str, Columns] = {
-        "rows": {"rank": list(rows.ranks), "name": list(rows.names)},
+        "rows": {"rank": list(rows.ranks)},
         "steps": timeline_calls.steps(report, rows.extent()),
         "folded": folded,
         "calls": timeline_calls.calls(calls, rows.of_call[shown], met[at[shown]], strings),
     }
     data = _traces(columns, calls)
-    marks = _marks(data, said, at[shown], at[~shown], bars)
+    marks = _marks(data, said, at[shown], at[~shown], bars) | _whole_steps(report, rows, columns["steps"])
     return Figure(data, _layout(rows), [*notes, *rows.notes], strings.all(), columns, marks)
+
+
+def _most_exposed(frame: pd.DataFrame) -> list[int]:
+    """Return the ranks that have a row where there are too many."""
+    cost = frame["exposed_ns"].fillna(0).groupby(frame["rank"]).sum()
+    dear = cost.sort_values(ascending=False, kind="stable").index[:RANKS_DRAWN]
+    return sorted(int(rank) for rank in dear)
 
 
 def _dearest(timed: pd.DataFrame, met: Ints, most: int) -> Bools:
@@ -149,6 +170,8 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
             "type": "scatter",
             "mode": "none",
             "fill": "toself",
+            # Plotly need not prepare for a pointer that the page's script looks after.
+            "hoverinfo": "skip",
             "name": name,
             "fillcolor": colour,
             "rects": rects,
@@ -176,7 +199,7 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
     return [one for one in found if one["rects"]["pick"]]
 
 
-def _folded(rest: pd.DataFrame, row: Ints) -> tuple[Columns, Ints]:
+def _folded(rest: pd.DataFrame, row: Ints, stretches: int) -> tuple[Columns, Ints]:
     """Return one bar for each row and stretch of time with a folded collective, and each one's bar."""
     import pandas as pd
 
@@ -184,7 +207,7 @@ def _folded(rest: pd.DataFrame, row: Ints) -> tuple[Columns, Ints]:
         return timeline_calls.spans([], [], []), np.empty(0, dtype=np.int64)
     start = rest["start_ns"].to_numpy(dtype=np.int64)
     end = start + rest["duration_ns"].to_numpy(dtype=np.int64)
-    width_ns = -(-(int(start.max()) - int(start.min()) + 1) // STRETCHES)
+    width_ns = -(-(int(start.max()) - int(start.min()) + 1) // stretches)
     stretch = (start - start.min()) // width_ns
     by_bar = pd.DataFrame({"row": row, "stretch": stretch, "start": start, "end": end}).groupby(
         ["row", "stretch"], sort=True
@@ -194,6 +217,18 @@ def _folded(rest: pd.DataFrame, row: Ints) -> tuple[Columns, Ints]:
         bars["row"].tolist(), bars["start"].tolist(), (bars["end"] - bars["start"]).tolist()
     )
     return {**spans, "calls": bars["calls"].tolist()}, by_bar.ngroup().to_numpy(dtype=np.int64)
+
+
+def _whole_steps(report: Report, rows: Lanes, steps: Columns) -> Marks:
+    """Return the steps of its ranks for each finding that names no part of the step; steps are trace 0."""
+    middle = {rank: at for rank, (at, _) in rows.extent().items()}
+    marks: Marks = {}
+    for number, finding in by_severity(report.findings):
+        own = {middle[rank] for rank in finding.ranks if rank in middle}
+        found = [at for at, row in enumerate(steps["row"]) if row in own]
+        if finding.where == Where() and found:
+            marks[number] = {0: found}
+    return marks
 
 
 def _marks(data: Sequence[dict[str, Any]], said: Spoken, shown: Ints, rest: Ints, bars: Ints) -> Marks:
