@@ -11,8 +11,14 @@ from typing import Final
 
 from shardtoll.dashboards import (
     page_anatomy,
+    page_bytes,
+    page_duplicated,
+    page_heat,
     page_light,
+    page_matrix,
+    page_modules,
     page_operators,
+    page_pipeline,
     page_roofline,
     page_tables,
     page_timeline,
@@ -87,5 +93,25 @@ VIEWS: Final = (
         alone=True,
     ),
     View("timeline", "The ranks in time", page_timeline.LEAD, page_timeline.figure),
+    View("bytes", "Where the bytes go", page_bytes.LEAD, page_bytes.figure, page_bytes.numbers),
+    View("matrix", "Bytes from rank to rank", page_matrix.LEAD, page_matrix.figure),
+    View("modules", "What each module costs", page_modules.LEAD, page_modules.figure, page_modules.numbers),
+    View("heat", "Who is waited for", page_heat.LEAD, page_heat.figure, page_heat.numbers),
+    View(
+        "duplicated",
+        "Work done more than once",
+        page_duplicated.LEAD,
+        page_duplicated.figure,
+        page_duplicated.numbers,
+        alone=True,
+    ),
+    View(
+        "pipeline",
+        "The pipeline",
+        page_pipeline.LEAD,
+        page_pipeline.figure,
+        page_pipeline.numbers,
+        alone=True,
+    ),
 )
 """In the order of the page."""
