@@ -10,15 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from shardtoll.ledger import Ledger, Report
-from shardtoll.ledger.store import write_rank
+from harness import Result, main
+from synthetic_report import SLOT_NS, synthetic_report
+
+from shardtoll.dashboards.views import VIEWS
 
 AIM_S: Final = 1.0
 WAIT_S: Final = 600.0
