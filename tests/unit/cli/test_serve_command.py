@@ -32,7 +32,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", interrupted)
 
 
-def test_every_example_of_the_help_runs(shardtoll, run_folder: Path, at_once, monkeypatch: pytest.MonkeyPatch):
+def test_every_example_of_the_help_runs(
+    shardtoll, run_folder: Path, at_once, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"))
     small_traces.write_job(Path("traces"))
