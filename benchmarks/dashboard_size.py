@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from harness import Result, main
-from page_peer import write as write_peer
+from synthetic_peer import write as write_peer
 from synthetic_report import synthetic_report
 
 from shardtoll.dashboards.page import render
