@@ -139,7 +139,6 @@ def _add_figure(app: Dash, board: Board) -> None:
         Output("figure-panel", "hidden"),
         Output("picked", "children"),
         Output("unzoom", "hidden"),
-        Output("views", "children"),
         Output("notes", "children"),
         Input("address", "search"),
         Input("looked", "data"),
@@ -153,7 +152,7 @@ def _add_figure(app: Dash, board: Board) -> None:
         figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if figure is None or report is None or run is None:
-            return {"data": [], "layout": {}}, {}, True, "", True, [], []
+            return {"data": [], "layout": {}}, {}, True, "", True, []
         number = keys(report.findings).get(place.finding or "")
         drawn = plotted(
             figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
@@ -165,9 +164,21 @@ def _add_figure(app: Dash, board: Board) -> None:
             figure.empty,
             _lit_words(number, figure.marks.get(number or 0), figure.empty),
             not place.zoom,
-            app_layout.views(place, board.shown(run, snapshot, place.only)),
             app_layout.notes(figure.notes),
         )
+
+    @app.callback(
+        Output("views", "children"),
+        Input("address", "search"),
+        Input("looked", "data"),
+        prevent_initial_call=True,
+    )
+    def offer(query: str | None, _looked: Any) -> Any:
+        """Return links to the views; apart from the figure, which must not wait for all others."""
+        place, run, snapshot = _seen(board, query)
+        if run is None or snapshot.report is None:
+            return []
+        return app_layout.views(place, board.shown(run, snapshot, place.only))
 
     @app.callback(
         Output("title", "children"),
