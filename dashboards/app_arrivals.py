@@ -65,7 +65,7 @@ def arrivals(figure: Figure, meetings: Collection[int], colour: str) -> list[dic
         "y": [table["row"][at] for at in lasts],
         "marker": {
             "color": "#D55E00",
-            "size": 11,
+            "size": 8,
             "symbol": "diamond",
             "line": {"color": colour, "width": 1.5},
         },

@@ -135,10 +135,10 @@ def _opened(opened: Any, place: Place) -> list[str]:
 def _add_figure(app: Dash, board: Board) -> None:
     @app.callback(
         Output("figure", "figure"),
+        Output("figure", "style"),
         Output("figure-panel", "hidden"),
         Output("picked", "children"),
         Output("unzoom", "hidden"),
-        Output("views", "children"),
         Output("notes", "children"),
         Input("address", "search"),
         Input("looked", "data"),
@@ -152,21 +152,36 @@ def _add_figure(app: Dash, board: Board) -> None:
         figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if figure is None or report is None or run is None:
-            return {"data": [], "layout": {}}, True, "", True, [], []
+            return {"data": [], "layout": {}}, {}, True, "", True, []
         number = keys(report.findings).get(place.finding or "")
         drawn = plotted(
             figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
         )
         return (
             drawn,
+            # Room for it before it is drawn, so that nothing below jumps.
+            {"height": f"{drawn['layout'].get('height', 450)}px"},
             figure.empty,
             _lit_words(number, figure.marks.get(number or 0), figure.empty),
             not place.zoom,
-            app_layout.views(place, board.shown(run, snapshot, place.only)),
             app_layout.notes(figure.notes),
         )
 
     @app.callback(
+        Output("views", "children"),
+        Input("address", "search"),
+        Input("looked", "data"),
+        prevent_initial_call=True,
+    )
+    def offer(query: str | None, _looked: Any) -> Any:
+        """Return links to the views; apart from the figure, which must not wait for all others."""
+        place, run, snapshot = _seen(board, query)
+        if run is None or snapshot.report is None:
+            return []
+        return app_layout.views(place, board.shown(run, snapshot, place.only))
+
+    @app.callback(
+        Output("title", "children"),
         Output("lead", "children"),
         Output("numbers", "children"),
         Input("looked", "data"),
@@ -174,17 +189,17 @@ def _add_figure(app: Dash, board: Board) -> None:
         prevent_initial_call=True,
     )
     def words(_looked: Any, query: str | None) -> tuple[Any, ...]:
-        """Return the view's lead and its numbers as a table."""
+        """Return the view's title, how to read it, and its numbers as a table."""
         place, run, snapshot = _seen(board, query)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if report is None:
-            return [], []
+            return "", "", []
         view = view_of(place.view)
         text = "" if view.numbers is None else view.numbers(report)
         table = (
             f'<details class="more"><summary>The same as a table</summary>{text}</details>' if text else ""
         )
-        return app_layout.lead(view), components(table)
+        return view.title, app_layout.lead(view), components(table)
 
 
 def _lit_words(number: int | None, marks: Any, empty: bool) -> str:
