@@ -97,7 +97,12 @@ def _times(
             f"Times: the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their mean, "
             f"and {percent(slack)} more."
         ]
-        fraction = None if unknown else min(1.0, _above(_worst(rows, share, steps), slack, 4))
+        fraction = None if unknown else _above(_worst(rows, share, steps), slack, 4)
+        if fraction is not None and fraction >= 1:
+            fraction = None
+            comments["max_exposed_fraction"] = [
+                "max_exposed_fraction: not written, as with the noise of these steps it would allow all"
+            ]
         step_ms = _above(_worst(rows, lasted / 1e6, steps), slack, 3)
         return fraction, step_ms if step_ms > 0 else None
     comments["max_exposed_fraction"] = [f"max_exposed_fraction, max_step_ms: not written, as {why}"]

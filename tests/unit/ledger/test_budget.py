@@ -72,15 +72,22 @@ def test_a_file_is_read(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("text", "bytes_"),
-    [("0 B", 0), ("1.5 GB", 1_500_000_000), ("2MB", 2_000_000), ("10_000 kB", 10_000_000), (" 3 TB ", 3 * 10**12)],
-)  # fmt: skip
+    [
+        ("0 B", 0),
+        ("1.5 GB", 1_500_000_000),
+        ("2MB", 2_000_000),
+        ("10_000 kB", 10_000_000),
+        (" 3 TB ", 3 * 10**12),
+    ],
+)
 def test_sizes_are_decimal(text: str, bytes_: int):
     assert size_in_bytes(text, "x") == bytes_
 
 
 @pytest.mark.parametrize(
-    "value", ["1.5", "GB", "1 gb", "1 GiB", "-1 GB", "1e3 MB", "9" * 400 + " PB", True, 1.5, -1, 2**63, None, []]
-)  # fmt: skip
+    "value",
+    ["1.5", "GB", "1 gb", "1 GiB", "-1 GB", "1e3 MB", "9" * 400 + " PB", True, 1.5, -1, 2**63, None, []],
+)
 def test_what_is_no_size_is_refused(value: object):
     with pytest.raises(UsageError, match="x is"):
         size_in_bytes(value, "x")
@@ -138,14 +145,18 @@ def test_files_that_are_none_are_told(tmp_path: Path):
     ("pattern", "inside", "outside"),
     [
         ("layers.*", ["layers.0", "layers.11.mlp.up"], ["layers", "head", "my.layers.0", ""]),
-        ("layers.*.mlp", ["layers.0.mlp", "layers.0.mlp.up"], ["layers.0", "layers.0.mlpx", "layers.0.a.mlp"]),
+        (
+            "layers.*.mlp",
+            ["layers.0.mlp", "layers.0.mlp.up"],
+            ["layers.0", "layers.0.mlpx", "layers.0.a.mlp"],
+        ),
         ("layers", ["layers", "layers.0"], ["layers2"]),
         ("*", ["", "a", "a.b"], []),
         ("", [""], ["a"]),
         ("*.up", ["a.up", "b.up.weight"], ["up", "a.b.up"]),
         ("a*c", ["ac", "abc", "abc.d"], ["a.c", "ab"]),
     ],
-)  # fmt: skip
+)
 def test_patterns_name_modules_and_what_is_inside(pattern: str, inside: list[str], outside: list[str]):
     assert [name for name in [*inside, *outside] if matches(pattern, name)] == inside
 
