@@ -126,11 +126,11 @@ def _above(each: Floats, slack: float, digits: int) -> float:
 def _groups(rows: Rows) -> Iterable[Section]:
     """Return a section for each mesh dimension; the names that torch gives to other groups may change."""
     names = sorted({str(name) for name in rows.frame["mesh_dim"].dropna().unique()})
-    # A name with a star would name others too, and one that is a group's name has its collectives as well.
-    groups = {str(name) for name in rows.frame["group"].dropna().unique()}
     for name in names[:MOST_GROUPS]:
-        if "*" not in name and name not in groups:
-            yield Section("group", name, _exact(rows, rows.named("mesh_dim", name.__eq__)))
+        # A name with a star would name others too.
+        if "*" not in name:
+            mine = rows.named("mesh_dim", name.__eq__) | rows.named("group", name.__eq__)
+            yield Section("group", name, _exact(rows, mine))
 
 
 def _phases(rows: Rows) -> Iterable[Section]:
