@@ -91,9 +91,13 @@ class Rows:
         """Return what these rows of a cell are, most of the column `by` first, and how many are left out."""
         inside = keep(self.frame, rows & (self.cell == cell))
         code, first = codes(inside, CAUSE)
+        # A step may have as many causes as parameters: only those shown are put together. What is not known
+        # may be most of all.
+        values = np.ones(len(inside)) if by == "count" else inside[by].to_numpy(np.float64, na_value=np.inf)
+        most = np.bincount(code, weights=values, minlength=len(first))
         calls = []
-        for at, row in enumerate(first.to_dict("records")):
-            mine = inside[code == at]
+        for at in np.argsort(-most, kind="stable")[:SHOWN].tolist():
+            row, mine = first.iloc[at], inside[code == at]
             calls.append(
                 Call(
                     count=len(mine),
@@ -103,9 +107,7 @@ class Rows:
                     **{name: text(row[name]) for name in CAUSE if name != "implicit"},  # type: ignore[arg-type]
                 )
             )
-        # What is not known may be most of all.
-        calls.sort(key=lambda call: (getattr(call, by) is not None, -(getattr(call, by) or 0)))
-        return tuple(calls[:SHOWN]), max(0, len(calls) - SHOWN)
+        return tuple(calls), max(0, len(first) - SHOWN)
 
 
 def rows_of(report: Report, skip_steps: int) -> Rows:
