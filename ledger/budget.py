@@ -30,7 +30,7 @@ MOST_BYTES: Final = 1_000_000
 """Longest budget file that is read: one of hand-written limits is a hundred times shorter."""
 MOST_ENTRIES: Final = 10_000
 """Most sections or patterns of a budget."""
-_LONGEST_NAME: Final = 1_000
+LONGEST_NAME: Final = 1_000
 _UNITS: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
 _SIZE: Final = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 _HINT: Final = "docs/budgets.md has every key; `shardtoll budget init RUN` writes a budget from a run"
@@ -239,8 +239,8 @@ def _names(value: object, where: str) -> tuple[str, ...]:
 
 
 def _name(value: object, where: str) -> None:
-    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
-        raise UsageError(f"{where} holds {_short(value)}, no name of at most {_LONGEST_NAME} letters", _HINT)
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        raise UsageError(f"{where} holds {_short(value)}, no name of at most {LONGEST_NAME} letters", _HINT)
 
 
 def _few(values: Mapping[str, Any] | Sequence[Any], where: str) -> None:
@@ -255,7 +255,7 @@ def _known(values: Mapping[str, Any], known: Iterable[str], where: str) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:LONGEST_NAME], list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

@@ -92,7 +92,8 @@ def test_every_make_target_of_the_docs_exists(line):
 @pytest.mark.parametrize("code", _blocks(README, "python"))
 def test_python_of_the_readme_parses_and_imports_what_exists(code):
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
-    assert imports
+    # A test takes its fixture from the plugin, not by an import.
+    assert imports or "def test_" in code
     for node in imports:
         module = importlib.import_module(node.module or "")
         missing = [name.name for name in node.names if not hasattr(module, name.name)]

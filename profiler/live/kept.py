@@ -33,6 +33,8 @@ class Kept:
         self.meeting = Meeting(rank, world_size)
         self.findings = GradientSteps()
         self.folder = out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
+        self.alone = False
+        """Whether this is the job's only process, whatever its rank: of a fake process group."""
         self._rank = rank
         self._is_temporary = out is None
         self._run = run
@@ -88,7 +90,7 @@ class Kept:
         return self._run(), self._groups.all_records(), self.findings.findings()
 
     def close(self, tracer: Tracer | None, limit_s: float) -> Ledger | None:
-        """Write the rest and close the files; rank 0 returns all ranks' records, the others None.
+        """Write the rest and close the files; rank 0, or one `alone`, returns all records, others None.
 
         Rank 0 waits at most `limit_s` seconds for the others.
         """
@@ -96,7 +98,7 @@ class Kept:
         own = self.writer.close(*self._description())
         if tracer is not None:
             own = with_trace(own, tracer, self.folder)
-        if self._rank != 0:
+        if self._rank != 0 and not self.alone:
             self.meeting.hand_over(pack(own))
             return None
         others = {rank: unpack(data) for rank, data in self.meeting.collect(limit_s).items()}

@@ -203,6 +203,7 @@ class Session:
             Setting(self.rank, recorder.clock, recorder.epoch_ns, self._groups.mesh_dim, recorder.host_times)
         )
         self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
+        self._kept.alone = self._backend == "fake"
         self._regions = Regions(
             recorder, self._mode, self._watch, watch_rows, self._schedule, self._kept, self._backend == "fake"
         )
