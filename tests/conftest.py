@@ -44,6 +44,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
+def golden_part(request: pytest.FixtureRequest) -> Callable[[Path, str, str, str], None]:
+    """Compare a text with what stands in a page between two lines."""
+
+    def compare(page: Path, begin: str, end: str, text: str) -> None:
+        head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+        _, mark, tail = rest.partition(end)
+        assert mark, f"{page} has lost its marks"
+        renewed = head + begin + text + end + tail
+        if request.config.getoption("--renew-golden"):
+            page.write_text(renewed, encoding="utf-8")
+        assert page.read_text(encoding="utf-8") == renewed
+
+    return compare
+
+
+@pytest.fixture
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed depends on no variable of the one who runs the tests."""
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):

@@ -52,15 +52,8 @@ def written() -> str:
     return "".join(parts) + "\n"
 
 
-def test_the_table_is_that_of_the_benchmarks_results(request):
-    page = PAGE.read_text(encoding="utf-8")
-    head, _, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    assert end, "the page has lost its marks"
-    renewed = head + BEGIN + written() + END + tail
-    if request.config.getoption("--renew-golden"):
-        PAGE.write_text(renewed, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == renewed
+def test_the_table_is_that_of_the_benchmarks_results(golden_part):
+    golden_part(PAGE, BEGIN, END, written())
 
 
 def test_all_classes_and_bands_are_there():

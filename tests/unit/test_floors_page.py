@@ -131,15 +131,8 @@ def result(name: str) -> float:
     return value(lines()[name][1])
 
 
-def test_the_example_is_that_of_the_librarys_constants(request):
-    page = PAGE.read_text(encoding="utf-8")
-    head, _, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    assert end, "the page has lost its marks"
-    renewed = head + BEGIN + written() + END + tail
-    if request.config.getoption("--renew-golden"):
-        PAGE.write_text(renewed, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == renewed
+def test_the_example_is_that_of_the_librarys_constants(golden_part):
+    golden_part(PAGE, BEGIN, END, written())
 
 
 @pytest.mark.parametrize("name", lines())
