@@ -201,7 +201,7 @@ def _modules(
         if vouched:
             size = max(_mean(t) if t is not None else 0 for t in times)
             wide = max((floor.noise + VOUCHED * machine.spread) * size, LEAST_SHARE * floor.step_ns)
-        time = rows.timed(name, times[0], times[1], wide, expected=machine.expected if vouched else 1.0)
+        time = rows.timed(name, times[0], times[1], wide, pace=machine.pace if vouched else None)
         formats = (one.formats, other.formats) if one and other and one.formats != other.formats else None
         made.append((name, time, rows.exact(name, *work, unit="FLOP", scale=scale), formats))
     return made

@@ -29,9 +29,8 @@ def batch(report: Report, numbers: tuple[int, ...]) -> Batch:
     """
     values = report.values
     inputs = values[(values["kind"] == "input") & values["step"].isin(numbers)]
-    inputs = (
-        inputs[inputs["shape"].str.contains(_FIRST.pattern, regex=True, na=False)] if len(inputs) else inputs
-    )
+    # Of a number, which has no dimension, nothing is told.
+    inputs = inputs[[_FIRST.search(str(shape)) is not None for shape in inputs["shape"]]]
     if len(inputs):
         name = str(inputs["name"].iloc[0])
         mine = inputs[inputs["name"] == name]

@@ -1,4 +1,4 @@
-"""Figures of a comparison: what a step divides into before and after, and the changes with their intervals."""
+"""Figures of a comparison: what a step divides into before and after, and changes with their intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of two runs beside each other: self-contained, offline, light and dark, equal bytes for equal input."""
+"""A page of two runs beside each other: self-contained, offline, light and dark, equal bytes each time."""
 
 from __future__ import annotations
 
