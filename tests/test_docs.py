@@ -27,6 +27,7 @@ DOCS = [
         "docs/findings.md",
         "docs/floors.md",
         "docs/integrations.md",
+        "docs/compare.md",
     )
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

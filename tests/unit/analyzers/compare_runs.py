@@ -12,7 +12,14 @@ from shardtoll.ledger import Collective, Compute, Finding, Report
 from shardtoll.ledger.report import FabricInfo
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
-MODULES = {"embed": 4.0, "layers.0.mlp": 10.0, "layers.1.mlp": 10.0, "layers.2.mlp": 10.0, "head": 6.0, "norm": 2.0}
+MODULES = {
+    "embed": 4.0,
+    "layers.0.mlp": 10.0,
+    "layers.1.mlp": 10.0,
+    "layers.2.mlp": 10.0,
+    "head": 6.0,
+    "norm": 2.0,
+}
 """Module -> ms a step."""
 CALLS: tuple[dict[str, Any], ...] = (
     {"op": "all_reduce", "caused_by_op": "RowwiseParallel", "module": "layers.0.mlp", "phase": "forward",
@@ -73,8 +80,8 @@ def made(
                 took = round(call["exposed_ns"] * own["calls"][number])
                 exposed += took
                 times = {"exposed_ns": took, "duration_ns": took, "transfer_ns": round(0.8 * took)}
-                collectives.append(collective(step=number, rank=rank, seq=seq + 1, group_size=ranks,
-                                              start_ns=number * 200 * MS + seq * MS, **{**call, **times}))  # fmt: skip
+                given = {**call, **times, "start_ns": number * 200 * MS + seq * MS, "seq": seq + 1}
+                collectives.append(collective(step=number, rank=rank, group_size=ranks, **given))
             idle = round(IDLE_MS * MS * own["idle"][number])
             parts = {"compute_ns": computing, "idle_ns": idle, "unattributed_ns": MS}
             if level == "watch":
