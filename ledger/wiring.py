@@ -16,6 +16,8 @@ PARTS: Final[dict[str, str]] = {
     "terminal": "shardtoll.dashboards.terminal:show",
     "page": "shardtoll.dashboards.page:render",
     "notebook": "shardtoll.dashboards.notebook:render",
+    "over_budget": "shardtoll.analyzers.over_budget:judge",
+    "budget_lines": "shardtoll.dashboards.check_words:lines",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -26,12 +27,11 @@ FOUND = found()
 
 
 def printed(comparison: Comparison, width: int) -> str:
-    console = Console(
-        width=width, highlight=False, color_system=None, record=True, file=open("/dev/null", "w")
+    shown = io.StringIO()
+    Console(width=width, highlight=False, color_system=None, file=shown).print(
+        compare_terminal.renderable(comparison, width)
     )
-    with console.file:
-        console.print(compare_terminal.renderable(comparison, width))
-    return console.export_text()
+    return shown.getvalue()
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])

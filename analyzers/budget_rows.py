@@ -1,0 +1,161 @@
+"""A run's collectives as a budget counts them: by step and rank, with what is not known kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.placements import hidden
+from shardtoll.analyzers.tally import codes, keep, number, text
+from shardtoll.ledger import Report
+from shardtoll.ledger.levels import alike_steps, watched_steps
+from shardtoll.ledger.overrun import Call
+
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+CAUSE: Final = (
+    "op",
+    "group",
+    "mesh_dim",
+    "phase",
+    "module",
+    "parameter",
+    "caused_by_op",
+    "placements_from",
+    "placements_to",
+    "source",
+    "implicit",
+)
+"""Collectives equal in all of these have one cause."""
+SHOWN: Final = 8
+"""Causes listed of one figure; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The collectives of the judged steps, and the cells (step and rank) they are counted in."""
+
+    frame: pd.DataFrame
+    cell: Ints
+    """Of each row the place of its cell."""
+    step: Ints
+    """Of each cell."""
+    rank: Ints
+    """Of each cell."""
+    duration_ns: Floats
+    """Of each cell: how long the step took, without capture's own work; NaN where the rank did not end it."""
+    exposed_ns: Floats
+    """Of each cell: the step's exposed communication; NaN as `duration_ns`."""
+    timed: Mask
+    """Of each cell: whether its times may be judged; see `Context.timed_rows`."""
+    lacking: dict[str, Ints]
+    """Group name -> of each cell how many collectives the group counted that are not on record."""
+    implicit: Mask
+    """Of each row: whether the framework inserted it."""
+    asked_unknown: Mask
+    """Of each row: whether it is not known who asked for it."""
+
+    def per_cell(self, rows: Mask, values: Any = None) -> Floats:
+        """Return for each cell how many of these rows it has, or the sum of their values; unknown adds 0."""
+        weights = None
+        if values is not None:
+            weights = values.to_numpy(dtype=np.float64, na_value=0.0)[rows]
+        return np.bincount(self.cell[rows], weights=weights, minlength=len(self.step)).astype(np.float64)
+
+    def unknown(self, rows: Mask, column: str) -> Floats:
+        """Return for each cell of how many of these rows the value is not known."""
+        return self.per_cell(rows & self.frame[column].isna().to_numpy(dtype=bool))
+
+    def all_lacking(self) -> Ints:
+        """Return of each cell how many collectives are counted and not on record, over all groups."""
+        return sum(self.lacking.values(), np.zeros(len(self.step), dtype=np.int64))
+
+    def named(self, column: str, wanted: Callable[[str], bool]) -> Mask:
+        """Return the rows whose known value of a column is a wanted one."""
+        # Each name once: a long run has millions of rows and a few hundred names.
+        places, different = pd.factorize(self.frame[column])
+        fits = np.array([*(wanted(str(name)) for name in different), False], dtype=bool)
+        found: Mask = fits[places]
+        return found
+
+    def calls(self, rows: Mask, cell: int, by: str) -> tuple[tuple[Call, ...], int]:
+        """Return what these rows of a cell are, most of the column `by` first, and how many are left out."""
+        inside = keep(self.frame, rows & (self.cell == cell))
+        code, first = codes(inside, CAUSE)
+        calls = []
+        for at, row in enumerate(first.to_dict("records")):
+            mine = inside[code == at]
+            calls.append(
+                Call(
+                    count=len(mine),
+                    wire_bytes=_sum(mine["wire_bytes"]),
+                    exposed_ns=_sum(mine["exposed_ns"]),
+                    implicit=None if pd.isna(row["implicit"]) else bool(row["implicit"]),
+                    **{name: text(row[name]) for name in CAUSE if name != "implicit"},  # type: ignore[arg-type]
+                )
+            )
+        # What is not known may be most of all.
+        calls.sort(key=lambda call: (getattr(call, by) is not None, -(getattr(call, by) or 0)))
+        return tuple(calls[:SHOWN]), max(0, len(calls) - SHOWN)
+
+
+def rows_of(report: Report, skip_steps: int) -> Rows:
+    """Return the report's collectives in its steps but the first `skip_steps`; none where none is left."""
+    steps = report.steps
+    numbers = np.unique(_ints(steps["step"]))[skip_steps:]
+    steps = keep(steps, steps["step"].isin(numbers.tolist()))
+    frame = report.collectives
+    frame = keep(frame, frame["step"].isin(numbers)).reset_index(drop=True)
+    pairs = pd.MultiIndex.from_arrays(
+        [np.concatenate([_ints(steps[name]), _ints(frame[name])]) for name in ("step", "rank")]
+    )
+    place, cells = pairs.factorize(sort=True)
+    step, rank = (np.array(cells.get_level_values(at).tolist(), dtype=np.int64) for at in (0, 1))
+    of_step, cell = place[: len(steps)], place[len(steps) :].astype(np.int64)
+    duration, exposed = np.full(len(step), np.nan), np.full(len(step), np.nan)
+    duration[of_step] = (steps["duration_ns"] - steps["capture_ns"]).to_numpy(dtype=np.float64)
+    exposed[of_step] = steps["exposed_comm_ns"].to_numpy(dtype=np.float64)
+    table = report.tables["steps"]
+    usable = set(watched_steps(table)) & set(numbers.tolist()) or set(alike_steps(table)) & set(
+        numbers.tolist()
+    )
+    timed = np.isin(step, sorted(usable or numbers.tolist())) & ~np.isnan(duration)
+    return Rows(
+        frame=frame,
+        cell=cell,
+        step=step,
+        rank=rank,
+        duration_ns=duration,
+        exposed_ns=exposed,
+        timed=timed,
+        lacking=_lacking(report, cells),
+        implicit=hidden(frame).to_numpy(dtype=bool),
+        asked_unknown=frame["implicit"].isna().to_numpy(dtype=bool),
+    )
+
+
+def _lacking(report: Report, cells: pd.Index) -> dict[str, Ints]:
+    counts = report.tables["counts"].to_pandas()
+    counts = counts[counts["issued"].notna()]
+    fewer = counts[counts["recorded"] < counts["issued"]]
+    place = cells.get_indexer(pd.MultiIndex.from_arrays([_ints(fewer["step"]), _ints(fewer["rank"])]))
+    found: dict[str, Ints] = {}
+    for at, name, lacks in zip(place, fewer["group"], fewer["issued"] - fewer["recorded"], strict=True):
+        if at >= 0:
+            found.setdefault(str(name), np.zeros(len(cells), dtype=np.int64))[at] += int(lacks)
+    return found
+
+
+def _ints(column: pd.Series[Any]) -> Ints:
+    return column.to_numpy(dtype=np.int64)
+
+
+def _sum(column: pd.Series[Any]) -> int | None:
+    return None if column.isna().any() else number(column.sum())

@@ -1,0 +1,28 @@
+"""The modulation as `dit_modulation.dtensor` declares it, on one process that stands for rank 0 of four."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from shardtoll.samples.dit_modulation import common, dtensor
+
+if TYPE_CHECKING:
+    from shardtoll.profiler.live.budgeted import CommBudget
+
+BUDGET = Path(__file__).with_name("budget.toml")
+CPU = torch.device("cpu")
+
+
+def test_a_step_sends_nothing(comm_budget: CommBudget) -> None:
+    """Fails: samples, columns and positions do not fit together, so DTensor gathers and scatters."""
+    options = common.Options()
+    with comm_budget(BUDGET, mesh={"ranks": 4}) as job:
+        model = dtensor.Declared(options, CPU, job.mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batch = dtensor.place(common.make_batch(options, 0, CPU), job.mesh)
+        with job.step():
+            dtensor.forward_backward(model, batch)
+            optimizer.step()
