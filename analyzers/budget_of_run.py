@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.budget_names import known_modules
 from shardtoll.analyzers.budget_rows import Floats, Mask, Rows, rows_of
-from shardtoll.analyzers.layers import number_as_star
+from shardtoll.ledger.layers import layer_pattern
 from shardtoll.analyzers.over_budget import BROKEN
 from shardtoll.analyzers.over_implicit import implicit
 from shardtoll.analyzers.words import percent, times
@@ -159,7 +159,7 @@ def _clean_patterns(report: Report, rows: Rows, comments: dict[str, list[str]]) 
         str(name) for column in ("module", "parameter") for name in frame[column][doubtful].dropna().unique()
     }
     modules = known_modules(report) - {""}
-    found = sorted(_covering({number_as_star(name) for name in modules}, dirty))
+    found = sorted(_covering({layer_pattern(name) for name in modules}, dirty))
     causes = [one.why for one in implicit(rows, ("*",))]
     comments["no_implicit"] = [
         "Modules without a collective that the framework inserted. Elsewhere there are, per step and rank:",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shardtoll.analyzers.step_change import level_words, step_times
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import alike_steps
@@ -23,6 +25,7 @@ def warnings(before: Report, after: Report) -> tuple[str, ...]:
         _apart("torch", one.torch, other.torch),
         _apart("recorded", one.source, other.source),
         _apart("hosts", len(one.hosts), len(other.hosts)),
+        _apart("mesh", *(_mesh(run.mesh) for run in (one, other))),
         _apart("steps", *(len(alike_steps(table)) for table in steps)),
         _apart("steps were", level_words(before), level_words(after)),
         _apart("floors are of", before.fabric.name, after.fabric.name),
@@ -35,6 +38,10 @@ def warnings(before: Report, after: Report) -> tuple[str, ...]:
         if 0 < few < FEW_STEPS:
             said.append(f"only {few} timed step{'s' if few > 1 else ''} {name}: run more for a surer time")
     return tuple(words for words in said if words)
+
+
+def _mesh(mesh: Mapping[str, int]) -> str | None:
+    return " x ".join(f"{name}={size}" for name, size in mesh.items()) or None
 
 
 def _apart(what: str, before: object, after: object) -> str | None:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import pandas as pd
 
 from shardtoll.analyzers.tally import Line
 from shardtoll.ledger import Evidence
+from shardtoll.ledger.layers import pattern
 
-_NUMBER: Final = re.compile(r"(?<![^.\s])\d+(?![^.,])")
+__all__ = ["SHOWN", "Names", "pattern"]
 
 SHOWN: Final = 20
 """Names listed as evidence; all are counted."""
-
-
-def number_as_star(name: str) -> str:
-    """Return a dotted name with its whole-number parts as `*`."""
-    return _NUMBER.sub("*", name)
-
-
-def pattern(names: pd.Series[Any]) -> pd.Series[Any]:
-    """Return dotted names with their whole-number parts as `*`: `blocks.3.mlp2` -> `blocks.*.mlp2`."""
-    # Each name once: a long run has millions of rows and a few hundred names.
-    places, different = pd.factorize(names)
-    known = [*(number_as_star(str(name)) for name in different), None]
-    # Unknown is -1, the last one.
-    patterns: pd.Series[Any] = pd.Series(
-        pd.array(known, dtype="string").take(places % len(known)), index=names.index
-    )
-    return patterns
 
 
 class Names:

@@ -17,15 +17,21 @@ def passes_begun(context: Context, frame: pd.DataFrame, *, backward: bool) -> Co
     `at` is when it was issued. A pass begins with an operator of its kind that follows one of the other; only
     surveyed steps tell. What a pass asks for before its first operator counts to the one before.
     """
-    computes = context.computes_in_steps.sort_values(["rank", "start_ns"], kind="stable")
+    rank, start = beginnings(context.computes_in_steps, backward=backward)
+    found = np.zeros(len(frame), dtype=np.int64)
+    at = frame["at"].to_numpy(dtype=np.int64, na_value=0)
+    for number, places in frame.groupby("rank").indices.items():
+        found[places] = np.searchsorted(start[rank == number], at[places], "right")
+    return found
+
+
+def beginnings(computes: pd.DataFrame, *, backward: bool) -> tuple[Codes, Codes]:
+    """Return rank and start of the operators that begin a backward (or forward) pass, by rank and time."""
+    computes = computes.sort_values(["rank", "start_ns"], kind="stable")
     inside = computes["phase"].isin((*BACKWARD, "forward")).to_numpy(dtype=bool)
     rank = computes["rank"].to_numpy(dtype=np.int64)[inside]
     start = computes["start_ns"].to_numpy(dtype=np.int64)[inside]
     wanted = (computes["phase"].isin(BACKWARD).to_numpy(dtype=bool) == backward)[inside]
     begins = wanted.copy()
     begins[1:] &= ~wanted[:-1] | (rank[1:] != rank[:-1])
-    found = np.zeros(len(frame), dtype=np.int64)
-    at = frame["at"].to_numpy(dtype=np.int64, na_value=0)
-    for number, places in frame.groupby("rank").indices.items():
-        found[places] = np.searchsorted(start[begins & (rank == number)], at[places], "right")
-    return found
+    return rank[begins], start[begins]

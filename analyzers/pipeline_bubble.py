@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
@@ -15,8 +14,7 @@ from shardtoll.analyzers.stalled import Lost, costs, finding, lost
 from shardtoll.analyzers.tally import keep
 from shardtoll.analyzers.words import percent, ranks
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
-
-PIPELINE_DIMS: Final = ("pp", "pipe", "pipeline", "stage")
+from shardtoll.ledger.pipeline import PIPELINE_DIMS, one_way
 
 LEAST_EXCESS: Final = 0.1
 """Share of the step by which the bubble must exceed its ideal: messages and their launches take some."""
@@ -39,7 +37,7 @@ def message_waits(context: Context) -> pd.DataFrame:
     fit = frame["op"].isin(PEER_OPS) & frame["wait_ns"].notna() & frame["exposed_ns"].notna()
     frame = keep(frame, fit & frame["root"].notna() & frame["group_id"].notna())
     named = frame["mesh_dim"].isin(PIPELINE_DIMS).to_numpy(dtype=bool, na_value=False)
-    frame = keep(frame, named | (frame["mesh_dim"].isna().to_numpy(dtype=bool) & _one_way(frame)))
+    frame = keep(frame, named | (frame["mesh_dim"].isna().to_numpy(dtype=bool) & one_way(frame)))
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64)
     rows = pd.DataFrame(
@@ -59,20 +57,6 @@ def message_waits(context: Context) -> pd.DataFrame:
         index=frame.index,
     )
     return keep(rows, rows["lost_ns"] > 0)
-
-
-def _one_way(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return for each row whether its group's messages go up in forward and down in backward, or reverse."""
-    own, peer = frame["rank"].to_numpy(dtype=np.int64), frame["root"].to_numpy(dtype=np.int64)
-    up = np.where(frame["op"] == "send", peer > own, own > peer)
-    phase = frame["phase"].to_numpy()
-    either = np.isin(phase, ["forward", "backward"])
-    forward = np.where(phase == "forward", up, ~up)
-    facts = pd.DataFrame({"group_id": frame["group_id"].to_numpy(), "forward": forward, "either": either})
-    groups = facts.groupby("group_id")
-    same = groups["forward"].transform("nunique") == 1
-    one_way: npt.NDArray[np.bool_] = (same & groups["either"].transform("all")).to_numpy(dtype=bool)
-    return one_way
 
 
 def lines(context: Context) -> list[tuple[int, ...]]:

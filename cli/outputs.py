@@ -18,8 +18,14 @@ WRITERS: Final = {
     ".html": "shardtoll.dashboards.html_file:write",
     ".json": "shardtoll.dashboards.json_file:write",
     ".csv": "shardtoll.dashboards.csv_file:write",
+    ".parquet": "shardtoll.dashboards.parquet_file:write",
+    ".md": "shardtoll.dashboards.markdown_file:write",
+    ".prom": "shardtoll.dashboards.prometheus_file:write",
+    ".sarif": "shardtoll.dashboards.sarif_file:write",
+    ".perfetto.json": "shardtoll.dashboards.perfetto:write",
+    ".perfetto.json.gz": "shardtoll.dashboards.perfetto:write",
 }
-"""Ending of a file's name -> what makes such a file of a report."""
+"""Ending of a file's whole name, the longest that fits -> what makes such a file of a report."""
 
 VERIFY_WRITERS: Final = {
     ".json": "shardtoll.dashboards.verify_file:write_json",
@@ -76,10 +82,11 @@ def _twice(targets: Sequence[Path]) -> Path:
 
 
 def _writer(target: Path, known: Mapping[str, str]) -> Writer:
-    name = known.get(target.suffix.lower())
-    if name is None:
+    whole = target.name.lower()
+    endings = [ending for ending in known if whole.endswith(ending) and len(whole) > len(ending)]
+    if not endings:
         raise UsageError(
             f"-o {target} ends in none of {', '.join(known)}", "end the file's name in one of them"
         )
-    writer: Writer = pkgutil.resolve_name(name)
+    writer: Writer = pkgutil.resolve_name(known[max(endings, key=len)])
     return writer

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from shardtoll.ledger import UsageError
 
@@ -15,12 +17,22 @@ def write(path: Path, data: bytes | Iterable[bytes]) -> None:
     Data may come in pieces, so that a large file need not lie in memory whole.
     Raises UsageError when it cannot be written.
     """
+    with replacing(path) as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file that takes the place of the one at `path` once all of it is written.
+
+    Raises UsageError when it cannot be written.
+    """
     # The process id keeps two writers of one file apart.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         try:
             with part.open("wb") as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
+                yield file
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)

@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shardtoll.dashboards import human
+from shardtoll.dashboards.matched import LEAST_LATE_NS, matched
 from shardtoll.ledger import Report
-from shardtoll.ledger.levels import alike_steps
-from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN: Final = 12
 
-LEAST_LATE_NS: Final = 10_000
-"""A rank that comes less than this after the one before it is not late: somebody is always last."""
-
 HEADS: Final = ("step", "op", "group", "message", "transfer", "longest wait", "late rank", "busbw")
-
-_PEERS: Final = ("send", "recv")
-_COLUMNS: Final = (
-    "group", "group_size", "mesh_dim", "rank", "step", "seq", "op", "message_bytes", "issue_ns", "start_ns",
-    "duration_ns", "exposed_ns", "wait_ns", "transfer_ns", "busbw_gbps",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +57,15 @@ class Late:
 
 def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     """Return the dearest matched collectives, by exposed time on the rank where it is longest; and how many
-    there are in all.
-
-    Matched is what every rank of its group has with a known wait. Messages between two ranks are left out.
-    So are, where there are others, steps that some ranks surveyed and others watched: they wait for capture.
+    there are in all; see `matched` for what is among them.
     """
-    frame = to_frame(report.tables["collectives"].select(list(_COLUMNS)))
-    frame = frame.assign(members=_members(report, frame))
-    peers = set(frame.loc[frame["op"].isin(_PEERS), "members"])
-    frame = frame[frame["wait_ns"].notna() & frame["transfer_ns"].notna() & ~frame["op"].isin(_PEERS)]
-    frame = frame[frame["members"].notna() & (frame["group_size"] > 1)]
-    steps = report.tables["steps"]
-    uneven = set(steps.column("step").to_pylist()) - set(alike_steps(steps))
-    frame = frame[~frame["step"].isin(uneven)]
-    # As the analyses match: by number, or by order in the step where a group has no numbers of its own.
-    by_order = frame["members"].isin(set(frame.loc[frame["seq"].isna(), "members"]) | peers)
-    frame = frame.assign(by_order=by_order, place=frame["seq"].where(~by_order, frame["step"]))
-    frame = frame[frame["place"].notna()]
-    place = [frame[key] for key in ("members", "by_order", "place")]
-    asked = frame["issue_ns"].where(
-        frame["issue_ns"].notna().groupby(place).transform("all"), frame["start_ns"]
-    )
-    frame = frame.assign(asked=asked).sort_values("asked", kind="stable")
-    keys = ["members", "by_order", "place"]
-    frame["nth"] = frame.groupby([*keys, "rank"]).cumcount()
-    frame["whole"] = frame.groupby([*keys, "nth"])["rank"].transform("size") == frame["group_size"]
-    # Where a rank has more of them than another, the order is not what it seems.
-    frame = frame[frame.groupby(keys)["whole"].transform("all").astype(bool)]
+    frame = matched(report)
     if frame.empty:
         return [], 0
     frame["cost"] = frame["exposed_ns"].fillna(frame["duration_ns"]).fillna(0)
-    each = frame.groupby([*keys, "nth"], sort=False)
+    each = frame.groupby("collective", sort=False)
     dear = each["cost"].max().sort_values(ascending=False, kind="stable")
     return [_late(each.get_group(key)) for key in dear.index[:most]], len(dear)
-
-
-def _members(report: Report, frame: pd.DataFrame) -> pd.Series[Any]:
-    """Return for each row a word for its group's ranks, as sub-groups may share a name; None unknown."""
-    import pandas as pd
-
-    world = tuple(range(report.run.world_size))
-    known: dict[tuple[str, int, int], str | None] = {}
-    keys = ["group", "rank", "group_size"]
-    for name, rank, size in frame[keys].drop_duplicates().itertuples(index=False):
-        fits = {g.ranks for g in report.groups if g.name == name and g.size == size and rank in g.ranks}
-        fits = fits or ({world} if size == len(world) else set())
-        known[name, rank, size] = f"{name} {fits.pop()}" if len(fits) == 1 else None
-    # Numbered by first appearance, in the order that `known` has.
-    number = frame.groupby(keys, sort=False).ngroup()
-    each = pd.array([*known.values()], dtype="string").take(number.to_numpy())
-    words: pd.Series[Any] = pd.Series(each, index=frame.index)
-    return words
 
 
 def _late(rows: pd.DataFrame) -> Late:

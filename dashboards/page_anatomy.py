@@ -2,62 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
-from shardtoll.dashboards import human, step_times
-from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, ms
-from shardtoll.ledger import Report
+from shardtoll.dashboards import human, step_times, summary
+from shardtoll.dashboards.exposed_parts import EXPOSED, exposed_parts
+from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, Marks, height, hover, ms
+from shardtoll.ledger import KINDS, Report
 
-COLOURS = {
-    "compute_ns": PALETTE["green"],
-    "exposed_comm_ns": PALETTE["vermillion"],
-    "exposed_copy_ns": PALETTE["purple"],
-    "idle_ns": PALETTE["sky"],
-    "unattributed_ns": PALETTE["grey"],
+LEAD: Final = (
+    "The mean step of each rank; its parts add up to it. Exposed communication, in which nothing was "
+    "computed, is split: waiting for a rank that came late, and moving bytes."
+)
+
+RANKS_DRAWN: Final = 48
+"""With more ranks the slowest are drawn, and the mean of the others."""
+
+PARTS: Final = (
+    ("compute", "compute", PALETTE["green"], ""),
+    ("waiting", "exposed: waiting", PALETTE["yellow"], "x"),
+    ("moving", "exposed: moving", PALETTE["orange"], "/"),
+    ("unsplit", "exposed: not told which", PALETTE["vermillion"], "/"),
+    ("copies", "exposed copies", PALETTE["purple"], "\\"),
+    ("idle", "idle", PALETTE["sky"], ""),
+    ("unattributed", "unattributed", PALETTE["grey"], ""),
+)
+"""Name, words, colour and, not by colour alone, pattern."""
+
+_SPEAKS_OF: Final = {
+    "straggler": ("waiting",),
+    "duplicated-compute": ("compute",),
+    "duplicated-data": ("compute",),
+    "recompute": ("compute",),
+    "pipeline-bubble": ("waiting", "idle"),
+    "pipeline-imbalance": ("compute",),
+    "data-stall": ("idle",),
+    "host-sync": ("idle",),
+    "checkpoint-stall": ("idle",),
+    "transfer-stall": ("copies",),
+    "unattributed-time": ("unattributed",),
 }
+"""Kind of a finding -> the parts that hold its time; other kinds of communication have exposed time."""
 
 
 def figure(report: Report) -> Figure:
     """Return one bar a rank, mean over its surveyed steps; nothing to draw where no step finished."""
-    times = step_times.rank_times(report)
-    if not times:
+    every = step_times.rank_times(report)
+    if not every:
         return Figure([], {}, ["No step finished, so there is no time to divide."])
-    worst = step_times.slowest(times)
-    names = [f"rank {time.ranks[0]}{' (slowest)' if time is worst else ''}" for time in times]
-    data: list[dict[str, Any]] = []
-    for at, (part, words) in enumerate(step_times.PARTS):
-        texts = []
-        for name, time in zip(names, times, strict=True):
-            value = time.parts_ns[at]
-            lines = [f"<b>{name}</b>", f"{words}: {human.duration(value)}"]
-            if value is not None:
-                lines.append(f"{human.share(value, time.total_ns)} of {human.duration(time.total_ns)}")
-            if part == "unattributed_ns":
-                lines.append(f"of which capture: {human.duration(time.capture_ns)}")
-            texts.append(hover(lines))
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": words,
-                "y": names,
-                # An unknown part has no bar; its hover text says so.
-                "x": [None if (part_ns := time.parts_ns[at]) is None else ms(part_ns) for time in times],
-                "hovertext": texts,
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "marker": {
-                    "color": COLOURS[part],
-                    # Not by colour alone.
-                    "pattern": {
-                        "shape": "/" if part == "exposed_comm_ns" else "",
-                        "bgcolor": COLOURS[part],
-                        "fgcolor": "#ffffff",
-                        "size": 7,
-                        "solidity": 0.2,
-                    },
-                },
-            }
+    times, rest = step_times.fold(every, RANKS_DRAWN)
+    notes = _notes(report)
+    if rest is not None:
+        notes.append(
+            f"The {len(times)} slowest of {len(every):,} ranks are drawn, and the mean of the other "
+            f"{len(rest.ranks):,}."
         )
+        times = [*times, rest]
+    worst = step_times.slowest(every)
+    names = [_name(time, slowest=time is worst) for time in times]
+    values = _values(report, times)
+    data = [
+        _bars(part, words, colour, pattern, names, times, values[part])
+        for part, words, colour, pattern in PARTS
+        # Only where it cannot be told apart; the other parts are drawn even where they are nothing.
+        if part != "unsplit" or any(values[part])
+    ]
     layout = {
         "barmode": "stack",
         "height": height(len(times)),
@@ -65,4 +74,93 @@ def figure(report: Report) -> Figure:
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
-    return Figure(data, layout)
+    return Figure(data, layout, notes, marks=_marks(report, times, [trace["name"] for trace in data]))
+
+
+def _name(time: step_times.RankTime, *, slowest: bool) -> str:
+    if len(time.ranks) > 1:
+        return f"{len(time.ranks):,} others"
+    return f"rank {time.ranks[0]}{' (slowest)' if slowest else ''}"
+
+
+def _values(report: Report, times: Sequence[step_times.RankTime]) -> dict[str, list[float | None]]:
+    """Return each part of each mean step in ms, rounded so that they add up to what it took."""
+    found: dict[str, list[float | None]] = {part: [] for part, *_ in PARTS}
+    for time, exposed in zip(times, exposed_parts(report, times), strict=True):
+        whole = [None if part is None else ms(part) for part in time.parts_ns]
+        compute, comm, copies, idle, unattributed = whole
+        for part, value in zip(
+            ("compute", "copies", "idle", "unattributed"), (compute, copies, idle, unattributed), strict=True
+        ):
+            found[part].append(value)
+        if exposed is None or comm is None:
+            for part in ("waiting", "moving", "unsplit"):
+                found[part].append(None)
+            continue
+        waiting = min(comm, ms(exposed.waiting_ns))
+        unsplit = min(ms(exposed.unsplit_ns), round(comm - waiting, 6))
+        found["waiting"].append(waiting)
+        found["unsplit"].append(unsplit)
+        found["moving"].append(round(comm - waiting - unsplit, 6))
+    return found
+
+
+def _bars(
+    part: str,
+    words: str,
+    colour: str,
+    pattern: str,
+    names: Sequence[str],
+    times: Sequence[step_times.RankTime],
+    values: Sequence[float | None],
+) -> dict[str, Any]:
+    texts = []
+    for name, time, value in zip(names, times, values, strict=True):
+        took_ns = None if value is None else value * 1e6
+        lines = [f"<b>{name}</b>", f"{words}: {human.duration(took_ns)}"]
+        if took_ns is not None:
+            lines.append(f"{human.share(took_ns, time.total_ns)} of {human.duration(time.total_ns)}")
+        if part in ("waiting", "moving", "unsplit"):
+            lines.append(f"exposed in all: {human.duration(time.parts_ns[EXPOSED])}")
+        if part == "unattributed":
+            lines.append(f"of which capture: {human.duration(time.capture_ns)}")
+        texts.append(hover(lines))
+    ink = "#000000" if part == "waiting" else "#ffffff"
+    shape = {"shape": pattern, "bgcolor": colour, "fgcolor": ink, "size": 7, "solidity": 0.2}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": words,
+        "y": list(names),
+        # An unknown part has no bar; its hover text says so.
+        "x": list(values),
+        "hovertext": texts,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": colour, "pattern": shape},
+    }
+
+
+def _marks(report: Report, times: Sequence[step_times.RankTime], drawn: Sequence[str]) -> Marks:
+    """Return for each finding the bars of its ranks in the parts that hold its time."""
+    trace = {part: drawn.index(words) for part, words, *_ in PARTS if words in drawn}
+    marks: Marks = {}
+    for number, finding in summary.by_severity(report.findings):
+        comm = ("waiting", "moving", "unsplit") if KINDS.get(finding.kind) == "communication" else ()
+        bars = [at for at, time in enumerate(times) if set(time.ranks) & set(finding.ranks)]
+        for part in _SPEAKS_OF.get(finding.kind, comm):
+            if bars and part in trace:
+                marks.setdefault(number, {})[trace[part]] = bars
+    return marks
+
+
+def _notes(report: Report) -> list[str]:
+    """Return what the parts are the mean of, where not every step was divided."""
+    levels = summary.levels(report)
+    if levels is None:
+        return []
+    if summary.surveyed_count(report):
+        return [
+            f"{levels}. The parts are the mean over the surveyed steps and add up to them; of watched steps "
+            "time and exposed communication are known, as the table says."
+        ]
+    return [f"{levels}. In a watched step what is not exposed communication is unattributed."]

@@ -41,7 +41,8 @@ def _finding(at: int, finding: Finding, dearest: int, run: Run) -> str:
     bar = f'<i style="width:{weight}%"></i>'
     body = _where(finding) + _evidence(finding.evidence) + _remedy(finding)
     return (
-        f'<details class="finding {finding.severity}" id="finding-{at}"{first}><summary class="row">'
+        f'<details class="finding {finding.severity}" id="finding-{at}"{_toll(finding)}{first}>'
+        '<summary class="row">'
         f'<span class="rank">{at}</span>'
         f'<span class="kind"><b class="badge">{finding.severity}</b> {escape(finding.kind)}</span>'
         f'<span class="title">{title}</span>'
@@ -50,6 +51,11 @@ def _finding(at: int, finding: Finding, dearest: int, run: Run) -> str:
         f'<span class="num" data-name="saving">{_time(finding.saving_ns)}</span>'
         f'</summary><div class="body">{body}</div></details>'
     )
+
+
+def _toll(finding: Finding) -> str:
+    """Return the toll for the page's script; nothing where it is unknown."""
+    return "" if finding.toll_ns is None else f' data-toll="{finding.toll_ns}"'
 
 
 def _time(ns: int | None) -> str:

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import ASKED, ASKED_WORDS, Figure, Strings, hover, literal
+from shardtoll.dashboards.figure import ASKED, ASKED_LEAD, ASKED_WORDS, Figure, Marks, Strings, hover, literal
 from shardtoll.dashboards.log_axis import log_axis
 from shardtoll.dashboards.sites import Site
 from shardtoll.ledger.volume import OPS, busbw_factor
+
+LEAD: Final = (
+    "One mark for all calls with the same cause and size. Solid grey lines are the ceilings: the bus "
+    "bandwidth at the fabric's floor; dotted ones what the links could carry, the speed of light. Small "
+    "hollow marks on a line tell its collective. Far below its ceiling means slow; far left means small "
+    "messages, which cost latency. " + ASKED_LEAD
+)
 
 SITES_DRAWN: Final = 3_000
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",
@@ -61,7 +68,9 @@ def figure(sites: Sequence[Site]) -> Figure:
     if not known:
         return Figure([], {}, notes or ["There are no collectives."])
     strings = Strings()
-    data = _curves(ceilings(sites), strings) + _points(known, strings)
+    lines = _curves(ceilings(sites), strings)
+    points, marks = _points(known, strings, len(lines))
+    data = lines + points
     data += _curves(ceilings(sites, "light_ns"), strings, LIGHT)
     layout = {
         "height": 520,
@@ -70,7 +79,7 @@ def figure(sites: Sequence[Site]) -> Figure:
         "hovermode": "closest",
         "legend": {"groupclick": "toggleitem"},
     }
-    return Figure(data, layout, notes, strings.all())
+    return Figure(data, layout, notes, strings.all(), marks=marks)
 
 
 def _curves(curves: Curves, strings: Strings, what: str = CEILING) -> list[dict[str, Any]]:
@@ -110,12 +119,17 @@ def _hollow(op: str) -> str:
     return f"{_symbol(op).removesuffix('-open')}-open"
 
 
-def _points(sites: Sequence[Site], strings: Strings) -> list[dict[str, Any]]:
+def _points(sites: Sequence[Site], strings: Strings, before: int) -> tuple[list[dict[str, Any]], Marks]:
+    """Return one trace for each op and cause, of which the first is the trace `before`; and the marks."""
     split: dict[tuple[str, str], list[Site]] = {}
     for site in sites:
         split.setdefault((site.op, site.asked), []).append(site)
-    data = []
+    data: list[dict[str, Any]] = []
+    marks: Marks = {}
     for (op, asked), members in split.items():
+        for at, site in enumerate(members):
+            for number in site.findings:
+                marks.setdefault(number, {}).setdefault(before + len(data), []).append(at)
         data.append(
             {
                 "type": "scatter",
@@ -129,7 +143,7 @@ def _points(sites: Sequence[Site], strings: Strings) -> list[dict[str, Any]]:
                 "hovertemplate": "%{hovertext}<extra></extra>",
             }
         )
-    return data
+    return data, marks
 
 
 def _words(site: Site) -> str:

@@ -4,10 +4,14 @@ from typing import Final
 
 STYLE: Final = """
 :root { color-scheme: light dark; --text: #1c2128; --dim: #57606a; --back: #f6f8fa; --panel: #ffffff;
-  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038; }
+  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038;
+  --late: #c00000; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --dim: #9da7b3; --back: #0d1117;
   --panel: #161b22; --line: #343b44; --link: #79b8ff; --error: #ff8a80; --warning: #f0b429; --info: #79b8ff;
-  --bar: #d55e0066; } }
+  --bar: #d55e0066; --late: #ff9d9d; } }
+:root.paper { color-scheme: light; --text: #1c2128; --dim: #57606a; --back: #ffffff; --panel: #ffffff;
+  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038;
+  --late: #c00000; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 20px 24px 60px; max-width: 1240px; background: var(--back);
   color: var(--text); font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
@@ -54,11 +58,25 @@ th, td { padding: 3px 12px 3px 0; vertical-align: top; } .evidence th { font-wei
 .scroll { overflow: auto; max-height: 480px; } .scroll td { border-top: 1px solid var(--line); }
 .scroll table { overflow-wrap: break-word; } .scroll td:nth-child(n+2) { min-width: 84px; }
 .scroll td:first-child { white-space: nowrap; }
+.lamp { position: sticky; top: 0; z-index: 5; display: flex; gap: 14px; align-items: center; }
+.lamp p { margin: 0; } .lamp:not(.on) p { position: absolute; left: -9999px; }
+.lamp.on { margin-top: 14px; padding: 8px 14px; background: var(--panel); border: 1px solid var(--link);
+  border-radius: 6px; box-shadow: 0 3px 12px #0003; }
+button { font: inherit; padding: 2px 12px; color: var(--link); background: var(--back); cursor: pointer;
+  border: 1px solid var(--line); border-radius: 6px; }
+.finding.picked { box-shadow: 0 0 0 2px var(--link); }
+.finding { scroll-margin-top: 70px; } h2 { scroll-margin-top: 60px; }
+.said { margin: 0 0 6px; font-weight: 600; font-size: 14px; }
+.unseen { position: absolute; left: -9999px; width: 1px; height: 1px; overflow: hidden; }
 .note { color: var(--dim); font-size: 14px; margin: 6px 2px; }
 .more { margin: 6px 2px; } .more > summary { color: var(--link); list-style: revert; }
 .tip { position: fixed; z-index: 9; max-width: 460px; padding: 6px 10px; pointer-events: none;
   white-space: pre-line; font-size: 13px; background: var(--panel); border: 1px solid var(--line);
   border-radius: 6px; box-shadow: 0 3px 12px #0004; } .tip[hidden] { display: none; }
+@media print { body { max-width: none; padding: 0; }
+  .lamp, .tip, nav, .modebar { display: none !important; }
+  .finding, .panel, tr { break-inside: avoid; } h2 { break-after: avoid; } .scroll { max-height: none; }
+  .toll i { print-color-adjust: exact; } }
 @media (max-width: 900px) { body { padding: 14px; } .row.head { display: none; }
   .row { grid-template-columns: 30px 1fr; } .row > span:nth-child(n+3) { grid-column: 2; text-align: left; }
   .row .num::before { content: attr(data-name) ": "; color: var(--dim); font-weight: 400; }

@@ -7,6 +7,7 @@ from html import escape
 from typing import Final
 
 from shardtoll.dashboards import human, step_times, summary
+from shardtoll.dashboards.exposed_parts import exposed_parts
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.sites import Site
 from shardtoll.dashboards.text import clip
@@ -33,14 +34,17 @@ def steps(report: Report) -> str:
     worst = step_times.slowest(times)
     mixed = step_times.mixed(times)
     rows = []
-    for time in [*shown, rest] if rest is not None else shown:
+    listed = [*shown, rest] if rest is not None else shown
+    for time, exposed in zip(listed, exposed_parts(report, listed), strict=True):
         name = str(time.ranks[0]) if len(time.ranks) == 1 else f"mean of the {len(time.ranks)} others"
         mark = " <b>slowest</b>" if time is worst else ""
-        values = [*time.parts_ns, time.capture_ns, time.total_ns]
+        split = (None, None) if exposed is None else (exposed.waiting_ns, exposed.moving_ns)
+        values = [*time.parts_ns[:2], *split, *time.parts_ns[2:], time.capture_ns, time.total_ns]
         if mixed:
             values += [time.watched_comm_ns, time.watched_ns]
         rows.append([name + mark, *(human.duration(value) for value in values)])
-    heads = ["rank", *(words for _, words in step_times.PARTS), "of which capture", "total"]
+    parts = [words for _, words in step_times.PARTS]
+    heads = ["rank", *parts[:2], "of it waiting", "of it moving", *parts[2:], "of which capture", "total"]
     if mixed:
         heads += ["watched steps: exposed comm", "watched steps: step"]
     return table(heads, rows, "step times by rank")

@@ -7,88 +7,152 @@ columns of numbers, and its script draws each kind of part as one outline (`page
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from shardtoll.dashboards import human
+import numpy as np
+
+from shardtoll.dashboards import human, timeline_calls
 from shardtoll.dashboards.figure import (
     ASKED,
+    ASKED_LEAD,
     ASKED_WORDS,
     PALETTE,
     TOP_LEGEND,
     Columns,
     Figure,
+    Marks,
     Strings,
     height,
-    ms,
 )
-from shardtoll.dashboards.sites import asked, cause, plain
-from shardtoll.dashboards.text import clip
+from shardtoll.dashboards.lanes import Lanes, lanes
+from shardtoll.dashboards.meetings import meetings
+from shardtoll.dashboards.row_codes import Ints
+from shardtoll.dashboards.sites import asked, plain
+from shardtoll.dashboards.spoken import Bools, Spoken, spoken
 from shardtoll.ledger import Report
+from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DRAWN: Final = 20_000
-"""Collectives drawn one by one; with more, the cheapest are folded."""
+LEAD: Final = (
+    "One row a rank, or one for each of its streams or groups. Drag to zoom, double-click to go back. Orange "
+    "under a collective is its exposed time: the length is measured, its place inside the collective is not, "
+    "and it is drawn at the end. Hatched yellow is waiting for the last rank to arrive. Point at a "
+    "collective, or step to it with the arrow keys: a line joins its arrivals on all ranks and ends bold "
+    "at the last. " + ASKED_LEAD
+)
+
+DRAWN: Final = 6_000
+"""Collectives drawn one by one; with more, the cheapest are folded. A browser draws so many, with their
+parts, in half a second."""
 STRETCHES: Final = 200
-"""Equal stretches of time in which each rank's folded collectives are counted."""
+"""Equal stretches of time in which each row's folded collectives are counted, with few rows."""
+BARS: Final = 3_000
+"""Grey bars that are drawn at most, unless there are fewer than `LEAST_STRETCHES` for each row."""
+LEAST_STRETCHES: Final = 25
+RANKS_DRAWN: Final = 128
+"""With more ranks those with the most exposed time have a row."""
 TICKS: Final = 32
-"""Ranks that have their number at the axis; with more, every second, third, ... has."""
+"""Rows that have their name at the axis; with more, every second, third, ... rank has."""
+_NEEDED: Final = ["rank", "group", "mesh_dim", "stream", "start_ns", "duration_ns", "exposed_ns"]
 
 
 def figure(report: Report, drawn: int = DRAWN) -> Figure:
-    """Return one row a rank; nothing to draw where no collective has a start and a duration."""
-    frame = report.collectives
-    timed = frame[frame["start_ns"].notna() & frame["duration_ns"].notna()]
+    """Return the rows of all ranks; nothing to draw where no collective has a start and a duration."""
+    table = report.tables["collectives"]
+    frame = to_frame(table.select(_NEEDED))
+    known: Bools = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
+    at: Ints = np.flatnonzero(known).astype(np.int64)
     notes = []
-    if len(timed) < len(frame):
-        some = human.plural(len(frame) - len(timed), "collective")
+    if len(at) < len(frame):
+        some = human.plural(len(frame) - len(at), "collective")
         notes.append(f"{some} of {len(frame):,} not drawn: start or duration is unknown.")
-    if timed.empty:
+    if not len(at):
         return Figure([], {}, notes or ["There are no collectives."])
-    shown, rest = _dearest(timed, drawn)
-    if len(rest):
+    ranks = sorted({int(rank) for rank in frame["rank"].unique()})
+    if len(ranks) > RANKS_DRAWN:
+        kept = _most_exposed(frame)
+        at = at[frame["rank"].isin(kept).to_numpy(dtype=bool)[at]]
+        notes.append(f"The {RANKS_DRAWN} ranks with the most exposed time of {len(ranks):,} have a row.")
+        ranks = kept
+    timed, met, said = frame.take(at), meetings(report), spoken(report)
+    shown = _dearest(timed, met[at], drawn)
+    rows = lanes(timed, ranks)
+    stretches = max(LEAST_STRETCHES, min(STRETCHES, BARS // len(rows.ranks)))
+    if not shown.all():
         notes.append(
-            f"The {drawn:,} dearest of {len(timed):,} collectives are drawn one by one (by exposed time, "
-            f"then by duration). The other {len(rest):,} are folded into grey bars, one for each "
-            f"{STRETCHES}th of the time and rank."
+            f"The {int(shown.sum()):,} dearest of {len(at):,} collectives are drawn one by one (by exposed "
+            f"time on all ranks, then by duration). The other {int((~shown).sum()):,} are folded into grey "
+            f"bars, one for each {stretches}th of the time and row."
         )
-    rows = {int(rank): at for at, rank in enumerate(sorted(frame["rank"].unique()))}
     strings = Strings()
-    calls = plain(shown)
-    columns = {
-        "steps": _steps(report, rows),
-        "folded": _folded(rest, rows),
-        "calls": _calls(calls, rows, strings),
+    calls = plain(to_frame(table.take(at[shown])))
+    folded, bars = _folded(timed[~shown], rows.of_call[~shown], stretches)
+    columns: dict[str, Columns] = {
+        "rows": {"rank": list(rows.ranks)},
+        "steps": timeline_calls.steps(report, rows.extent()),
+        "folded": folded,
+        "calls": timeline_calls.calls(calls, rows.of_call[shown], met[at[shown]], strings),
     }
-    return Figure(_traces(columns, calls), _layout(rows), notes, strings.all(), columns)
+    data = _traces(columns, calls)
+    marks = _marks(data, said, at[shown], at[~shown], bars)
+    return Figure(data, _layout(rows), [*notes, *rows.notes], strings.all(), columns, marks)
 
 
-def _dearest(timed: pd.DataFrame, most: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows with the most exposed time, and the others; both in the ledger's order."""
-    cost = timed.assign(exposed_ns=timed["exposed_ns"].fillna(0))
-    order = cost.sort_values(["exposed_ns", "duration_ns"], ascending=False, kind="stable").index
-    kept = timed.index.isin(order[:most])
-    return timed[kept], timed[~kept]
+def _most_exposed(frame: pd.DataFrame) -> list[int]:
+    """Return the ranks that have a row where there are too many."""
+    cost = frame["exposed_ns"].fillna(0).groupby(frame["rank"]).sum()
+    dear = cost.sort_values(ascending=False, kind="stable").index[:RANKS_DRAWN]
+    return sorted(int(rank) for rank in dear)
 
 
-def _layout(rows: Mapping[int, int]) -> dict[str, Any]:
-    every = -(-len(rows) // TICKS)
+def _dearest(timed: pd.DataFrame, met: Ints, most: int) -> Bools:
+    """Return which rows are drawn one by one: those with the most exposed time, with all who met there."""
+    import pandas as pd
+
+    if len(timed) <= most:
+        return np.ones(len(timed), dtype=bool)
+    alone = np.arange(len(timed)) + int(met.max()) + 1
+    rows = pd.DataFrame(
+        {
+            "met": np.where(met >= 0, met, alone),
+            "exposed": timed["exposed_ns"].fillna(0).to_numpy(dtype=np.int64),
+            "took": timed["duration_ns"].to_numpy(dtype=np.int64),
+        }
+    )
+    each = rows.groupby("met", sort=False).agg(
+        exposed=("exposed", "sum"), took=("took", "sum"), calls=("took", "size")
+    )
+    each = each.sort_values(["exposed", "took"], ascending=False, kind="stable")
+    kept = set(each.index[(each["calls"].cumsum() <= most).to_numpy()])
+    dear: Bools = rows["met"].isin(kept).to_numpy(dtype=bool)
+    return dear
+
+
+def _layout(rows: Lanes) -> dict[str, Any]:
+    count = len(rows.ranks)
+    if count <= TICKS:
+        ticks = [(float(row), rows.label(row)) for row in range(count)]
+    else:
+        extent = rows.extent()
+        every = -(-len(extent) // TICKS)
+        ticks = [(middle, f"rank {rank}") for rank, (middle, _) in extent.items()][::every]
     return {
-        "height": height(len(rows), each=44),
+        "height": height(count, each=44),
         "dragmode": "zoom",
         "hovermode": False,
         "xaxis": {"title": {"text": "ms since the run's epoch"}, "zeroline": False},
         "yaxis": {
-            "range": [len(rows) - 0.5, -0.5],
+            "range": [count - 0.5, -0.5],
             "tickmode": "array",
-            "tickvals": list(rows.values())[::every],
-            "ticktext": [f"rank {rank}" for rank in rows][::every],
+            "tickvals": [at for at, _ in ticks],
+            "ticktext": [words for _, words in ticks],
+            "automargin": True,
             "showgrid": False,
             "zeroline": False,
             # With few ranks a drag zooms time only, which is what one wants.
-            "fixedrange": len(rows) <= 16,
+            "fixedrange": count <= 16,
         },
         "legend": TOP_LEGEND,
     }
@@ -105,6 +169,8 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
             "type": "scatter",
             "mode": "none",
             "fill": "toself",
+            # Plotly need not prepare for a pointer that the page's script looks after.
+            "hoverinfo": "skip",
             "name": name,
             "fillcolor": colour,
             "rects": rects,
@@ -132,53 +198,40 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
     return [one for one in found if one["rects"]["pick"]]
 
 
-def _spans(rows: Mapping[int, int], records: Sequence[dict[str, Any]]) -> Columns:
-    return {
-        "row": [rows[record["rank"]] for record in records],
-        "start": [ms(record["start_ns"]) for record in records],
-        "length": [ms(record["duration_ns"]) for record in records],
-    }
+def _folded(rest: pd.DataFrame, row: Ints, stretches: int) -> tuple[Columns, Ints]:
+    """Return one bar for each row and stretch of time with a folded collective, and each one's bar."""
+    import pandas as pd
 
-
-def _steps(report: Report, rows: Mapping[int, int]) -> Columns:
-    steps = [step for step in plain(report.steps) if step["rank"] in rows]
-    return {**_spans(rows, steps), "step": [step["step"] for step in steps]}
-
-
-def _folded(rest: pd.DataFrame, rows: Mapping[int, int]) -> Columns:
     if rest.empty:
-        return _spans(rows, [])
-    first, last = int(rest["start_ns"].min()), int(rest["start_ns"].max())
-    width_ns = -(-(last - first + 1) // STRETCHES)
-    stretch, end_ns = (rest["start_ns"] - first) // width_ns, rest["start_ns"] + rest["duration_ns"]
-    counted = (
-        rest.assign(stretch=stretch, end_ns=end_ns)
-        .groupby(["rank", "stretch"], sort=True)
-        .agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"), calls=("rank", "size"))
+        return timeline_calls.spans([], [], []), np.empty(0, dtype=np.int64)
+    start = rest["start_ns"].to_numpy(dtype=np.int64)
+    end = start + rest["duration_ns"].to_numpy(dtype=np.int64)
+    width_ns = -(-(int(start.max()) - int(start.min()) + 1) // stretches)
+    stretch = (start - start.min()) // width_ns
+    by_bar = pd.DataFrame({"row": row, "stretch": stretch, "start": start, "end": end}).groupby(
+        ["row", "stretch"], sort=True
     )
-    records = plain(counted.reset_index())
-    for record in records:
-        record["duration_ns"] = record["end_ns"] - record["start_ns"]
-    return {**_spans(rows, records), "calls": [record["calls"] for record in records]}
+    bars = by_bar.agg(start=("start", "min"), end=("end", "max"), calls=("start", "size")).reset_index()
+    spans = timeline_calls.spans(
+        bars["row"].tolist(), bars["start"].tolist(), (bars["end"] - bars["start"]).tolist()
+    )
+    return {**spans, "calls": bars["calls"].tolist()}, by_bar.ngroup().to_numpy(dtype=np.int64)
 
 
-def _calls(calls: Sequence[dict[str, Any]], rows: Mapping[int, int], strings: Strings) -> Columns:
-    def column(name: str) -> list[float | None]:
-        return [None if call[name] is None else ms(call[name]) for call in calls]
-
-    return {
-        **_spans(rows, calls),
-        "exposed": column("exposed_ns"),
-        "wait": column("wait_ns"),
-        "floor": column("floor_ns"),
-        "step": [call["step"] for call in calls],
-        "number": [call["seq"] for call in calls],
-        "text": [strings.add(_words(call)) for call in calls],
-    }
-
-
-def _words(call: dict[str, Any]) -> str:
-    """What the collective is and why; its numbers stand in the columns. Shown as plain text."""
-    group = f"×{call['group_size']} {clip(call['mesh_dim'] or call['group'], 40)}"
-    head = f"rank {call['rank']}: {clip(call['op'], 40)} {group}, {human.size(call['message_bytes'])}"
-    return f"{head}\n{cause(SimpleNamespace(**call))}"
+def _marks(data: Sequence[dict[str, Any]], said: Spoken, shown: Ints, rest: Ints, bars: Ints) -> Marks:
+    """Return what each finding speaks of: collectives, and bars that hold a folded one of it."""
+    marks: Marks = {}
+    place = {name: at for at, name in enumerate(trace["name"] for trace in data)}
+    for number in said.flags:
+        of_it = said.rows(number)
+        drawn = np.zeros(len(shown), dtype=bool)
+        drawn[:] = of_it[shown]
+        for words in ASKED_WORDS.values():
+            if words in place:
+                own = drawn[data[place[words]]["rects"]["pick"]]
+                if own.any():
+                    marks.setdefault(number, {})[place[words]] = [int(at) for at in np.flatnonzero(own)]
+        held = np.unique(bars[of_it[rest]]) if "folded" in place else bars
+        if len(held):
+            marks.setdefault(number, {})[place["folded"]] = [int(at) for at in held]
+    return marks

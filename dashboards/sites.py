@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shardtoll.dashboards import human
+from shardtoll.dashboards.row_codes import row_codes
+from shardtoll.dashboards.spoken import spoken
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
+from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +32,8 @@ KEYS: Final = (
     "source",
 )
 """Collectives equal in all of these are one site."""
+
+_NUMBERS: Final = ("rank", "exposed_ns", "busbw_gbps", "floor_ns", "light_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Site:
     """Median over the calls, in whole ns."""
     light_ns: int | None = None
     """The same of the speed of light."""
+    findings: tuple[int, ...] = ()
+    """Numbers on the bill of the findings that speak of a call of it."""
 
     @property
     def asked(self) -> str:
@@ -99,27 +106,39 @@ def plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def sites(report: Report) -> list[Site]:
     """Return every site, the one with the most exposed time first."""
-    frame = report.collectives
-    if frame.empty:
+    calls = report.tables["collectives"]
+    if not calls.num_rows:
         return []
-    rows = frame.groupby(list(KEYS), dropna=False, sort=False).agg(
-        calls=("rank", "size"),
-        exposed_ns=("exposed_ns", "sum"),
-        exposed_known=("exposed_ns", "count"),
-        busbw_gbps=("busbw_gbps", "median"),
-        busbw_least_gbps=("busbw_gbps", "min"),
-        busbw_most_gbps=("busbw_gbps", "max"),
-        floor_ns=("floor_ns", "median"),
-        light_ns=("light_ns", "median"),
+    code, first = row_codes(calls, KEYS)
+    told_by: list[list[int]] = [[] for _ in first]
+    for number, groups in spoken(report).of_groups(code, len(first)).items():
+        for group in groups:
+            told_by[group].append(number)
+    rows = (
+        to_frame(calls.select(list(_NUMBERS)))
+        .groupby(code)
+        .agg(
+            calls=("rank", "size"),
+            exposed_ns=("exposed_ns", "sum"),
+            exposed_known=("exposed_ns", "count"),
+            busbw_gbps=("busbw_gbps", "median"),
+            busbw_least_gbps=("busbw_gbps", "min"),
+            busbw_most_gbps=("busbw_gbps", "max"),
+            floor_ns=("floor_ns", "median"),
+            light_ns=("light_ns", "median"),
+        )
     )
     found = []
-    for row in plain(rows.reset_index()):
+    causes = calls.select(list(KEYS)).take(first).to_pylist()
+    for cause_row, row, numbers in zip(causes, plain(rows), told_by, strict=True):
         # The sum over no known value is 0 in pandas; here it is unknown.
         exposed_ns = row["exposed_ns"] if row.pop("exposed_known") else None
         floor_ns, light_ns = (
             None if row[name] is None else round(row[name]) for name in ("floor_ns", "light_ns")
         )
         bounds = {"floor_ns": floor_ns, "light_ns": light_ns}
-        found.append(Site(**{**row, **bounds, "exposed_ns": exposed_ns}))
+        found.append(
+            Site(**{**cause_row, **row, **bounds, "exposed_ns": exposed_ns}, findings=tuple(numbers))
+        )
     # Ties stand in the order of the ledger, so that equal reports give equal bytes.
     return sorted(found, key=lambda site: -(site.exposed_ns or 0))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import pyarrow as pa
 
 from shardtoll.ledger.tables import SCHEMAS, check, to_batch
+
+_LARGEST_BYTES: Final = 256 << 20
+"""Batches are not put together beyond this; Arrow's text columns hold 2 GiB at most."""
 
 
 class Journal:
@@ -52,6 +55,62 @@ class Journal:
     def abandon(self) -> None:
         """Close the file as it is, without the stream's end."""
         self._file.close()
+
+
+class JournalTail:
+    """Reads a journal that is still being written: each time only what was appended since.
+
+    Every message of the stream tells its own length, so the place after the last whole one is where to go
+    on; half a message at the end is read again when it is whole.
+    """
+
+    def __init__(self, table: str, path: Path) -> None:
+        self._table = table
+        self._path = path
+        self._read_bytes = 0
+        """Bytes of whole messages read so far, the schema's first."""
+        self._parts: list[pa.RecordBatch] = []
+
+    def read(self) -> pa.Table:
+        """Return all rows appended so far.
+
+        Raises FileNotFoundError where there is no file, ValueError when it holds another schema.
+        """
+        schema = SCHEMAS[self._table]
+        with pa.OSFile(str(self._path), "rb") as file:
+            if file.size() < self._read_bytes:
+                # Another job's file by the same name.
+                self._read_bytes, self._parts = 0, []
+            file.seek(self._read_bytes)
+            try:
+                while True:
+                    message = pa.ipc.read_message(file)
+                    if message.type == "schema":
+                        if not pa.ipc.read_schema(message).equals(schema):
+                            raise OtherColumns(self._table, self._path)
+                    else:
+                        self._append(pa.ipc.read_record_batch(message, schema))
+                    self._read_bytes = file.tell()
+            except (pa.ArrowException, OSError, EOFError):
+                # The rest is not written yet, or the stream has ended.
+                pass
+        return pa.Table.from_batches(self._parts, schema=schema)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        """Keep the batch; neighbours of like size become one, so that few remain however many come."""
+        self._parts.append(batch)
+        while len(self._parts) > 1 and self._parts[-2].num_rows <= 2 * self._parts[-1].num_rows:
+            pair = pa.Table.from_batches(self._parts[-2:])
+            if pair.nbytes > _LARGEST_BYTES:
+                break
+            self._parts[-2:] = pair.combine_chunks().to_batches()
+
+
+class OtherColumns(Exception):
+    """A journal that another version of shardtoll wrote; no ValueError, as Arrow's own errors are."""
+
+    def __init__(self, table: str, path: Path) -> None:
+        super().__init__(f"{path} holds other columns than this shardtoll's {table}")
 
 
 def read_journal(table: str, path: Path) -> pa.Table:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,7 +201,21 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
     _write_whole(path, json.dumps(meta, allow_nan=False).encode())
 
 
-def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table:
+def table_path(folder: Path, table: str, rank: int, *, closed: bool) -> Path:
+    """Return where a rank's table lies: Parquet once the rank closed, before that its journal."""
+    return folder / _name(table, rank, "parquet" if closed else "arrows")
+
+
+def meta_path(folder: Path, rank: int) -> Path:
+    """Return where a rank says what it knows of the run."""
+    return folder / _name("run", rank, "json")
+
+
+def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table:
+    """Return one table of a rank as it lies on disk, the rows of an unfinished step with it.
+
+    Raises RunFolderError where it is missing or cannot be read.
+    """
     path = folder / _name(table, rank, "parquet")
     try:
         if not closed and not path.exists():
@@ -219,7 +233,7 @@ def _read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Tabl
         raise RunFolderError(f"{path} is damaged or cut short ({first_line(error)})", _AGAIN) from error
 
 
-def _finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+def finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """Drop the rows of a step that did not finish: its row in `steps` is missing."""
     finished = tables["steps"].column("step").combine_chunks()
     kept = {}
@@ -241,7 +255,8 @@ def _run_id(folder: Path, rank: int) -> str | None:
         return None
 
 
-def _read_meta(path: Path) -> dict[str, Any]:
+def read_meta(path: Path) -> dict[str, Any]:
+    """Return what `run.rankN.json` holds; RunFolderError or SchemaError where it cannot be read."""
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         version = meta["store_version"]
@@ -260,23 +275,68 @@ def read_rank(folder: Path, rank: int) -> Ledger:
 
     Raises RunFolderError or SchemaError where a file cannot be read.
     """
-    path = folder / _name("run", rank, "json")
-    meta = _read_meta(path)
+    known = known_of(folder, rank)
+    tables = {table: read_table(folder, table, rank, closed=known.closed) for table in SCHEMAS}
+    return rank_ledger(known, tables if known.closed else ended_early(rank, finished_only(tables)))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a rank says of the run beside its tables."""
+
+    run_id: str | None
+    closed: bool
+    run: Run
+    groups: tuple[Group, ...]
+    findings: tuple[Finding, ...]
+
+
+def known_of(folder: Path, rank: int) -> Known:
+    """Return what a rank says of the run; RunFolderError or SchemaError where that cannot be read."""
+    path = meta_path(folder, rank)
+    meta = read_meta(path)
     try:
-        closed = meta["closed"]
-        run = replace(run_from_json(meta["run"]), ranks_seen=(rank,))
-        groups = tuple(group_from_json(group) for group in meta["groups"])
-        findings = tuple(finding_from_json(finding) for finding in meta["findings"])
+        return Known(
+            run_id=str(meta["run_id"]) if "run_id" in meta else None,
+            closed=bool(meta["closed"]),
+            run=replace(run_from_json(meta["run"]), ranks_seen=(rank,)),
+            groups=tuple(group_from_json(group) for group in meta["groups"]),
+            findings=tuple(finding_from_json(finding) for finding in meta["findings"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error
-    tables = {table: _read_table(folder, table, rank, closed=closed) for table in SCHEMAS}
-    if not closed:
-        tables = _finished_only(tables)
-        steps = tables["steps"].num_rows
-        text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
-        notice = to_table("notices", [Notice(rank, "rank-incomplete", text)])
-        tables["notices"] = pa.concat_tables([tables["notices"], notice])
-    return Ledger(run, groups, tables, findings)
+
+
+def ended_early(rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the tables of a rank that never closed with a notice that says so."""
+    steps = tables["steps"].num_rows
+    text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
+    notice = to_table("notices", [Notice(rank, "rank-incomplete", text)])
+    return {**tables, "notices": pa.concat_tables([tables["notices"], notice])}
+
+
+def rank_ledger(known: Known, tables: Mapping[str, pa.Table]) -> Ledger:
+    """Return the ledger of one rank."""
+    return Ledger(known.run, known.groups, tables, known.findings)
+
+
+def one_run(parts: Sequence[Ledger], run_ids: Collection[str | None], folder: Path) -> Ledger:
+    """Return the ledger of all ranks; RunFolderError where they are of several runs."""
+    try:
+        if len(set(run_ids)) > 1:
+            raise ValueError(f"{len(set(run_ids))} run ids")
+        return merge(parts)
+    except ValueError as error:
+        raise RunFolderError(
+            f"{folder} mixes files of several runs ({error})",
+            "write each run to a folder of its own, and empty this one before it is used again",
+        ) from error
+
+
+def rank_of(name: str) -> int | None:
+    """Return the rank that a file in a run folder belongs to by its name; None where it is none of ours."""
+    found = _OURS.match(name)
+    return int(found.group(2)) if found else None
 
 
 def ranks_in(folder: Path) -> list[int]:
@@ -301,13 +361,4 @@ def read_run(folder: Path) -> Ledger:
     if not ranks:
         raise RunFolderError(f"{folder} holds no shardtoll run", "name the folder given as out= to audit()")
     parts = [read_rank(folder, rank) for rank in ranks]
-    runs = {_run_id(folder, rank) for rank in ranks}
-    try:
-        if len(runs) > 1:
-            raise ValueError(f"{len(runs)} run ids")
-        return merge(parts)
-    except ValueError as error:
-        raise RunFolderError(
-            f"{folder} mixes files of several runs ({error})",
-            "write each run to a folder of its own, and empty this one before it is used again",
-        ) from error
+    return one_run(parts, {_run_id(folder, rank) for rank in ranks}, folder)

@@ -112,7 +112,7 @@ def calibrated(
     fitted = tuple(size for group in _as_one(sweep.sizes)[::2] for size in group)
     scored = tuple(point for point in sweep.points if point.message_bytes not in fitted)
     kept = tuple(point for point in sweep.points if point.message_bytes in fitted)
-    curves = _curves([replace(sweep, points=kept)], fabric)
+    curves = _measured_curves([replace(sweep, points=kept)], fabric)
     return _evaluate(sweep, replace(fabric, curves=curves), "calibrated", scored, fitted, predict, library)
 
 
@@ -139,7 +139,7 @@ def transferred(
     They are of other runs, often of another cluster: a curve of this very op and placement is no
     measurement of this one, and its band is as wide as that of a transfer at least.
     """
-    measured = replace(fabric, curves=_curves(on, fabric))
+    measured = replace(fabric, curves=_measured_curves(on, fabric))
     known = library or load_library(fabric.library, fabric.library_version)
 
     def of_others(fabric: Fabric, op: str, message_bytes: int, at: Placement) -> Cost | None:
@@ -192,7 +192,7 @@ def timings_of(sweep: Sweep, fabric: Fabric) -> Timings | None:
     return Timings(sweep.op, sweep.ranks, sweep.placement_on(fabric).nodes, times, source)
 
 
-def _curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
+def _measured_curves(sweeps: Sequence[Sweep], fabric: Fabric) -> tuple[Curve, ...]:
     found = (timings_of(sweep, fabric) for sweep in sweeps)
     return merged(curve_of(timings) for timings in found if timings is not None)
 

@@ -18,6 +18,13 @@ def _rounds(ranks: int) -> int:
     return math.ceil(math.log2(ranks))
 
 
+def _near_and_net_rounds(machine: Machine) -> tuple[int, int]:
+    """Return the rounds between ranks of one host, and those between hosts."""
+    at = machine.at
+    near = _rounds(at.ranks_per_node)
+    return near, _rounds(at.ranks) - near if at.spans_nodes else 0
+
+
 def _far(machine: Machine, sent: Callable[[int], Fraction]) -> float:
     """Return ns a byte on the busiest host's cards; `sent`: what a host of so many ranks sends, or receives.
 
@@ -37,9 +44,11 @@ def _candidate(
     algorithm: str,
     rounds: tuple[int, int],
     shares: tuple[Fraction, Fraction],
-    ns_per_byte: float,
+    sent: Callable[[int], Fraction],
 ) -> Candidate:
+    """`shares`: what a rank sends to its host's ranks and to others; `sent`: see `_far`."""
     near_rounds, net_rounds = rounds
+    near_ns_per_byte = float(shares[0]) / machine.near_gbps("ring") if shares[0] else 0.0
     return Candidate(
         algorithm=algorithm,
         protocol="",
@@ -47,7 +56,7 @@ def _candidate(
         near_share=shares[0],
         net_share=shares[1],
         latency_ns=machine.latency_ns("direct", "", near_rounds, net_rounds),
-        ns_per_byte=ns_per_byte,
+        ns_per_byte=near_ns_per_byte + _far(machine, sent),
         ramp=machine.ramp("direct", ""),
     )
 
@@ -56,13 +65,9 @@ def recursive_doubling(machine: Machine, op: str) -> list[Candidate]:
     """Return an all_reduce of ceil(log2 n) exchanges of the whole message between ever farther ranks."""
     if op != "all_reduce":
         return []
-    near_rounds = _rounds(machine.at.ranks_per_node)
-    net_rounds = _rounds(machine.at.ranks) - near_rounds if machine.at.spans_nodes else 0
-    near, net = Fraction(near_rounds), Fraction(net_rounds)
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + _far(
-        machine, lambda g: g * net
-    )
-    return [_candidate(machine, "recursive_doubling", (near_rounds, net_rounds), (near, net), ns_per_byte)]
+    rounds = _near_and_net_rounds(machine)
+    near, net = map(Fraction, rounds)
+    return [_candidate(machine, "recursive_doubling", rounds, (near, net), lambda g: g * net)]
 
 
 def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
@@ -72,16 +77,13 @@ def halving_doubling(machine: Machine, op: str) -> list[Candidate]:
     """
     if op != "all_reduce":
         return []
-    at = machine.at
-    near_rounds = _rounds(at.ranks_per_node)
-    net_rounds = _rounds(at.ranks) - near_rounds if at.spans_nodes else 0
+    at, (near_rounds, net_rounds) = machine.at, _near_and_net_rounds(machine)
     g = at.ranks_per_node
     near = Fraction(2 * (g - 1), g)
     net = Fraction(2 * (at.ranks - 1), at.ranks) - near if at.spans_nodes else NOTHING
-    far = _far(machine, lambda g: 2 - Fraction(2 * g, at.ranks))
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + far
+    rounds = 2 * near_rounds, 2 * net_rounds
     return [
-        _candidate(machine, "halving_doubling", (2 * near_rounds, 2 * net_rounds), (near, net), ns_per_byte)
+        _candidate(machine, "halving_doubling", rounds, (near, net), lambda g: 2 - Fraction(2 * g, at.ranks))
     ]
 
 
@@ -90,14 +92,11 @@ def bruck(machine: Machine, op: str) -> list[Candidate]:
     if op != "all_gather":
         return []
     at = machine.at
-    near_rounds = _rounds(at.ranks_per_node)
-    net_rounds = _rounds(at.ranks) - near_rounds if at.spans_nodes else 0
     g, n = at.ranks_per_node, at.ranks
     near = Fraction(g - 1, n)
     net = Fraction(n - g, n) if at.spans_nodes else NOTHING
-    far = _far(machine, lambda g: Fraction(g * (n - g), n))
-    ns_per_byte = (float(near) / machine.near_gbps("ring") if near else 0.0) + far
-    return [_candidate(machine, "bruck", (near_rounds, net_rounds), (near, net), ns_per_byte)]
+    rounds = _near_and_net_rounds(machine)
+    return [_candidate(machine, "bruck", rounds, (near, net), lambda g: Fraction(g * (n - g), n))]
 
 
 def pat(machine: Machine, op: str) -> list[Candidate]:

@@ -93,8 +93,8 @@ def test_the_pointer_tells_what_a_collective_is(open_page):
     area = page.locator("#timeline-figure .nsewdrag")
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
-    # Rank 2 of four; the all_reduce that starts at 24 ms.
-    page.mouse.move(box["x"] + box["width"] * (24.7 - 20) / 16, box["y"] + box["height"] * 2.5 / 4)
+    # Rank 2's row for tp, the fifth of eight; the all_reduce that starts at 24 ms.
+    page.mouse.move(box["x"] + box["width"] * (24.7 - 20) / 16, box["y"] + box["height"] * 4.5 / 8)
     tip = page.locator(".tip")
     assert tip.inner_text() == (
         "rank 2: all_reduce ×2 tp, 2.10 MB\n"
@@ -103,7 +103,7 @@ def test_the_pointer_tells_what_a_collective_is(open_page):
         "step 0, number 3 of its group\n"
         "took 1.45 ms, exposed 624 µs, waited 200 µs, floor 624 µs"
     )
-    page.mouse.move(box["x"] + box["width"] * (29 - 20) / 16, box["y"] + box["height"] * 2.5 / 4)
+    page.mouse.move(box["x"] + box["width"] * (29 - 20) / 16, box["y"] + box["height"] * 4.5 / 8)
     assert tip.inner_text() == "step 0, 53 ms"
     page.mouse.move(5, 5)
     assert tip.is_hidden()
@@ -113,12 +113,12 @@ def test_drawn_rectangles_are_where_the_ledger_says(open_page):
     page = open_page(sample_reports.report()).page
     trace = page.evaluate(
         "(() => { const t = document.getElementById('timeline-figure').data.find(t => t.name === 'exposed');"
-        " return {x: t.x.slice(18, 24), y: t.y.slice(18, 24)}; })()"
+        " return {x: t.x.slice(15, 20), y: t.y.slice(15, 20)}; })()"
     )
     # Rank 0's fourth collective: 24 ms + 1.248576 ms, its exposed half drawn at the end.
     assert trace["x"][:2] == pytest.approx([24 + 1.248576 - 0.624288, 24 + 1.248576])
     assert trace["y"][:3] == pytest.approx([0.22, 0.22, 0.38])
-    assert trace["x"][5] is None
+    assert trace["x"][4] is None
 
 
 def test_no_button_sends_the_chart_away(open_page):

@@ -35,7 +35,7 @@ def test_output_files(shardtoll, run_folder: Path, tmp_path: Path):
     report = analyze(read_run(run_folder))
     assert (tmp_path / "x.html").read_text(encoding="utf-8") == page.render(report)
     assert (tmp_path / "x.json").read_text(encoding="utf-8") == report.to_json()
-    written = [*names, "x.findings.csv"]
+    written = [*names, "x.steps.csv", "x.findings.csv"]
     assert ran.out.endswith("".join(f"wrote {tmp_path / name}\n" for name in written))
     assert all((tmp_path / name).stat().st_size for name in written)
 
@@ -54,7 +54,8 @@ def test_json_alone_on_stdout(shardtoll, run_folder: Path, tmp_path: Path):
     ran = shardtoll("report", run_folder, "--json", "-o", tmp_path / "x.csv")
     assert json.loads(ran.out)["schema_version"] == 1
     assert Report.from_json(ran.out).run.world_size == 4
-    assert ran.err == f"wrote {tmp_path / 'x.csv'}\nwrote {tmp_path / 'x.findings.csv'}\n"
+    names = ("x.csv", "x.steps.csv", "x.findings.csv")
+    assert ran.err == "".join(f"wrote {tmp_path / name}\n" for name in names)
 
 
 def test_several_paths_one_after_the_other(shardtoll, run_folder: Path, tmp_path: Path):

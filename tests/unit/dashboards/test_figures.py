@@ -133,14 +133,16 @@ def test_timeline_holds_each_collective_with_its_parts():
     first = 3
     assert (calls["start"][first], calls["length"][first]) == (24.0, 1.248576)
     assert (calls["exposed"][first], calls["wait"][first]) == (0.624288, 0.0)
-    assert figure.strings[calls["text"][first]].startswith("rank 0: all_reduce ×2 tp, 2.10 MB\ntrain.py:42")
+    assert figure.strings[calls["text"][first]].startswith("all_reduce ×2 tp, 2.10 MB\ntrain.py:42")
     picks = {trace["name"]: trace["rects"]["pick"] for trace in figure.data}
     whole = [*picks["implicit"], *picks["explicit"], *picks["origin unknown"]]
     assert sorted(whole) == list(range(48))
     assert picks["exposed"] == list(range(48))
     assert picks["waiting"] == [at for at in range(48) if calls["wait"][at]]
     assert picks["step"] == list(range(8))
-    assert figure.layout["yaxis"]["ticktext"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert figure.layout["yaxis"]["ticktext"] == [
+        f"rank {rank} · {group}" for rank in range(4) for group in ("tp", "world")
+    ]
 
 
 def test_timeline_folds_the_cheapest_and_says_so():

@@ -31,7 +31,15 @@ def test_html_file_is_the_page(tmp_path: Path):
 
 def test_csv_holds_every_collective_and_finding(tmp_path: Path):
     report = sample_reports.report()
-    assert csv_file.write(report, tmp_path / "x.csv") == [tmp_path / "x.csv", tmp_path / "x.findings.csv"]
+    names = ("x.csv", "x.steps.csv", "x.findings.csv")
+    assert csv_file.write(report, tmp_path / "x.csv") == [tmp_path / name for name in names]
+    with (tmp_path / "x.steps.csv").open(encoding="utf-8", newline="") as file:
+        steps = list(csv.DictReader(file))
+    assert [(row["step"], row["rank"], row["level"]) for row in steps[3:5]] == [
+        ("0", "3", "survey"),
+        ("1", "0", "survey"),
+    ]
+    assert sum(int(row["exposed_comm_ns"]) for row in steps) == 8 * 12_000_000 + 2 * 3_000_000
     with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     wanted = report.tables["collectives"].to_pylist()

@@ -1,0 +1,123 @@
+"""The named reasons for a change of the step's time, and how much of it they account for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardtoll.analyzers.compare_machine import State
+from shardtoll.analyzers.compare_modules import Module
+from shardtoll.analyzers.words import duration, place, size
+from shardtoll.ledger.comparison import Cause, Change, ModuleChange, SiteChange
+
+
+def causes(
+    step: Change,
+    parts: Sequence[Change],
+    sites: Sequence[SiteChange],
+    modules: Sequence[ModuleChange],
+    machine: State,
+    before: Mapping[str, Module],
+) -> tuple[tuple[Cause, ...], float | None]:
+    """Return the causes, most first, and what is left of the step's change without them.
+
+    What a collective adds is its exposed time, what a module adds its computing: both are parts of the step,
+    counted once. Where equal operators took longer everywhere that is one cause, and a module's own is what
+    comes on top. Copies and idle time have no place on record; where they changed they are causes as a whole.
+    The rest is the step's change less the causes, so that all adds up.
+    """
+    found: list[Cause] = []
+    for site in sites:
+        if site.what != "none":
+            # Unknown exposed time explains nothing; the cause is named all the same.
+            certain = site.exposed.changed or site.waiting.changed
+            found.append(_cause(site_words(site), site.exposed.difference or 0.0, step, certain))
+    vouched = set(machine.names)
+    state = machine.machine
+    stretched = state is not None and state.apart
+    if state is not None and stretched:
+        share = state.factor - 1
+        times = [before[name].time for name in machine.names]
+        longer = share * sum(float(time.mean()) for time in times if time is not None)
+        words = "slower" if share > 0 else "faster"
+        why = "a busier machine, or other settings" if state.shared else "clock, power or settings"
+        text = f"the same operators took {state.factor:.3g} times as long in all modules: {words} ({why})"
+        found.append(_cause(text, longer, step, True))
+    for module in modules:
+        if module.time.changed or module.work.changed or module.formats:
+            change = module.time.difference or 0.0
+            if stretched and state is not None and module.name in vouched:
+                change -= (module.time.before or 0.0) * (state.factor - 1)
+            found.append(_cause(module_words(module), change, step, module.time.changed))
+    for part in parts:
+        if part.name in ("copies", "idle") and part.changed:
+            change = part.difference or 0.0
+            found.append(_cause(f"{part.name} time: {signed(change)} a step", change, step, True))
+    found.sort(key=lambda cause: -abs(cause.change_ns))
+    if step.difference is None:
+        return tuple(found), None
+    return tuple(found), step.difference - sum(cause.change_ns for cause in found)
+
+
+def _cause(text: str, change: float, step: Change, certain: bool) -> Cause:
+    whole = step.difference if step.changed else None
+    return Cause(text, change, change / whole if whole else None, certain)
+
+
+def site_words(site: SiteChange) -> str:
+    """Return `added all_gather of dist.all_gather in layers.*.mlp at train.py:42: +2 calls, +1.05 MB a step`."""
+    by = f" by {site.cause}" if site.cause and site.cause != site.op else ""
+    name = f"{site.op}{by}{place(site.module, site.source)} ({site.phase}, {site.group})"
+    calls = _more(site.calls.difference, "call")
+    moved = _bytes(site.bytes.difference)
+    if site.what in ("added", "removed"):
+        return f"{site.what} {name}: {calls}{moved} a step"
+    if site.what == "dtype":
+        return f"{site.dtypes[0]} -> {site.dtypes[1]} in {name}: {_message(site)}{moved} a step"
+    if site.what == "size":
+        return f"other size of {name}: {_message(site)}{moved} a step"
+    if site.what == "count":
+        return f"{'more' if site.calls.verdict == 'more' else 'fewer'} {name}: {calls}{moved} a step"
+    part = "waits" if site.waiting.changed and not site.exposed.changed else "is exposed"
+    words = "longer" if (site.exposed.difference or 0) > 0 else "shorter"
+    return f"{name} {part} {words}: {signed(site.exposed.difference)} a step"
+
+
+def module_words(module: ModuleChange) -> str:
+    """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms a step`."""
+    was, now = module.time.before, module.time.after
+    time = f": {signed(module.time.difference)} a step"
+    if module.formats:
+        return f"{module.name} computes in {module.formats[1]}, not in {module.formats[0]}{time}"
+    if was == 0 or now == 0:
+        return f"{module.name} computes {'now' if was == 0 else 'no longer'}{time}"
+    work = "the same work"
+    if module.work.changed and module.work.before:
+        work = f"{module.work.after or 0:,.0f} FLOP a step, not {module.work.before:,.0f}"
+    if not module.time.changed or not was or now is None:
+        return f"{module.name} computes {work}{time}"
+    by = 100 * (now - was) / was
+    return f"{module.name} computes {abs(by):.3g} % {'slower' if by > 0 else 'faster'} with {work}{time}"
+
+
+def signed(time_ns: float | None) -> str:
+    """Return `+1.2 ms`."""
+    if time_ns is None:
+        return "an unknown time"
+    return f"{'-' if time_ns < 0 else '+'}{duration(abs(time_ns))}"
+
+
+def _more(count: float | None, noun: str) -> str:
+    if count is None:
+        return "an unknown number of calls"
+    return f"{count:+.4g} {noun}{'' if abs(count) == 1 else 's'}"
+
+
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return ""
+    return f", {'-' if count < 0 else '+'}{size(round(abs(count)))}"
+
+
+def _message(site: SiteChange) -> str:
+    was, now = site.message_bytes
+    return f"messages of {size(was)} -> {size(now)}"

@@ -1,0 +1,84 @@
+"""Whether the machine was slower, or the program: by the operators whose work did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.compare_intervals import Pair, intervals
+from shardtoll.analyzers.compare_modules import Module
+from shardtoll.ledger.comparison import Machine
+
+LEAST: Final = 4
+"""Modules of equal work needed: of fewer, one that changed may be the middle one."""
+LEAST_SHARE: Final = 0.005
+"""Part of the computing from which a module's time says something."""
+APART: Final = 3
+"""Standard errors from which the machine counts as another."""
+_MAD: Final = 1.4826
+"""Standard deviations in a median absolute deviation of normal values."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The machine of the run after against that of the run before."""
+
+    machine: Machine | None
+    names: tuple[str, ...] = ()
+    """The modules whose work did not change."""
+    spread: float = 0.0
+    """How much their factors differ from each other beyond what their steps vary: a standard deviation."""
+
+    @property
+    def expected(self) -> float:
+        """What times of equal work are times on the machine of the run after."""
+        return self.machine.factor if self.machine is not None and self.machine.apart else 1.0
+
+    @property
+    def off(self) -> float:
+        """By how much a shared machine differs; 0 of others, whose speed is a part of what is compared."""
+        if self.machine is None or not self.machine.shared:
+            return 0.0
+        return abs(self.machine.factor - 1)
+
+
+def state(
+    before: Mapping[str, Module], after: Mapping[str, Module], guide: tuple[Array, Array], noise: float,
+    *, shared: bool,
+) -> State:  # fmt: skip
+    """Return how much longer equal work took, and how evenly.
+
+    One changed module does not move the middle of many; what moves all alike is the machine, its clock or
+    settings. `noise`: the share by which runs of one program differ on one machine.
+    """
+    both = {name: (before[name], after[name]) for name in before if name in after}
+    rows = {
+        name: (was.time, now.time)
+        for name, (was, now) in both.items()
+        if was.time is not None and now.time is not None and was.time.mean() > 0 and now.time.mean() > 0
+        and was.signature == now.signature and abs(was.flops.mean() - now.flops.mean()) < 0.5
+    }  # fmt: skip
+    whole = sum(float(was.mean()) for was, _ in rows.values())
+    rows = {name: pair for name, pair in rows.items() if pair[0].mean() >= LEAST_SHARE * whole}
+    if len(rows) < LEAST or min(map(len, guide)) < 2:
+        return State(None)
+    was = np.array([pair[0] for pair in rows.values()])
+    now = np.array([pair[1] for pair in rows.values()])
+    ratios = np.log(now.mean(axis=1) / was.mean(axis=1))
+    middle = float(np.median(ratios))
+    # All of them together vary as the machine does; each beyond that by itself.
+    together = (np.vstack([was, was.sum(axis=0)]), np.vstack([now, now.sum(axis=0)]))
+    error = intervals([Pair(*together, guide, np.zeros(len(was) + 1))])[0].error
+    own = error[:-1] / now.mean(axis=1)
+    spread = _MAD * float(np.median(np.abs(ratios - middle)))
+    spread = max(0.0, spread**2 - float(np.median(own)) ** 2) ** 0.5
+    sure = APART * float(error[-1] / now.sum(axis=0).mean())
+    factor = float(np.exp(middle))
+    machine = Machine(factor, len(rows), shared, apart=abs(middle) > max(noise, sure))
+    return State(machine, tuple(rows), spread)

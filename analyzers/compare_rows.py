@@ -1,0 +1,104 @@
+"""The figures of two runs side by side, each judged: exactly where it is exact, else against noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.compare_intervals import Intervals, Pair, intervals
+from shardtoll.ledger.comparison import Change, Verdict
+
+Array = npt.NDArray[np.float64]
+Judge = Callable[[], Change]
+"""Gives the change once all rows are known and the intervals were drawn."""
+
+EQUAL: float = 1e-9
+"""Sums over ranks of whole numbers, divided by their count, agree to that."""
+
+
+@dataclass
+class Rows:
+    """Collects rows that were measured in the same steps of each run, and judges them together."""
+
+    guide: tuple[Array, Array]
+    """Time of the whole step in these steps."""
+    enough: bool
+    """Whether there are steps enough to say what is noise."""
+    before: list[Array] = field(default_factory=list)
+    after: list[Array] = field(default_factory=list)
+    floors: list[float] = field(default_factory=list)
+    drawn: Intervals | None = None
+
+    def timed(
+        self, name: str, before: Array | None, after: Array | None, floor: float, *,
+        unit: str | None = "ns", expected: float = 1.0,
+    ) -> Judge:  # fmt: skip
+        """Add a noisy row and return what judges it; None where it is not known.
+
+        `floor`: what differs from run to run, in its unit. `expected`: what it is times without any change,
+        for times on a slower machine.
+        """
+        means = tuple(None if row is None or not len(row) else float(row.mean()) for row in (before, after))
+        if before is None or after is None or not self.enough or None in means:
+            verdict: Verdict = "unknown" if None in means else "too few steps"
+            return lambda: Change(name, unit, means[0], means[1], verdict)
+        at = len(self.before)
+        self.before.append(before * expected)
+        self.after.append(after)
+        self.floors.append(floor)
+        off = float(before.mean()) * (expected - 1)
+
+        def judge() -> Change:
+            assert self.drawn is not None, "rows are judged after `judge_all`"
+            low, high = float(self.drawn.low[at]), float(self.drawn.high[at])
+            said: Verdict = "more" if low > 0 else "less" if high < 0 else "no change"
+            least = float(self.drawn.least[at])
+            return Change(name, unit, means[0], means[1], said, low + off, high + off, least)
+
+        return judge
+
+    def exact(
+        self, name: str, before: Array, after: Array, *, unit: str | None = None, scale: float = 1.0
+    ) -> Judge:  # fmt: skip
+        """Add a row without noise: compared as it is where no run varies, else like a time.
+
+        `scale`: what the figures after are times, for another amount of work a step; a figure that is the
+        same a step, or the same for equal work, is no change.
+        """
+        if not len(before) or not len(after):
+            means = [float(row.mean()) if len(row) else None for row in (before, after)]
+            return lambda: Change(name, unit, means[0], means[1], "unknown")
+        if _varies(before) or _varies(after):
+            if np.array_equal(before, after):
+                mean = float(before.mean())
+                return lambda: Change(name, unit, mean, mean, "no change")
+            return self.timed(name, before, after * scale, 0.0, unit=unit)
+        was, raw = float(before[0]), float(after[0])
+        now = raw * scale
+        same = _equal(was, raw) or _equal(was, now)
+        verdict: Verdict = "no change" if same else "more" if now > was else "less"
+        return lambda: Change(name, unit, was, now, verdict)
+
+    def pair(self) -> Pair:
+        """Return the rows as `intervals` takes them."""
+        was = np.array(self.before).reshape(len(self.before), len(self.guide[0]))
+        now = np.array(self.after).reshape(len(self.after), len(self.guide[1]))
+        return Pair(was, now, self.guide, np.array(self.floors))
+
+
+def judge_all(*several: Rows) -> None:
+    """Draw the intervals of all rows together."""
+    asked = [rows for rows in several if rows.before]
+    for rows, found in zip(asked, intervals([rows.pair() for rows in asked]), strict=True):
+        rows.drawn = found
+
+
+def _varies(row: Array) -> bool:
+    return float(np.ptp(row)) > EQUAL * max(1.0, float(np.abs(row).max()))
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= EQUAL * max(1.0, abs(one), abs(other))

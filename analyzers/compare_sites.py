@@ -1,0 +1,141 @@
+"""Collectives of two runs by place, and which of one run are which of the other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.compare_steps import tabulated
+from shardtoll.analyzers.layers import pattern
+from shardtoll.analyzers.tally import codes, number, text
+from shardtoll.ledger import Report
+from shardtoll.ledger.levels import in_steps
+from shardtoll.ledger.tables import to_frame
+
+COLUMNS: Final = ("step", "rank", "op", "caused_by_op", "module", "phase", "group", "group_size", "mesh_dim",
+                  "dtype", "message_bytes", "exposed_ns", "transfer_ns", "source")  # fmt: skip
+PLACE: Final = ("op", "caused_by_op", "modules", "phase", "net")
+"""What does not change with a call's number format and size."""
+KIND: Final = (*PLACE, "dtype", "message_bytes")
+_LINE: Final = re.compile(r":\d+(?= \(|$)")
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One kind of collective of one run."""
+
+    place: tuple[str | None, ...]
+    """As `PLACE` names it."""
+    dtype: str | None
+    message_bytes: int | None
+    source: str | None
+    calls: Array
+    """(steps,), a mean over ranks, as all of these."""
+    exposed: Array | None
+    """ns; None where that of a call is unknown."""
+    waiting: Array | None
+
+    @property
+    def each(self) -> float:
+        """Calls of a mean step."""
+        return float(self.calls.mean()) if len(self.calls) else 0.0
+
+
+Paired = list[tuple[Site | None, Site | None]]
+
+
+def sites(report: Report, numbers: tuple[int, ...]) -> list[Site]:
+    """Return the kinds of collectives in these steps, by first appearance."""
+    table = in_steps(report.tables["collectives"].select(list(COLUMNS)), numbers)
+    frame = to_frame(table).reset_index(drop=True)
+    if frame.empty:
+        return []
+    frame = frame.assign(modules=pattern(frame["module"]), net=_net(frame, report.run.world_size))
+    code, first = codes(frame, KIND)
+    step = frame["step"].to_numpy(dtype=np.int64)
+    ranks = len(report.run.ranks_seen)
+
+    def over(values: Array) -> Array:
+        return tabulated(code, len(first), step, numbers, values, ranks)
+
+    exposed = frame["exposed_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    moved = frame["transfer_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    late = np.maximum(exposed - moved, 0)
+    calls, times, waits = over(np.ones(len(frame))), over(exposed), over(late)
+    return [
+        Site(
+            place=tuple(text(row[name]) for name in PLACE),
+            dtype=text(row["dtype"]),
+            message_bytes=number(row["message_bytes"]),
+            source=text(row["source"]),
+            calls=calls[at],
+            exposed=None if np.isnan(times[at]).any() else times[at],
+            waiting=None if np.isnan(waits[at]).any() else waits[at],
+        )
+        for at, row in enumerate(first.to_dict("records"))
+    ]
+
+
+def _net(frame: pd.DataFrame, world_size: int) -> pd.Series[Any]:
+    """Return the group in words that another run has too: its mesh dimension, `world`, or its size."""
+    size = frame["group_size"].to_numpy(dtype=np.int64)
+    words = {
+        count: "world" if count == world_size else f"{count} ranks" for count in np.unique(size).tolist()
+    }
+    by_size = pd.Series([words[count] for count in size.tolist()], index=frame.index, dtype="string")
+    named = frame["mesh_dim"].notna().to_numpy(dtype=bool)
+    made: pd.Series[Any] = by_size.where(~named, "mesh dim " + frame["mesh_dim"].astype("string"))
+    return made
+
+
+def paired(before: list[Site], after: list[Site]) -> Paired:
+    """Return which of both are one: equal ones first, then what is left of a place in its order.
+
+    At one place two collectives of another number format or size are one whose format or size changed, those
+    with as many calls first, for a changed program adds and takes away whole ones too. Last, what has but
+    another module or phase and is else the same, called from the same function: code was moved.
+    """
+    pairs: Paired = []
+    left = [list(before), list(after)]
+    for rule in (_same, _same_calls, _same_place, _moved):
+        waiting: dict[Any, list[Site]] = {}
+        for one in left[1]:
+            waiting.setdefault(rule(one), []).append(one)
+        rest = []
+        taken: set[int] = set()
+        for one in left[0]:
+            others = waiting.get(rule(one))
+            if others:
+                other = others.pop(0)
+                taken.add(id(other))
+                pairs.append((one, other))
+            else:
+                rest.append(one)
+        left = [rest, [one for one in left[1] if id(one) not in taken]]
+    return [*pairs, *((one, None) for one in left[0]), *((None, one) for one in left[1])]
+
+
+def _same(site: Site) -> Any:
+    return site.place, site.dtype, site.message_bytes
+
+
+def _same_calls(site: Site) -> Any:
+    return site.place, round(site.each, 6)
+
+
+def _same_place(site: Site) -> Any:
+    return site.place
+
+
+def _moved(site: Site) -> Any:
+    op, cause, _, _, net = site.place
+    source = None if site.source is None else _LINE.sub("", re.split(r"[/\\]", site.source)[-1])
+    # Without a line nothing tells that it is the same code.
+    return (op, cause, net, source or id(site), site.dtype, site.message_bytes, round(site.each, 6))

@@ -1,0 +1,147 @@
+"""Which steps of two runs are compared, and what each of them took and divides into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.ledger import Report
+from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.tables import to_frame
+
+WARM_UP: Final = 2
+"""First steps left out of runs long enough: they compile, allocate, and open connections."""
+LONG: Final = 12
+"""Steps from which a run can spare that many; of a shorter one the first is left out."""
+LEAST_STEPS: Final = 8
+"""Fewer steps say too little of how much a step varies."""
+
+PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattributed")
+"""What a step divides into: exposed communication is moving and waiting for other ranks."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The steps of one run that are compared."""
+
+    timed: tuple[int, ...]
+    """Those whose times are compared."""
+    surveyed: tuple[int, ...]
+    """Those whose operators are compared."""
+    left_out: tuple[int, ...]
+    level: str
+    alike: bool
+    """Whether both runs have timed steps of that level: else their times must not be compared."""
+
+
+def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[Chosen, Chosen]:
+    """Return the steps of both runs, like with like: watched ones where both have them, else surveyed ones.
+
+    `warm_up`: so many first steps are left out; None: `WARM_UP`, or 1 of a short run.
+    """
+    found = []
+    for report in (before, after):
+        table = report.tables["steps"]
+        every = alike_steps(table)
+        first = min(warm_up if warm_up is not None else WARM_UP if len(every) >= LONG else 1, len(every))
+        if warm_up is None and len(every) - first < 2:
+            first = 0
+        left = every[:first]
+        kept = set(every[first:])
+        found.append(
+            (
+                tuple(step for step in watched_steps(table) if step in kept),
+                tuple(step for step in surveyed_steps(table) if step in kept),
+                left,
+            )
+        )
+    both_watched = all(watched for watched, _, _ in found)
+    both_surveyed = all(surveyed for _, surveyed, _ in found)
+    alike = both_watched or both_surveyed
+    chosen = []
+    for watched, surveyed, left in found:
+        is_watched = both_watched or (not both_surveyed and bool(watched))
+        timed = watched if is_watched else surveyed
+        chosen.append(Chosen(timed, surveyed, left, "watched" if is_watched else "surveyed", alike))
+    return chosen[0], chosen[1]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """Each compared step of one run, means over the ranks seen in it, in ns."""
+
+    own: Array
+    """(steps,): duration, capture's own work left out."""
+    parts: Array
+    """(parts, steps), in the order of `PARTS`; they add up to `own`."""
+    slowest: Array
+    """(steps,): own work on the rank whose mean is longest."""
+    slowest_rank: int | None
+
+
+def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
+    """Return the series of these steps, in order."""
+    frame = to_frame(in_steps(report.tables["steps"], numbers))
+    if frame.empty:
+        return StepSeries(np.zeros(0), np.zeros((len(PARTS), 0)), np.zeros(0), None)
+    own = (frame["duration_ns"] - frame["capture_ns"]).astype("float64")
+    at = pd.Index(sorted(set(frame["step"])))
+    waits = waiting(report, numbers, frame)
+    columns = {
+        "computing": frame["compute_ns"],
+        "moving": frame["exposed_comm_ns"] - waits,
+        "waiting": waits,
+        "copies": frame["exposed_copy_ns"],
+        "idle": frame["idle_ns"],
+    }
+    whole = own.groupby(frame["step"]).mean().reindex(at).to_numpy(dtype=np.float64)
+    parts = [
+        column.astype("float64").groupby(frame["step"]).mean().reindex(at).to_numpy(dtype=np.float64)
+        for column in columns.values()
+    ]
+    # The rest, so that the parts add up: a step's may be off by the 0.1 % that a record allows.
+    parts.append(whole - np.sum(parts, axis=0))
+    means = own.groupby(frame["rank"]).mean()
+    rank = int(means.idxmax())
+    slow = own[frame["rank"] == rank].groupby(frame["step"]).mean().reindex(at).ffill().bfill()
+    return StepSeries(whole, np.array(parts), slow.to_numpy(dtype=np.float64), rank)
+
+
+def waiting(report: Report, numbers: tuple[int, ...], steps: pd.DataFrame) -> pd.Series[float]:
+    """Return for each row of `steps` the exposed time in which the rank waited for others to arrive.
+
+    Of a collective it is what is exposed beyond its transfer; where ranks were not matched it is not known,
+    and all of it counts as moving.
+    """
+    table = in_steps(report.tables["collectives"], numbers)
+    table = table.filter(
+        pc.and_(pc.is_valid(table.column("exposed_ns")), pc.is_valid(table.column("transfer_ns")))
+    )
+    late = pc.max_element_wise(pc.subtract(table.column("exposed_ns"), table.column("transfer_ns")), 0)
+    sums = pa.table({"step": table.column("step"), "rank": table.column("rank"), "late": late})
+    found = to_frame(sums.group_by(["step", "rank"]).aggregate([("late", "sum")]))
+    joined = steps[["step", "rank", "exposed_comm_ns"]].merge(found, on=["step", "rank"], how="left")
+    values = np.minimum(
+        joined["late_sum"].fillna(0).to_numpy(dtype=np.float64),
+        joined["exposed_comm_ns"].to_numpy(dtype=np.float64),
+    )
+    return pd.Series(values, index=steps.index)
+
+
+def tabulated(
+    codes: npt.NDArray[np.int64], rows: int, step: npt.NDArray[np.int64], numbers: tuple[int, ...],
+    values: Array, ranks: int,
+) -> Array:  # fmt: skip
+    """Return (rows, steps): the sum of values of each row's code in each step, over the number of ranks."""
+    places = np.searchsorted(np.array(numbers, dtype=np.int64), step)
+    flat = np.bincount(codes * len(numbers) + places, weights=values, minlength=rows * len(numbers))
+    made: Array = flat.reshape(rows, len(numbers)) / max(1, ranks)
+    return made

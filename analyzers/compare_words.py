@@ -1,0 +1,104 @@
+"""What a comparison says first: the answer in one line, why the runs may not be comparable, what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardtoll.analyzers.compare_batch import words as batch_words
+from shardtoll.analyzers.compare_causes import signed
+from shardtoll.analyzers.compare_steps import LEAST_STEPS
+from shardtoll.analyzers.words import duration
+from shardtoll.ledger.comparison import Comparison, Side
+
+NAMED: Final = 3
+"""Causes in the first line."""
+
+
+def with_headline(found: Comparison) -> Comparison:
+    """Return the comparison with its answer in one line."""
+    if found.verdict == "changed":
+        return replace(found, headline=_changed(found))
+    if found.verdict == "too few steps":
+        counts = (
+            f"{found.before.timed_steps} before, {found.after.timed_steps} after, {LEAST_STEPS} are needed"
+        )
+        same = "collectives, bytes and formats are the same"
+        return replace(found, headline=f"too few steps to tell times from noise ({counts}); {same}")
+    step = found.step
+    text = (
+        f"no change beyond noise: a step takes {duration(step.before)} before, {duration(step.after)} after"
+    )
+    if step.least is not None and step.before:
+        text += f"; a change of {duration(step.least)} ({100 * step.least / step.before:.2g} %) would have been seen"
+    return replace(found, headline=text + _machine(found))
+
+
+def _machine(found: Comparison) -> str:
+    state = found.machine
+    if state is None or not state.shared or not state.apart:
+        return ""
+    return (
+        f"; the machine was {'slower' if state.factor > 1 else 'faster'} after: the same operators took "
+        f"{state.factor:.3g} times as long, all alike"
+    )
+
+
+def _changed(found: Comparison) -> str:
+    step = found.step
+    named = "; ".join(cause.text for cause in found.causes[:NAMED])
+    more = len(found.causes) - NAMED
+    named += f"; and {more} more" if more > 0 else ""
+    if not step.changed:
+        if step.low is None or step.high is None:
+            time = "its step's time cannot be told from noise"
+        else:
+            time = f"the step's time does not beyond noise ({signed(step.low)} to {signed(step.high)})"
+        return f"the program changed, {time}: {named or 'the bill has other errors'}"
+    assert step.difference is not None, "a change is known"
+    assert step.low is not None, "and its interval"
+    assert step.high is not None, "and its interval"
+    share = 100 * step.difference / step.before if step.before else 0
+    text = (
+        f"a step takes {duration(abs(step.difference))} {'longer' if step.difference > 0 else 'less'} "
+        f"({share:+.3g} %, {signed(step.low)} to {signed(step.high)})"
+    )
+    if found.unexplained_ns is None or not found.causes:
+        return f"{text}; no cause on record accounts for it"
+    left = 100 * found.unexplained_ns / step.difference
+    return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained"
+
+
+def alike(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
+    """Return one sentence for each way in which the work of the runs differs."""
+    said = []
+    sizes = [side.batch.effective(side.world_size) for side in (before, after)]
+    if None not in sizes and sizes[0] != sizes[1] and before.batch.rows_of == after.batch.rows_of:
+        words = [batch_words(side.batch, side.world_size) for side in (before, after)]
+        given = (
+            "" if before.work is not None else "; give --work-before and --work-after to compare equal work"
+        )
+        said.append(
+            f"effective batch {words[0]} before, {words[1]} after, by the {before.batch.rows_of}{given}"
+        )
+    if not same_level:
+        said.append(
+            f"steps were {before.level} before, {after.level} after: their times are not compared, as a survey "
+            "makes steps longer"
+        )
+    return tuple(said)
+
+
+def notes(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
+    """Return what was left out and what is not known."""
+    said = []
+    for word, side in (("before", before), ("after", after)):
+        left = (
+            f"steps {side.left_out[0]} to {side.left_out[-1]}" if len(side.left_out) > 1 else "the first step"
+        )
+        out = f"; {left} left out, to warm up" if side.left_out else ""
+        said.append(
+            f"{word}: {side.timed_steps} {side.level} steps timed, {side.surveyed_steps} with operators "
+            f"on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
+        )
+    return tuple(said)

@@ -1,0 +1,101 @@
+"""`shardtoll serve`: the same views in a browser, on runs of any size and on runs still being written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import socket
+
+    from shardtoll.dashboards.source import Source
+
+
+def command(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A run folder, a folder of runs, a report.json, or traces (files, a folder, a quoted glob).",
+            show_default=False,
+        ),
+    ],
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 takes a free one."),
+    ] = 8050,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on. Any but loopback needs the token in the link that is printed.",
+        ),
+    ] = "127.0.0.1",
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token", help="Ask for a token on loopback too, for machines that others use as well."
+        ),
+    ] = False,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in this machine's browser.")
+    ] = False,
+    fabric: Annotated[
+        str | None,
+        typer.Option(
+            "--fabric",
+            metavar="NAME|FILE.toml",
+            help="The interconnect to compute floors for; without it, chosen by device and backend.",
+        ),
+    ] = None,
+) -> None:
+    """Show runs in a browser; steps that a running job adds appear within seconds.
+
+    The address keeps run, view, filters, zoom and the finding picked: a link restores them. Only this
+    machine can reach the server, unless --host says otherwise. Ctrl-C ends it.
+
+    \b
+    Examples:
+      shardtoll serve runs/a
+      shardtoll serve runs --port 0
+      shardtoll serve runs/a --host 0.0.0.0 --fabric loopback-gloo
+      shardtoll serve 'traces/*.json' --token
+    """
+    from shardtoll.cli.serve_source import make_source
+    from shardtoll.dashboards.app_security import is_loopback, new_token
+    from shardtoll.dashboards.app_server import listen
+
+    source = make_source(path, fabric)
+    try:
+        listening = listen(host, port)
+        with listening:
+            _serve(
+                source, host, listening, new_token() if token or not is_loopback(host) else None, open_browser
+            )
+    finally:
+        source.close()
+
+
+def _serve(
+    source: Source, host: str, listening: socket.socket, token: str | None, open_browser: bool
+) -> None:
+    """Serve until Ctrl-C, which is how one ends it and no failure."""
+    import contextlib
+
+    from shardtoll.dashboards.app import make_app
+    from shardtoll.dashboards.app_server import link, own_names, serving
+
+    server = serving(make_app(source, own_names(host, token), token), listening)
+    address = link(host, listening, token)
+    typer.echo(f"serving {address}  (Ctrl-C ends)")
+    if token is not None:
+        typer.echo("whoever has this link can see the runs; it changes with every start", err=True)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    server.server_close()

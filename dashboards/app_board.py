@@ -1,0 +1,128 @@
+"""What the server shows of a run, kept while its version, filters and window stay the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from shardtoll.dashboards.app_state import Place
+from shardtoll.dashboards.figure import Figure
+from shardtoll.dashboards.filters import Filter, apply
+from shardtoll.dashboards.source import Snapshot, Source
+from shardtoll.dashboards.views import VIEWS, View
+from shardtoll.ledger import Report
+
+FIRST_WAIT_S: Final = 1.0
+"""How long an answer waits for a run's first report; a short run's page then comes at once."""
+
+_T = TypeVar("_T")
+
+
+class Kept:
+    """The last few things made, by key; each is made once however many threads ask."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._made: OrderedDict[Any, tuple[threading.Lock, list[Any]]] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], _T]) -> _T:
+        """Return what was made for the key, or make it."""
+        with self._lock:
+            lock, found = self._made.setdefault(key, (threading.Lock(), []))
+            self._made.move_to_end(key)
+            while len(self._made) > self._most:
+                self._made.popitem(last=False)
+        with lock:
+            if not found:
+                found.append(make())
+            value: _T = found[0]
+            return value
+
+
+class Board:
+    """Reports and figures by the reader's place."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._reports = Kept(6)
+        self._figures = Kept(48)
+        self._shown = Kept(12)
+
+    def run_of(self, place: Place) -> str | None:
+        """Return the run's name; None where the list is to be shown."""
+        if place.run is not None or not self.source.single:
+            return place.run
+        runs = self.source.runs()
+        return runs[0].name if runs else ""
+
+    def snapshot(self, run: str, wait_s: float = 0.0) -> Snapshot:
+        """Return what is known of the run now."""
+        return self.source.report(run, wait_s)
+
+    def filtered(self, run: str, snapshot: Snapshot, only: Filter) -> Report | None:
+        """Return the run's last report with the rows the reader wants."""
+        report = snapshot.report
+        if report is None or only == Filter():
+            return report
+        return self._reports.get((run, snapshot.version, only), lambda: apply(report, only))
+
+    def figure(self, run: str, snapshot: Snapshot, place: Place) -> Figure | None:
+        """Return the figure of the place's view, in detail where it is zoomed."""
+        report = self.filtered(run, snapshot, place.only)
+        if report is None:
+            return None
+        view = view_of(place.view)
+        window = window_of(place) if view.name == "timeline" else None
+        key = (run, snapshot.version, place.only, view.name, window)
+        return self._figures.get(key, lambda: _draw(view, report, window))
+
+    def shown(self, run: str, snapshot: Snapshot, only: Filter) -> list[str]:
+        """Return the names of the views that have something for this report."""
+        report = self.filtered(run, snapshot, only)
+        if report is None:
+            return []
+        return self._shown.get((run, snapshot.version, only), lambda: _with_something(report))
+
+
+def view_of(name: str) -> View:
+    """Return the view of that name, the first one where there is none."""
+    return next((view for view in VIEWS if view.name == name), VIEWS[0])
+
+
+def window_of(place: Place) -> tuple[int, int] | None:
+    """Return the zoomed part of the time axis in ns; None where all of it is seen."""
+    for axis, low, high in place.zoom:
+        if axis == "x":
+            start, end = sorted((low, high))
+            # Within what 64 bits hold: the ends come from an address.
+            most = 2**62
+            return int(max(-most, min(most, start * 1e6))), int(max(-most, min(most, end * 1e6)))
+    return None
+
+
+def _draw(view: View, report: Report, window: tuple[int, int] | None) -> Figure:
+    if view.name == "timeline":
+        return timeline(report, window)
+    return view.figure(report)
+
+
+def _with_something(report: Report) -> list[str]:
+    names = []
+    for view in VIEWS:
+        figure = view.figure(report)
+        if (
+            not figure.empty
+            or figure.notes
+            or (view.alone and view.numbers is not None and view.numbers(report))
+        ):
+            names.append(view.name)
+    return names
+
+
+def timeline(report: Report, window: tuple[int, int] | None) -> Figure:
+    from shardtoll.dashboards import page_timeline
+
+    return page_timeline.figure(report, 2000)

@@ -1,0 +1,293 @@
+"""The server's answers: the address decides what is shown, and what a reader does changes the address."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Final
+
+from dash import ALL, Dash, Input, Output, State, ctx, no_update
+
+from shardtoll.dashboards import app_layout, human, summary
+from shardtoll.dashboards.app_board import FIRST_WAIT_S, Board, view_of
+from shardtoll.dashboards.app_figure import plotted
+from shardtoll.dashboards.app_html import components
+from shardtoll.dashboards.app_lit import whole
+from shardtoll.dashboards.app_state import Place, keys, zoomed
+from shardtoll.dashboards.filters import Filter, parse_ranks, ranges
+from shardtoll.dashboards.source import Snapshot
+
+_NO_RUN: Final = Snapshot(None, "0")
+
+
+def add_callbacks(app: Dash, board: Board) -> None:
+    """Give the app its answers."""
+    _add_polling(app, board)
+    _add_run(app, board)
+    _add_figure(app, board)
+    _add_choices(app, board)
+
+
+def _seen(board: Board, query: str | None, wait_s: float = 0.0) -> tuple[Place, str | None, Snapshot]:
+    """Return where the reader is, which run that is, and what is known of it."""
+    place = Place.from_query(query or "")
+    run = board.run_of(place)
+    return place, run, _NO_RUN if run is None else board.snapshot(run, wait_s)
+
+
+def _add_polling(app: Dash, board: Board) -> None:
+    @app.callback(
+        Output("seen", "data"),
+        Output("status", "children"),
+        Output("trouble", "children"),
+        Output("crumbs", "children"),
+        Output("list", "children"),
+        Output("board", "hidden"),
+        Output("subject", "data"),
+        Output("looked", "data"),
+        Output("only", "children"),
+        Input("clock", "n_intervals"),
+        Input("address", "search"),
+        State("seen", "data"),
+    )
+    def poll(_ticks: int | None, query: str | None, before: Any) -> tuple[Any, ...]:
+        """Say what is new; what stayed as it was is not sent again."""
+        place, run, snapshot = _seen(board, query, FIRST_WAIT_S)
+        entries = board.source.runs() if run is None else []
+        version = (
+            snapshot.version
+            if run is not None
+            else hashlib.sha256(repr(entries).encode("utf-8", "replace")).hexdigest()
+        )
+        now = {
+            "run": run,
+            "version": version,
+            "state": [snapshot.live, snapshot.analysing, snapshot.error],
+            "only": place.only.to_query(),
+            "view": place.view,
+        }
+        old = before if isinstance(before, dict) else {}
+        if now == old:
+            return (no_update,) * 9
+        fresh = any(now[name] != old.get(name) for name in ("run", "version"))
+        about = {"run": run, "version": version, "only": now["only"]}
+        same_subject = not fresh and now["only"] == old.get("only")
+        return (
+            now,
+            app_layout.status(snapshot) if run is not None else human.plural(len(entries), "run"),
+            app_layout.trouble(snapshot.error),
+            app_layout.crumbs(place, board.source.single),
+            (app_layout.listed(entries) if fresh else no_update) if run is None else [],
+            run is None or snapshot.report is None,
+            no_update if same_subject else about,
+            no_update if same_subject and place.view == old.get("view") else {**about, "view": place.view},
+            app_layout.only(place.only) if run is not None else [],
+        )
+
+
+def _add_run(app: Dash, board: Board) -> None:
+    @app.callback(
+        Output("head", "children"),
+        Output("findings", "children"),
+        Output("rest", "children"),
+        *(Output(name, "options") for name in app_layout.CHOICES),
+        Input("subject", "data"),
+        State("address", "search"),
+        State("opened", "data"),
+        prevent_initial_call=True,
+    )
+    def run(_subject: Any, query: str | None, opened: Any) -> tuple[Any, ...]:
+        """Return the bill and what stands around it."""
+        place, name, snapshot = _seen(board, query)
+        report = None if name is None else board.filtered(name, snapshot, place.only)
+        if report is None or snapshot.report is None:
+            return ([], [], [], *([[]] * len(app_layout.CHOICES)))
+        return (
+            app_layout.head(report),
+            app_layout.findings(report, _opened(opened, place)),
+            app_layout.rest(report),
+            *app_layout.choices(snapshot.report),
+        )
+
+    @app.callback(
+        Output({"part": "finding", "key": ALL}, "className"),
+        Input("address", "search"),
+        Input("findings", "children"),
+        State({"part": "finding", "key": ALL}, "id"),
+        State({"part": "finding", "key": ALL}, "className"),
+        prevent_initial_call=True,
+    )
+    def mark(query: str | None, _bill: Any, ids: list[dict[str, str]], names: list[str]) -> list[str]:
+        """Frame the picked finding."""
+        picked = Place.from_query(query or "").finding
+        bare = [" ".join(word for word in (name or "").split() if word != "picked") for name in names]
+        return [
+            f"{name} picked" if one.get("key") == picked else name
+            for one, name in zip(ids, bare, strict=True)
+        ]
+
+
+def _opened(opened: Any, place: Place) -> list[str]:
+    """Return which findings stand open; before any was clicked, the one that a link picks."""
+    if isinstance(opened, list):
+        return [key for key in opened if isinstance(key, str)]
+    return [place.finding] if place.finding else []
+
+
+def _add_figure(app: Dash, board: Board) -> None:
+    @app.callback(
+        Output("figure", "figure"),
+        Output("figure-panel", "hidden"),
+        Output("picked", "children"),
+        Output("unzoom", "hidden"),
+        Output("views", "children"),
+        Output("notes", "children"),
+        Input("address", "search"),
+        Input("looked", "data"),
+        Input("scheme", "data"),
+        Input("figure", "clickData"),
+        prevent_initial_call=True,
+    )
+    def draw(query: str | None, _looked: Any, scheme: str | None, clicked: Any) -> tuple[Any, ...]:
+        """Return the view's figure: zoomed, lit and in the reader's colours."""
+        place, run, snapshot = _seen(board, query)
+        figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
+        report = None if run is None else board.filtered(run, snapshot, place.only)
+        if figure is None or report is None or run is None:
+            return {"data": [], "layout": {}}, True, "", True, [], []
+        number = keys(report.findings).get(place.finding or "")
+        drawn = plotted(
+            figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
+        )
+        return (
+            drawn,
+            figure.empty,
+            _lit_words(number, figure.marks.get(number or 0), figure.empty),
+            not place.zoom,
+            app_layout.views(place, board.shown(run, snapshot, place.only)),
+            [app_layout.html.P(note, className="note") for note in figure.notes],
+        )
+
+    @app.callback(
+        Output("lead", "children"),
+        Output("numbers", "children"),
+        Input("looked", "data"),
+        State("address", "search"),
+        prevent_initial_call=True,
+    )
+    def words(_looked: Any, query: str | None) -> tuple[Any, ...]:
+        """Return the view's lead and its numbers as a table."""
+        place, run, snapshot = _seen(board, query)
+        report = None if run is None else board.filtered(run, snapshot, place.only)
+        if report is None:
+            return [], []
+        view = view_of(place.view)
+        text = "" if view.numbers is None else view.numbers(report)
+        table = (
+            f'<details class="more"><summary>The same as a table</summary>{text}</details>' if text else ""
+        )
+        lead = [app_layout.html.H2(view.title), app_layout.html.P(view.lead, className="lead")]
+        return lead, components(table)
+
+
+def _lit_words(number: int | None, marks: Any, empty: bool) -> str:
+    if number is None or empty:
+        return ""
+    count = sum(map(len, marks.values())) if marks else 0
+    if not count:
+        return f"Finding #{number} speaks of nothing that is drawn here."
+    return f"Finding #{number}: {human.plural(count, 'mark')} of this figure {'is' if count == 1 else 'are'} its."
+
+
+def _add_choices(app: Dash, board: Board) -> None:
+    @app.callback(
+        Output("address", "search"),
+        Output("opened", "data"),
+        Output("ranks", "value"),
+        *(Output(name, "value") for name in app_layout.CHOICES),
+        Input("address", "search"),
+        Input("ranks", "value"),
+        *(Input(name, "value") for name in app_layout.CHOICES),
+        Input("clear", "n_clicks"),
+        Input("unzoom", "n_clicks"),
+        Input("figure", "relayoutData"),
+        Input("figure", "clickData"),
+        Input({"part": "pick", "key": ALL}, "n_clicks"),
+        State("opened", "data"),
+    )
+    def act(query: str | None, ranks: Any, *rest: Any) -> tuple[Any, ...]:
+        """Write what the reader did into the address, and what the address says into the filters."""
+        count = len(app_layout.CHOICES)
+        chosen, (_clear, _unzoom, moved, clicked, _picks, opened) = rest[:count], rest[count:]
+        place = Place.from_query(query or "")
+        by, keep = ctx.triggered_id, no_update
+        if by in (None, "address"):
+            return (no_update, no_update, *_values(place.only))
+        after = place
+        if by == "ranks" or by in app_layout.CHOICES:
+            after = replace(place, only=_filter(ranks, chosen))
+        elif by == "clear":
+            after = replace(place, only=Filter())
+        elif by == "unzoom":
+            after = replace(place, zoom=())
+        elif by == "figure" and "clickData" in ctx.triggered[0]["prop_id"]:
+            found = _spoken_of(board, query, clicked_at(clicked))
+            if found is not None:
+                keep = [*(one for one in _opened(opened, place) if one != found), found]
+                after = replace(place, finding=found)
+        elif by == "figure":
+            after = replace(place, zoom=zoomed(place.zoom, moved if isinstance(moved, dict) else None))
+        elif isinstance(by, dict) and ctx.triggered[0]["value"]:
+            key = str(by.get("key"))
+            stood = _opened(opened, place)
+            keep = [one for one in stood if one != key] if key in stood else [*stood, key]
+            picked = (
+                None if key in stood and place.finding == key else key if key not in stood else place.finding
+            )
+            after = replace(place, finding=picked)
+        search = no_update if after == place else after.to_query()
+        filled = _values(after.only) if after.only != place.only else (no_update,) * (count + 1)
+        return (search, keep, *filled)
+
+
+def clicked_at(clicked: Any) -> tuple[int, int] | None:
+    """Return trace and point of what Plotly says was clicked; None where it says neither."""
+    try:
+        point = clicked["points"][0]
+        trace, number = point["curveNumber"], point["pointNumber"]
+        if isinstance(number, list):
+            # A heat map's: row and column.
+            return None
+        return int(trace), int(number)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _spoken_of(board: Board, query: str | None, at: tuple[int, int] | None) -> str | None:
+    """Return the key of the dearest finding that speaks of a mark; None where none does."""
+    place, run, snapshot = _seen(board, query)
+    figure = None if run is None else board.figure(run, snapshot, place)
+    report = None if run is None else board.filtered(run, snapshot, place.only)
+    if at is None or figure is None or report is None:
+        return None
+    tolls = {number: finding.toll_ns for number, finding in summary.by_severity(report.findings)}
+    speaking = [
+        number
+        for number, points in figure.marks.items()
+        if at[1] in whole(figure, points).get(at[0], ()) and number in tolls
+    ]
+    best = max(speaking, key=lambda number: (tolls[number] or -1, -number), default=None)
+    return next((key for key, number in keys(report.findings).items() if number == best), None)
+
+
+def _values(only: Filter) -> tuple[Any, ...]:
+    return (ranges(only.ranks), *(list(getattr(only, name)) for name in app_layout.CHOICES))
+
+
+def _filter(ranks: Any, chosen: tuple[Any, ...]) -> Filter:
+    """Return the filter that the controls say; through text, as from a link."""
+    lists = {
+        name: tuple(str(value) for value in values or ())
+        for name, values in zip(app_layout.CHOICES, chosen, strict=True)
+    }
+    return Filter(ranks=parse_ranks(str(ranks or ""))[0], **lists)

@@ -1,0 +1,75 @@
+"""The report as Parquet, a file a table: for pandas, polars, DuckDB and Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardtoll.dashboards import summary
+from shardtoll.dashboards.csv_file import beside
+from shardtoll.dashboards.files import replacing
+from shardtoll.dashboards.finding_table import finding_table, utf8
+from shardtoll.ledger import SCHEMA_VERSION, Finding, Report
+from shardtoll.ledger.codec import run_to_json
+
+ALWAYS: Final = ("steps", "findings")
+"""Tables that are written even where they have no row, beside the collectives."""
+
+_LARGEST: Final = 1e300
+EVIDENCE: Final = pa.field(
+    "evidence",
+    pa.list_(
+        pa.struct(
+            [("label", pa.string()), ("number", pa.float64()), ("text", pa.string()), ("unit", pa.string())]
+        )
+    ),
+)
+
+
+def write(report: Report, path: Path) -> list[Path]:
+    """Write `x.parquet` (one row a collective and rank), `x.steps.parquet`, `x.findings.parquet` and a file
+    for each other table that has rows; return the files written.
+
+    Columns and types are the ledger's; unknown is null. The file's own metadata has the run and the fabric as
+    JSON under `shardtoll`. Raises UsageError where writing fails.
+    """
+    tables = {path: report.tables["collectives"]}
+    every = {**report.tables, "findings": _findings(report)}
+    for name in (*ALWAYS, *(name for name in report.tables if name not in ("collectives", *ALWAYS))):
+        if name in ALWAYS or every[name].num_rows:
+            tables[beside(path, name)] = every[name]
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "run": run_to_json(report.run),
+        "headline": summary.headline(report),
+    }
+    about["fabric"] = {"name": report.fabric.name, "provenance": report.fabric.provenance}
+    told = {"shardtoll": json.dumps(about)}
+    for target, table in tables.items():
+        with replacing(target) as file:
+            pq.write_table(table.replace_schema_metadata(told), file, compression="zstd")
+    return list(tables)
+
+
+def _findings(report: Report) -> pa.Table:
+    evidence = [_evidence(finding) for _, finding in summary.by_severity(report.findings)]
+    return finding_table(report).append_column(EVIDENCE, pa.array(evidence, EVIDENCE.type))
+
+
+def _evidence(finding: Finding) -> list[dict[str, Any]]:
+    rows = []
+    for one in finding.evidence:
+        # A whole number too large for a float stands as its digits.
+        number = (
+            None
+            if one.value is None or isinstance(one.value, str) or abs(one.value) > _LARGEST
+            else one.value
+        )
+        text = None if one.value is None or number is not None else utf8(str(one.value))
+        unit = utf8(one.unit) if one.unit else None
+        rows.append({"label": utf8(one.label), "number": number, "text": text, "unit": unit})
+    return rows

@@ -1,0 +1,134 @@
+"""Findings as annotations of a trace: a track for each on every rank, with what it says as arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardtoll.dashboards import human
+from shardtoll.dashboards.packed import lanes
+from shardtoll.dashboards.perfetto_text import microseconds, quoted, slices
+from shardtoll.ledger import Finding
+
+Ints = npt.NDArray[np.int64]
+
+
+def arguments(number: int, finding: Finding) -> str:
+    """Return what a finding says as members of a JSON object, without braces; what is unknown is left out."""
+    remedy = finding.remedy
+    told: dict[str, Any] = {
+        "finding": number,
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        "title": finding.title,
+        "place": finding.where.label(),
+        "toll": None if finding.toll_ns is None else human.duration(finding.toll_ns),
+        "toll_ns": finding.toll_ns,
+        "floor_ns": finding.floor_ns,
+        "saving_ns": finding.saving_ns,
+        "bytes": finding.bytes,
+        "count": finding.count,
+        "ranks": human.ranks(finding.ranks),
+        "remedy": remedy and remedy.text,
+        "code": remedy and remedy.code,
+        "against": remedy and remedy.counterfactual,
+    }
+    return ",".join(
+        f"{json.dumps(key)}:{quoted(value, 1000) if isinstance(value, str) else value}"
+        for key, value in told.items()
+        if value is not None
+    )
+
+
+def spans(
+    pid: int,
+    tids: Sequence[int],
+    number: int,
+    finding: Finding,
+    start: Ints,
+    end: Ints,
+    step: Ints,
+    what: str,
+) -> pa.Array:
+    """Return the events of a finding on one rank: a slice a step, and inside it when its records ran.
+
+    Records stand by step, then by start. `tids` are tracks for steps that interleave, as many as
+    `lanes_of` says. `what` is what the records are called.
+    """
+    first = np.flatnonzero(np.r_[True, step[1:] != step[:-1]])
+    begin, until = start[first], np.maximum.reduceat(end, first)
+    lane = _lanes(begin, until)
+    tid = np.array(tids, dtype=np.int64)[lane]
+    count = np.diff(np.r_[first, len(step)])
+    own = step[first]
+    numbers = pa.array(own, mask=own < 0)
+    more = [("step", numbers.cast(pa.string())), (what, pa.array(count).cast(pa.string()))]
+    name = quoted(f"#{number} {finding.kind}")
+    outer = slices(
+        pid,
+        tid,
+        microseconds(begin),
+        microseconds(until - begin),
+        name,
+        "finding",
+        more,
+        arguments(number, finding),
+    )
+    # What overlaps or touches is one span; a new step begins a new one.
+    of = np.cumsum(np.isin(np.arange(len(step)), first)) - 1
+    reach = _reach(end, first)
+    opens = np.r_[True, (start[1:] > reach[:-1]) | (step[1:] != step[:-1])]
+    at = np.flatnonzero(opens)
+    inner_begin, inner_end, inner_of = start[at], np.maximum.reduceat(end, at), of[at]
+    several = np.bincount(inner_of, minlength=len(first))[inner_of] > 1
+    if not several.any():
+        return outer
+    ran = np.diff(np.r_[at, len(step)])[several]
+    inner = slices(
+        pid,
+        tid[inner_of[several]],
+        microseconds(inner_begin[several]),
+        microseconds((inner_end - inner_begin)[several]),
+        quoted(what),
+        "finding",
+        [(what, pa.array(ran).cast(pa.string()))],
+        f'"finding":{number}',
+    )
+    return pa.concat_arrays([outer, inner])
+
+
+def lanes_of(start: Ints, end: Ints, step: Ints) -> int:
+    """Return how many tracks a finding needs on one rank."""
+    first = np.flatnonzero(np.r_[True, step[1:] != step[:-1]])
+    return int(_lanes(start[first], np.maximum.reduceat(end, first)).max()) + 1
+
+
+def _lanes(begin: Ints, until: Ints) -> Ints:
+    order = np.argsort(begin, kind="stable")
+    found = np.empty(len(begin), dtype=np.int64)
+    found[order] = lanes(begin[order], until[order])
+    return found
+
+
+def _reach(end: Ints, first: Ints) -> Ints:
+    """Return the latest end up to each record within its step."""
+    reach: Ints = end.copy()
+    for begin, until in zip(first.tolist(), [*first[1:].tolist(), len(end)], strict=True):
+        np.maximum.accumulate(end[begin:until], out=reach[begin:until])
+    return reach
+
+
+def instant(pid: int, tid: int, at: pa.Array, number: int, finding: Finding) -> str:
+    """Return a finding that no record carries, as an event of the whole trace."""
+    name = quoted(f"#{number} {finding.kind}")
+    (ts,) = at.to_pylist()
+    return (
+        f'{{"ph":"i","s":"g","pid":{pid},"tid":{tid},"ts":{ts},"cat":"finding","name":{name},'
+        f'"args":{{{arguments(number, finding)}}}}}'
+    )

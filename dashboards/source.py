@@ -1,0 +1,70 @@
+"""Where the server's reports come from, as the app sees it: a list of runs, and a report of each.
+
+The app holds no run itself and asks again at each poll. What goes wrong with a run is a value here: one bad
+folder must not take the list of all others down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from shardtoll.ledger import Report
+
+Kind: TypeAlias = Literal["live", "run", "report", "traces"]
+"""live: a run folder some rank of which has not closed. run: one that all ranks closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One line of the list of runs. What looking at the files does not tell is None until it is known."""
+
+    name: str
+    """What `Source.report` takes: unique in the list, stable from poll to poll. Untrusted text."""
+    path: str
+    kind: Kind
+    modified_ns: int | None = None
+    """Unix time in ns of the newest file."""
+    world_size: int | None = None
+    steps: int | None = None
+    """Different steps, of whichever ranks; known once the run was analysed."""
+    dearest: str | None = None
+    """Title of the finding that stands first on the bill; known once the run was analysed."""
+    error: str | None = None
+    """Why it cannot be read, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is known of one run now."""
+
+    report: Report | None
+    """The last report that could be made; None where there is none yet, or no run of that name."""
+    version: str
+    """Differs when the report does: what is drawn of a version may be kept. Letters, digits and `-` only."""
+    live: bool = False
+    """Some rank has not closed: more may come."""
+    error: str | None = None
+    """Why the newest state cannot be read, in one line; `report` then is the last good one."""
+    analysing: bool = False
+    """A newer state is being read and analysed: ask again."""
+
+
+class Source(Protocol):
+    """Reports for the server. Every method may be called by several threads at once and returns soon."""
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one run only, and no list to show."""
+
+    def runs(self) -> list[RunEntry]:
+        """Return what there is to see, the last changed first."""
+
+    def report(self, name: str, wait_s: float = 0.0) -> Snapshot:
+        """Return the run's state; waits at most `wait_s` where its first report is still being made.
+
+        An unknown name gives a snapshot with an error, no exception: names come from links.
+        """
+
+    def close(self) -> None:
+        """Stop working in the background; what was returned stays good."""

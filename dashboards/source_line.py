@@ -1,0 +1,30 @@
+"""The file, line and function in a `source`, as capture and traces write it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_SOURCE: Final = re.compile(
+    r"(?P<path>[^\x00-\x1f]+):(?P<line>[0-9]{1,9})(?: \((?P<function>.*)\))?", re.DOTALL
+)
+MOST: Final = 4_096
+"""Characters of the longest path that Linux takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """`path` below the folder the job ran in; of others the last two parts; of traces often absolute."""
+
+    path: str
+    line: int
+    function: str | None
+
+
+def source_line(source: str | None) -> SourceLine | None:
+    """Return what a source names; None for what is no line of a file, as `<string>:1 (<module>)`."""
+    found = _SOURCE.fullmatch(source[:MOST]) if source else None
+    if found is None or found["path"].startswith("<") or int(found["line"]) < 1:
+        return None
+    return SourceLine(found["path"], int(found["line"]), found["function"])

@@ -1,0 +1,89 @@
+"""An address restores what a reader chose, and an odd address is no error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardtoll.dashboards.app_callbacks import clicked_at
+from shardtoll.dashboards.app_state import Place, keys, zoomed
+from shardtoll.dashboards.filters import Filter
+from shardtoll.dashboards.views import VIEWS
+from tests import sample_reports
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@given(
+    run=st.none() | TEXT,
+    view=st.sampled_from([view.name for view in VIEWS]),
+    finding=st.none() | TEXT,
+    low=st.integers(-1000, 1000),
+    only=st.builds(Filter, phases=st.sampled_from([(), ("forward",), ("forward", "backward")])),
+)
+def test_what_is_written_is_read_again(run, view, finding, low, only):
+    place = Place(run, view, finding, (("x", low / 8, low / 8 + 1),), only)
+    assert Place.from_query(place.to_query()) == place
+
+
+def test_nothing_chosen_is_an_empty_query():
+    assert Place().to_query() == ""
+    assert Place.from_query("") == Place.from_query("?") == Place()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?view=none", "?zoom=x:1", "?zoom=x:nan:inf", "?zoom=x:1:1", "?zoom=z:1:2", "?zoom=" + "x:1:2," * 9000,
+     "?%ff=%ff", "?&&&===", "?view=" + "a" * 100_000, "?ranks=x,-1,99999999999999999999"],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_left_out(query: str):
+    place = Place.from_query(query)
+    assert place.view == VIEWS[0].name
+    assert all(low != high and abs(low) < 10 for _, low, high in place.zoom)
+
+
+def test_lone_surrogates_of_file_names_end_nothing():
+    assert Place.from_query(Place(run="a\udcff").to_query()).run == "a?"
+
+
+def test_zoom_follows_what_plotly_tells():
+    zoom = zoomed((), {"xaxis.range[0]": 1.5, "xaxis.range[1]": 3})
+    assert zoom == (("x", 1.5, 3.0),)
+    zoom = zoomed(zoom, {"yaxis.range": [4, -0.5]})
+    assert zoom == (("x", 1.5, 3.0), ("y", 4.0, -0.5))
+    assert zoomed(zoom, {"xaxis.autorange": True}) == (("y", 4.0, -0.5),)
+    assert zoomed(zoom, {"autosize": True, "dragmode": "pan"}) == zoom
+    assert zoomed((), {"xaxis.range[0]": "x", "xaxis.range[1]": None}) == ()
+    assert zoomed((), {"xaxis.range[0]": 1}) == ()
+    assert zoomed((), None) == ()
+
+
+def test_keys_stay_while_numbers_change():
+    first, error, last = sample_reports.FINDINGS[:3]
+    before = {key: number for key, number in keys((first, error, last)).items()}
+    grown = replace(last, toll_ns=99_000_000, title="other numbers")
+    after = keys((grown, first, error))
+    assert list(before) != list(after)
+    assert set(before) == set(after)
+    assert sorted(before.values()) == sorted(after.values()) == [1, 2, 3]
+
+
+def test_findings_of_one_place_have_keys_of_their_own():
+    finding = sample_reports.FINDINGS[0]
+    assert len(keys((finding, finding, finding))) == 3
+    # A key stands in addresses and ids: no character of a name may be in it.
+    for key in keys(sample_reports.hostile().findings):
+        assert key.replace("-", "").isalnum()
+
+
+@pytest.mark.parametrize(
+    ("told", "at"),
+    [({"points": [{"curveNumber": 1, "pointNumber": 7}]}, (1, 7)), ({"points": []}, None), (None, None),
+     ({"points": [{"curveNumber": "x", "pointNumber": 1}]}, None),
+     ({"points": [{"curveNumber": 1, "pointNumber": [1, 2]}]}, None)],
+)  # fmt: skip
+def test_what_was_clicked(told: object, at: tuple[int, int] | None):
+    assert clicked_at(told) == at
