@@ -66,7 +66,7 @@ def load_reports(
     UsageError where a fabric is given for a saved report, FabricError for the fabric, RunFolderError,
     TraceError and SchemaError for what cannot be read.
     """
-    chosen = None if fabric is None else _fabric(fabric)
+    chosen = named_fabric(fabric)
     for item in inputs:
         path = item.paths[0]
         if item.kind == "run":
@@ -119,7 +119,10 @@ def _saved(path: Path, fabric: Fabric | None) -> Report:
     return report
 
 
-def _fabric(name: str) -> Fabric:
+def named_fabric(name: str | None) -> Fabric | None:
+    """Return the fabric of `--fabric`, None where it is not given; FabricError where there is none such."""
+    if name is None:
+        return None
     from shardtoll.analyzers.roofline import load_fabric
 
     return load_fabric(name)

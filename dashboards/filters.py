@@ -70,11 +70,11 @@ class Filter:
                 ranks, wrong = parse_ranks(value)
                 refused += wrong
             elif key in names:
-                why = _unfit(key, value, len(names[key]))
-                if why is None:
+                unfit = _unfit(key, value, len(names[key]))
+                if unfit is None:
                     names[key].append(value)
                 else:
-                    refused.append(why)
+                    refused.append(unfit)
         found = {_KEYS[key]: tuple(values) for key, values in names.items()}
         return cls(ranks=ranks, refused=tuple(dict.fromkeys(refused)), **found)
 

@@ -1,0 +1,143 @@
+"""What there is to show at a path: one thing, or a folder of runs and saved reports, looked at cheaply."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from shardtoll.cli.inputs import Input, sort_inputs
+from shardtoll.dashboards.source import Kind
+from shardtoll.ledger import ShardtollError
+from shardtoll.ledger.follow import ENDED_AFTER_S
+from shardtoll.ledger.store import known_of, rank_of
+
+DEPTH: Final = 2
+"""Folders in folders that are looked into for runs."""
+MOST_ENTRIES: Final = 5_000
+"""Files and folders looked at in a folder of runs, all levels together; the run folders' own not counted."""
+MOST_RANKS_LOOKED_AT: Final = 64
+"""Ranks, the first of a run, whose files are asked when they were changed and how large they are."""
+_PEEK_BYTES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One thing to show."""
+
+    name: str
+    item: Input
+    kind: Kind
+    modified_ns: int | None
+    world_size: int | None = None
+    error: str | None = None
+    size_bytes: int = 0
+    """About how large a run's files are."""
+
+
+def look(path: str, now_s: float) -> tuple[list[Place], bool]:
+    """Return what there is, the last changed first, and whether it is one thing by itself.
+
+    A folder without a run, saved report or trace in it is a folder that runs will be written to, if it is
+    empty. Raises UsageError where the path is nothing to show.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        (item,) = sort_inputs([path])
+        return [_other(root.name or path, item)], True
+    if (own := _run(root, root.resolve().name, now_s)) is not None:
+        return [own], True
+    found = _inside(root, now_s)
+    if not found and next(iter(_entries(root)), None) is not None:
+        (item,) = sort_inputs([path])
+        return [_other(root.resolve().name, item)], True
+    return sorted(found, key=lambda place: (-(place.modified_ns or 0), place.name)), False
+
+
+def _inside(root: Path, now_s: float) -> list[Place]:
+    found: list[Place] = []
+    left, seen = [(root, DEPTH)], 0
+    while left:
+        folder, deeper = left.pop(0)
+        for entry in _entries(folder):
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return found
+            path = Path(entry.path)
+            name = path.relative_to(root).as_posix()
+            if _is_folder(entry):
+                place = _run(path, name, now_s)
+                if place is not None:
+                    found.append(place)
+                elif deeper > 1:
+                    left.append((path, deeper - 1))
+            elif entry.name.endswith(".json") and _is_report(path):
+                found.append(_other(name, Input("report", [entry.path])))
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((one for one in entries if not one.name.startswith(".")), key=lambda one: one.name)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _run(folder: Path, name: str, now_s: float) -> Place | None:
+    """The run in a folder; None where there is none."""
+    ranks: set[int] = set()
+    is_open, modified_ns, size_bytes = False, 0, 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                rank = rank_of(entry.name)
+                if rank is None:
+                    continue
+                if entry.name.startswith("run."):
+                    ranks.add(rank)
+                is_open |= entry.name.endswith(".arrows")
+                if rank < MOST_RANKS_LOOKED_AT or not modified_ns:
+                    found = entry.stat()
+                    modified_ns = max(modified_ns, found.st_mtime_ns)
+                    size_bytes += found.st_size
+    except OSError:
+        return None
+    if not ranks:
+        return None
+    item = Input("run", [str(folder)])
+    kind: Kind = "live" if is_open and now_s - modified_ns / 1e9 < ENDED_AFTER_S else "run"
+    try:
+        world_size = known_of(folder, min(ranks)).run.world_size
+    except ShardtollError as error:
+        return Place(name, item, kind, modified_ns, None, str(error))
+    size_bytes = size_bytes * len(ranks) // max(1, sum(rank < MOST_RANKS_LOOKED_AT for rank in ranks))
+    return Place(name, item, kind, modified_ns, world_size, None, size_bytes)
+
+
+def _other(name: str, item: Input) -> Place:
+    try:
+        modified_ns = max(os.stat(path).st_mtime_ns for path in item.paths)
+    except (OSError, ValueError):
+        modified_ns = None
+    return Place(name, item, "report" if item.kind == "report" else "traces", modified_ns)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file begins as a saved report does; a pipe would be waited for without end."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        with path.open("rb") as file:
+            return file.read(_PEEK_BYTES).lstrip().startswith(b'{"schema_version"')
+    except OSError:
+        return False
