@@ -88,7 +88,10 @@ ANALYSES: Final[tuple[Callable[[Context], list[Finding]], ...]] = (
 )
 """Every analysis, one file each; nothing registers itself."""
 
-FILLED: Final = ("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns", "light_ns")
+FILLED: Final = (
+    *("wait_ns", "transfer_ns", "busbw_gbps", "floor_ns", "light_ns"),
+    *("band_low_ns", "band_high_ns"),
+)
 """Columns of the collectives' table that are known only after matching the ranks."""
 
 

@@ -110,8 +110,8 @@ def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
 def add_floors(
     frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric
 ) -> tuple[pd.DataFrame, tuple[Cost, ...], tuple[Placement, ...]]:
-    """Return `frame` with floor_ns, light_ns and, new, floor_latency_ns, group_id, match_id and cost_id; and
-    the costs that cost_id counts in, with where the ranks of each stand.
+    """Return `frame` with floor_ns, light_ns, the band and, new, floor_latency_ns, group_id, match_id and
+    cost_id; and the costs that cost_id counts in, with where the ranks of each stand.
 
     A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
     groups share the network cards of a node follows from the mesh and, where times are known, from them.
@@ -133,13 +133,18 @@ def add_floors(
         told: Ints = np.array(values or [0], dtype=np.int64)[np.maximum(ids, 0)]
         return told
 
-    frame["floor_ns"] = _filled(frame, "floor_ns", of([cost.floor_ns for cost in own])[code], known[code])
-    frame["light_ns"] = _filled(frame, "light_ns", of([cost.light_ns for cost in own])[code], known[code])
     for name, values in (
+        ("floor_ns", [cost.floor_ns for cost in own]),
+        ("light_ns", [cost.light_ns for cost in own]),
+        ("band_low_ns", [cost.low_ns for cost in own]),
+        ("band_high_ns", [cost.high_ns for cost in own]),
+    ):
+        frame[name] = _filled(frame, name, of(values)[code], known[code])
+    for name, ids_or_ns in (
         ("floor_latency_ns", of([min(cost.latency_ns, cost.floor_ns) for cost in own])),
         ("cost_id", ids),
     ):
-        frame[name] = pd.arrays.IntegerArray(values[code].astype(np.int64), ~known[code])
+        frame[name] = pd.arrays.IntegerArray(ids_or_ns[code].astype(np.int64), ~known[code])
     filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
     places = (at for at, has in zip(placed, known, strict=True) if at is not None and has)
     return filled, tuple(own), tuple(places)

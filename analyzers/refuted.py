@@ -115,6 +115,8 @@ def refute(frame: pd.DataFrame, costs: Sequence[Cost]) -> tuple[pd.DataFrame, tu
     for name, places in (
         ("floor_ns", list(wrong)),
         ("floor_latency_ns", list(wrong)),
+        ("band_low_ns", list(wrong)),
+        ("band_high_ns", list(wrong)),
         ("light_ns", faster),
     ):
         frame[name] = frame[name].mask(frame["cost_id"].isin(cost_ids[places]))

@@ -32,8 +32,8 @@ _INDEX = """<!DOCTYPE html>
 {%css%}
 </head>
 <body>
-<noscript><p>The server's page needs JavaScript. shardtoll report PATH -o page.html writes one whose tables do not.
-</p></noscript>
+<noscript><p>The server's page needs JavaScript. The tables of the page that
+shardtoll report PATH -o page.html writes do not.</p></noscript>
 {%app_entry%}
 <footer>{%config%}{%scripts%}{%renderer%}<script src="/shardtoll.js"></script></footer>
 </body>
@@ -43,7 +43,7 @@ _INDEX = """<!DOCTYPE html>
 
 def make_app(source: Source, hosts: Iterable[str], token: str | None = None) -> Guard:
     """Return the WSGI application that shows the source's runs to requests for `hosts`."""
-    server = flask.Flask(__name__, static_folder=None)
+    server: Any = flask.Flask(__name__, static_folder=None)
     # Read in whole before Dash sees it.
     server.config["MAX_CONTENT_LENGTH"] = BODY_MOST
     app = dash.Dash(

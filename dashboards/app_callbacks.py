@@ -90,7 +90,6 @@ def _add_run(app: Dash, board: Board) -> None:
         Output("head", "children"),
         Output("findings", "children"),
         Output("rest", "children"),
-        *(Output(name, "options") for name in app_layout.CHOICES),
         Input("subject", "data"),
         State("address", "search"),
         State("opened", "data"),
@@ -100,13 +99,12 @@ def _add_run(app: Dash, board: Board) -> None:
         """Return the bill and what stands around it."""
         place, name, snapshot = _seen(board, query)
         report = None if name is None else board.filtered(name, snapshot, place.only)
-        if report is None or snapshot.report is None:
-            return ([], [], [], *([[]] * len(app_layout.CHOICES)))
+        if report is None:
+            return [], [], []
         return (
             app_layout.head(report),
             app_layout.findings(report, _opened(opened, place)),
             app_layout.rest(report),
-            *app_layout.choices(snapshot.report),
         )
 
     @app.callback(
@@ -165,7 +163,7 @@ def _add_figure(app: Dash, board: Board) -> None:
             _lit_words(number, figure.marks.get(number or 0), figure.empty),
             not place.zoom,
             app_layout.views(place, board.shown(run, snapshot, place.only)),
-            [app_layout.html.P(note, className="note") for note in figure.notes],
+            app_layout.notes(figure.notes),
         )
 
     @app.callback(
@@ -186,8 +184,7 @@ def _add_figure(app: Dash, board: Board) -> None:
         table = (
             f'<details class="more"><summary>The same as a table</summary>{text}</details>' if text else ""
         )
-        lead = [app_layout.html.H2(view.title), app_layout.html.P(view.lead, className="lead")]
-        return lead, components(table)
+        return app_layout.lead(view), components(table)
 
 
 def _lit_words(number: int | None, marks: Any, empty: bool) -> str:
@@ -196,7 +193,7 @@ def _lit_words(number: int | None, marks: Any, empty: bool) -> str:
     count = sum(map(len, marks.values())) if marks else 0
     if not count:
         return f"Finding #{number} speaks of nothing that is drawn here."
-    return f"Finding #{number}: {human.plural(count, 'mark')} of this figure {'is' if count == 1 else 'are'} its."
+    return f"Finding #{number}: {human.plural(count, 'mark')} here {'is' if count == 1 else 'are'} its."
 
 
 def _add_choices(app: Dash, board: Board) -> None:
@@ -205,7 +202,9 @@ def _add_choices(app: Dash, board: Board) -> None:
         Output("opened", "data"),
         Output("ranks", "value"),
         *(Output(name, "value") for name in app_layout.CHOICES),
+        *(Output(name, "options") for name in app_layout.CHOICES),
         Input("address", "search"),
+        Input("subject", "data"),
         Input("ranks", "value"),
         *(Input(name, "value") for name in app_layout.CHOICES),
         Input("clear", "n_clicks"),
@@ -215,14 +214,21 @@ def _add_choices(app: Dash, board: Board) -> None:
         Input({"part": "pick", "key": ALL}, "n_clicks"),
         State("opened", "data"),
     )
-    def act(query: str | None, ranks: Any, *rest: Any) -> tuple[Any, ...]:
+    def act(query: str | None, _subject: Any, ranks: Any, *rest: Any) -> tuple[Any, ...]:
         """Write what the reader did into the address, and what the address says into the filters."""
         count = len(app_layout.CHOICES)
         chosen, (_clear, _unzoom, moved, clicked, _picks, opened) = rest[:count], rest[count:]
         place = Place.from_query(query or "")
-        by, keep = ctx.triggered_id, no_update
-        if by in (None, "address"):
-            return (no_update, no_update, *_values(place.only))
+        by: Any = ctx.triggered_id
+        keep: Any = no_update
+        if by in (None, "address", "subject"):
+            _, _, snapshot = _seen(board, query)
+            return (
+                no_update,
+                no_update,
+                *_values(place.only),
+                *app_layout.choices(snapshot.report, place.only),
+            )
         after = place
         if by == "ranks" or by in app_layout.CHOICES:
             after = replace(place, only=_filter(ranks, chosen))
@@ -247,7 +253,7 @@ def _add_choices(app: Dash, board: Board) -> None:
             after = replace(place, finding=picked)
         search = no_update if after == place else after.to_query()
         filled = _values(after.only) if after.only != place.only else (no_update,) * (count + 1)
-        return (search, keep, *filled)
+        return (search, keep, *filled, *((no_update,) * count))
 
 
 def clicked_at(clicked: Any) -> tuple[int, int] | None:

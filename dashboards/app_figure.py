@@ -21,7 +21,7 @@ COLOURS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """As `page_style` has them."""
 
-CONFIG: Final = {
+CONFIG: Final[Any] = {
     "displaylogo": False,
     "plotlyServerURL": "",
     "responsive": True,
@@ -124,7 +124,7 @@ def _bars(figure: Figure, trace: Mapping[str, Any]) -> dict[str, Any]:
         "width": [bottom - top + 2 * reach for reach in reaches],
         "marker": marker,
         "hoverinfo": "text",
-        "hovertext": [_told(figure, rects["of"], table, at) for at in pick],
+        "hovertext": [_told(figure, table, at) for at in pick],
         "textposition": "none",
     }
 
@@ -140,7 +140,7 @@ def _span(table: Columns, at: int, part: str) -> tuple[float, float]:
     return start, length
 
 
-def _told(figure: Figure, name: str, table: Columns, at: int) -> str:
+def _told(figure: Figure, table: Columns, at: int) -> str:
     """Return what the pointer tells of a rectangle; names in it show letter for letter."""
     length = _time(table["length"][at])
     if "calls" in table:

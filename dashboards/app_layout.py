@@ -13,11 +13,12 @@ from shardtoll.dashboards import human, page_hta, page_late, page_tables, summar
 from shardtoll.dashboards.app_figure import CONFIG
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_state import Place, keys
-from shardtoll.dashboards.filters import Filter
+from shardtoll.dashboards.figure import ASKED_LEAD
+from shardtoll.dashboards.filters import LONGEST_NAME, Filter
 from shardtoll.dashboards.page_bill import bill
 from shardtoll.dashboards.source import RunEntry, Snapshot
 from shardtoll.dashboards.text import clean, clip
-from shardtoll.dashboards.views import VIEWS
+from shardtoll.dashboards.views import VIEWS, View
 from shardtoll.ledger import Report
 
 POLL_MS: Final = 2000
@@ -25,6 +26,16 @@ POLL_MS: Final = 2000
 CHOICES: Final = ("groups", "modules", "phases", "kinds")
 """Filters that are lists to choose from; ranks are typed, as a thousand of them may be."""
 _CHOICES_MOST: Final = 2000
+SERVED: Final = {
+    "timeline": (
+        "One row a rank, or one for each of its streams or groups. Drag to zoom: the server then sends what "
+        "lies there in detail. Double-click goes back. Orange under a collective is its exposed time: the "
+        "length is measured, its place inside the collective is not, and it is drawn at the end. Hatched "
+        "yellow is waiting for the last rank to arrive. Click a collective: a line joins its arrivals on all "
+        f"ranks and ends bold at the last. {ASKED_LEAD}"
+    )
+}
+"""Leads of views that are read otherwise here than on the page."""
 
 
 def layout() -> html.Div:
@@ -45,7 +56,7 @@ def layout() -> html.Div:
                     html.Div(
                         [
                             html.Span(id="crumbs"),
-                            html.Span(id="status", role="status", **{"aria-live": "polite"}),
+                            html.Span(id="status", role="status", **_aria(live="polite")),
                         ],
                         className="bar",
                     ),
@@ -58,10 +69,15 @@ def layout() -> html.Div:
     )
 
 
+def _aria(**names: str) -> dict[str, Any]:
+    """Return attributes that tell a screen reader what an element is."""
+    return {f"aria-{name}": value for name, value in names.items()}
+
+
 def _board() -> list[Any]:
     return [
         html.Div(id="head"),
-        html.Form(_filters(), className="filters", id="filters", **{"aria-label": "filters"}),
+        html.Form(_filters(), className="filters", id="filters", **_aria(label="filters")),
         html.Div(id="only", role="status"),
         html.Div(
             [
@@ -69,18 +85,18 @@ def _board() -> list[Any]:
                     [
                         html.H2("The bill", id="bill"),
                         html.P(
-                            "Errors first, then by toll. Times and bytes are per step, each on the rank where it is "
-                            "largest. Open a finding to light up its marks in the figures.",
+                            "Errors first, then by toll. Times and bytes are per step, each on the rank "
+                            "where it is largest. Open a finding to light up its marks in the figures.",
                             className="lead",
                         ),
                         html.Div(id="findings"),
                     ],
                     className="side",
-                    **{"aria-labelledby": "bill"},
+                    **_aria(labelledby="bill"),
                 ),
                 html.Section(
                     [
-                        html.Nav(id="views", **{"aria-label": "views"}),
+                        html.Nav(id="views", **_aria(label="views")),
                         html.Div(id="lead"),
                         html.Div(
                             [html.P(id="picked", className="note", role="status"), _graph()],
@@ -92,7 +108,7 @@ def _board() -> list[Any]:
                         html.Div(id="numbers"),
                     ],
                     className="shown",
-                    **{"aria-label": "figure"},
+                    **_aria(label="figure"),
                 ),
             ],
             className="columns",
@@ -129,26 +145,33 @@ def _filters() -> list[Any]:
     return parts
 
 
-def choices(report: Report) -> list[list[dict[str, str]]]:
-    """Return what each of the `CHOICES` offers: what the run has."""
-    tables = report.tables
-    found: list[Iterable[str | None]] = [
-        {group.name for group in report.groups} | set(_words(report, "group")),
-        {*_words(report, "module"), *tables["computes"].column("module").unique().to_pylist()},
-        {*_words(report, "phase"), *tables["computes"].column("phase").unique().to_pylist()},
-        {finding.kind for finding in report.findings},
+def choices(report: Report | None, chosen: Filter) -> list[list[dict[str, str]]]:
+    """Return what each of the `CHOICES` offers: what the run has, and what is chosen already."""
+    found: list[Iterable[str | None]] = [()] * len(CHOICES)
+    if report is not None:
+        found = [
+            {group.name for group in report.groups} | _words(report, "collectives", "group"),
+            _words(report, "collectives", "module") | _words(report, "computes", "module"),
+            _words(report, "collectives", "phase") | _words(report, "computes", "phase"),
+            {finding.kind for finding in report.findings},
+        ]
+    return [
+        # A list drops a value that it does not offer.
+        _options({*values, *getattr(chosen, name)})
+        for name, values in zip(CHOICES, found, strict=True)
     ]
-    return [_options(values) for values in found]
 
 
-def _words(report: Report, column: str) -> list[str | None]:
-    words: list[str | None] = report.tables["collectives"].column(column).unique().to_pylist()
-    return words
+def _words(report: Report, table: str, column: str) -> set[str | None]:
+    return set(report.tables[table].column(column).unique().to_pylist())
 
 
 def _options(values: Iterable[str | None]) -> list[dict[str, str]]:
-    known = sorted({value for value in values if value is not None})[:_CHOICES_MOST]
-    return [{"label": clip(value, 80) or "(root)", "value": value} for value in known]
+    # Names too long for a link are not offered.
+    known = sorted({value for value in values if value is not None and len(value) <= LONGEST_NAME})
+    named = [(value, clip(value, 80) or "(root)") for value in known[:_CHOICES_MOST]]
+    # `search`: otherwise the list makes an index of every part of every value.
+    return [{"label": label, "value": value, "search": label} for value, label in named]
 
 
 def head(report: Report) -> list[Any]:
@@ -198,7 +221,7 @@ def views(place: Place, shown: Sequence[str]) -> html.Ul:
             continue
         here = view.name == place.view
         target = replace(place, view=view.name, zoom=place.zoom if here else ()).to_query() or "/"
-        current = {"aria-current": "page"} if here else {}
+        current = _aria(current="page") if here else {}
         links.append(
             html.Li(
                 dcc.Link(view.title, href=target, refresh=False, id=f"view-{view.name}"),
@@ -232,7 +255,18 @@ def status(snapshot: Snapshot) -> str:
 def only(chosen: Filter) -> list[Any]:
     """Return in words what is filtered, and what of a link's filters cannot be."""
     words = [*([chosen.words()] if chosen else []), *(f"Not used: {why}." for why in chosen.refused[:5])]
-    return [html.P(text, className="note") for text in words]
+    return notes(words)
+
+
+def notes(texts: Iterable[str]) -> list[Any]:
+    """Return sentences under a figure."""
+    return [html.P(text, className="note") for text in texts]
+
+
+def lead(view: View) -> list[Any]:
+    """Return a view's title and how to read it."""
+    text = SERVED.get(view.name, view.lead)
+    return [html.H2(view.title), html.P(text, className="lead")]
 
 
 def trouble(text: str | None) -> list[Any]:

@@ -26,8 +26,8 @@ def whole(figure: Figure, points: Points) -> dict[int, list[int]]:
         rects = figure.data[trace].get("rects")
         if rects and rects["of"] == "calls":
             calls |= {rects["pick"][point] for point in some}
-    for at, trace in enumerate(figure.data):
-        rects = trace.get("rects")
+    for at, drawn in enumerate(figure.data):
+        rects = drawn.get("rects")
         if calls and at not in found and rects and rects["of"] == "calls":
             found[at] = [point for point, call in enumerate(rects["pick"]) if call in calls]
     return found

@@ -23,7 +23,7 @@ class _Quiet(WSGIRequestHandler):
 
     timeout = 30
 
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002
+    def log(self, type: str, message: str, *args: Any) -> None:
         """Say nothing: requests are no news, and an address may hold the token."""
 
     def version_string(self) -> str:

@@ -9,13 +9,15 @@ body { max-width: 1800px; }
 #crumbs:empty { display: none; } .skip { position: absolute; left: -999px; } .skip:focus { position: static; }
 .trouble { padding: 10px 16px; background: var(--panel); border: 1px solid var(--line);
   border-left: 6px solid var(--error); border-radius: 6px; }
-.filters { display: grid; grid-template-columns: minmax(120px, 1fr) repeat(4, minmax(130px, 2fr)) auto; gap: 12px;
-  align-items: end; margin: 16px 0 0; }
+.filters { display: grid; gap: 12px; align-items: end; margin: 16px 0 0;
+  grid-template-columns: minmax(120px, 1fr) repeat(4, minmax(130px, 2fr)) auto; }
 .filters label { display: block; min-width: 0; font-size: 13px; color: var(--dim); }
 .filters label > span { display: block; margin-bottom: 2px; }
 button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14px; color: var(--text);
-  background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 5px 12px; cursor: pointer; }
-.columns { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 0 24px; align-items: start; }
+  background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 5px 12px;
+  cursor: pointer; }
+.columns { display: grid; gap: 0 24px; align-items: start;
+  grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
 .columns h2 { margin-top: 22px; }
 .shown { position: sticky; top: 0; padding-top: 18px; max-height: 100vh; overflow-y: auto; }
 .side .row.head { display: none; }

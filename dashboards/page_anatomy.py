@@ -146,7 +146,11 @@ def _marks(report: Report, times: Sequence[step_times.RankTime], drawn: Sequence
     marks: Marks = {}
     for number, finding in summary.by_severity(report.findings):
         comm = ("waiting", "moving", "unsplit") if KINDS.get(finding.kind) == "communication" else ()
-        bars = [at for at, time in enumerate(times) if set(time.ranks) & set(finding.ranks)]
+        own = set(finding.ranks)
+        if finding.kind == "straggler":
+            # It names the late rank; the others wait for it.
+            own = {rank for time in times for rank in time.ranks} - own
+        bars = [at for at, time in enumerate(times) if own & set(time.ranks)]
         for part in _SPEAKS_OF.get(finding.kind, comm):
             if bars and part in trace:
                 marks.setdefault(number, {})[trace[part]] = bars

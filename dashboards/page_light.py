@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, height, hover, literal, ms
+from shardtoll.dashboards.figure import PALETTE, TOP_LEGEND, Figure, Marks, height, hover, literal, ms
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.page_tables import RANKS_SHOWN, table
+from shardtoll.dashboards.summary import by_severity
 from shardtoll.dashboards.text import clip
+from shardtoll.ledger import Finding
 from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
 
 LEAD: Final = (
@@ -39,8 +42,11 @@ _COLUMNS: Final = (
 )
 
 
-def figure(found: StepRoofline) -> Figure:
-    """Return the bars, one group a rank; a sentence instead where the accelerator is not known."""
+def figure(found: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
+    """Return the bars, one group a rank; a sentence instead where the accelerator is not known.
+
+    Findings with a toll light up what the steps of their ranks took.
+    """
     notes = [clip(text, 400) for text in found.assumptions]
     notes += [f"REFUTED: {clip(text, 400)}" for text in found.refuted]
     if found.guesses:
@@ -85,7 +91,13 @@ def figure(found: StepRoofline) -> Figure:
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
-    return Figure(data, layout, notes)
+    took = [name for name, *_ in _BARS].index("took_ns")
+    marks: Marks = {}
+    for number, finding in by_severity(findings):
+        bars = [at for at, rank in enumerate(shown) if rank.rank in finding.ranks]
+        if finding.toll_ns is not None and bars:
+            marks[number] = {took: bars}
+    return Figure(data, layout, notes, marks=marks)
 
 
 def numbers(found: StepRoofline) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.figure import PALETTE, Figure, Strings, hover, literal
+from shardtoll.dashboards.figure import PALETTE, Figure, Marks, Strings, hover, literal
 from shardtoll.dashboards.log_axis import drawable, log_axis
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.page_tables import table
+from shardtoll.dashboards.summary import by_severity
 from shardtoll.dashboards.text import clip
+from shardtoll.ledger import KINDS, Finding
 from shardtoll.ledger.step_roofline import OpRoofline, StepRoofline
 
 LEAD: Final = (
@@ -29,8 +31,11 @@ OPS_SHOWN: Final = 200
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
-def figure(found: StepRoofline) -> Figure:
-    """Return the scatter under its ceilings: operators with FLOPs, bytes and a time."""
+def figure(found: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
+    """Return the scatter under its ceilings: operators with FLOPs, bytes and a time.
+
+    Findings on compute that name an operator light up all its shapes.
+    """
     ops = found.ops[:OPS_SHOWN]
     drawn = [op for op in ops if drawable(op.intensity) and drawable(op.tflops)]
     notes = []
@@ -44,14 +49,16 @@ def figure(found: StepRoofline) -> Figure:
     if not drawn:
         return Figure([], {}, notes)
     strings = Strings()
-    data = _ceilings(found, drawn, strings) + _points(drawn, strings)
+    data = _ceilings(found, drawn, strings)
+    points, marks = _points(drawn, strings, _spoken_of(findings), len(data))
+    data += points
     layout = {
         "height": 480,
         "xaxis": log_axis("FLOPs a byte", [x for trace in data for x in trace["x"]], _plain),
         "yaxis": log_axis("FLOPs a second", [y for trace in data for y in trace["y"]], _rate),
         "hovermode": "closest",
     }
-    return Figure(data, layout, notes, strings.all())
+    return Figure(data, layout, notes, strings.all(), marks=marks)
 
 
 def _plain(value: float) -> str:
@@ -91,12 +98,28 @@ def _ceilings(found: StepRoofline, drawn: Sequence[OpRoofline], strings: Strings
     return data
 
 
-def _points(drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any]]:
-    data = []
+def _spoken_of(findings: Sequence[Finding]) -> dict[str, list[int]]:
+    """Return operator -> the findings on compute that name it."""
+    found: dict[str, list[int]] = {}
+    for number, finding in by_severity(findings):
+        if finding.where.op is not None and KINDS.get(finding.kind) == "compute":
+            found.setdefault(finding.where.op, []).append(number)
+    return found
+
+
+def _points(
+    drawn: Sequence[OpRoofline], strings: Strings, spoken_of: Mapping[str, Sequence[int]], before: int
+) -> tuple[list[dict[str, Any]], Marks]:
+    """Return the marks' traces, the first of them the figure's trace `before`; and which are whose."""
+    data: list[dict[str, Any]] = []
+    marks: Marks = {}
     for bound, (words, colour, symbol) in _BOUND.items():
         members = [op for op in drawn if op.bound == bound]
         if not members:
             continue
+        for at, op in enumerate(members):
+            for number in spoken_of.get(op.op, ()):
+                marks.setdefault(number, {}).setdefault(before + len(data), []).append(at)
         data.append(
             {
                 "type": "scatter",
@@ -116,7 +139,7 @@ def _points(drawn: Sequence[OpRoofline], strings: Strings) -> list[dict[str, Any
                 "hovertemplate": "%{hovertext}<extra></extra>",
             }
         )
-    return data
+    return data, marks
 
 
 def _words(op: OpRoofline) -> str:

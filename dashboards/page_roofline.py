@@ -13,9 +13,9 @@ from shardtoll.ledger.volume import OPS, busbw_factor
 
 LEAD: Final = (
     "One mark for all calls with the same cause and size. Solid grey lines are the ceilings: the bus "
-    "bandwidth at the fabric's floor; dotted ones what the links could carry, the speed of light. Small "
-    "hollow marks on a line tell its collective. Far below its ceiling means slow; far left means small "
-    "messages, which cost latency. " + ASKED_LEAD
+    "bandwidth at the fabric's floor; dotted ones what the links could carry, the speed of light; the grey "
+    "area is where nine of ten sound transfers lie. Small hollow marks on a line tell its collective. Far "
+    "below its ceiling means slow; far left means small messages, which cost latency. " + ASKED_LEAD
 )
 
 SITES_DRAWN: Final = 3_000
@@ -25,6 +25,8 @@ CEILING: Final = "ceiling"
 """What a tuned library reaches: the bandwidth at the floor."""
 LIGHT: Final = "speed of light"
 """What the links could carry."""
+BAND: Final = "nine of ten sound runs"
+"""Where the cost model expects a transfer."""
 _LINES: Final = {CEILING: {"width": 2, "dash": "solid"}, LIGHT: {"width": 1.5, "dash": "dot"}}
 """Told apart without colour; which collective a line is of, its small marks tell."""
 _STROKE: Final = 1.15
@@ -35,8 +37,11 @@ Curves = dict[tuple[str, int, str], list[tuple[int, float]]]
 """op, group size and dim -> (message bytes, GB/s), by size."""
 
 
-def ceilings(sites: Sequence[Site], bound: Literal["floor_ns", "light_ns"] = "floor_ns") -> Curves:
-    """Return for each op, group size and dim the floor, or the speed of light, as bandwidth.
+Bound = Literal["floor_ns", "light_ns", "band_low_ns", "band_high_ns"]
+
+
+def ceilings(sites: Sequence[Site], bound: Bound = "floor_ns") -> Curves:
+    """Return for each op, group size and dim the floor, or another bound, as bandwidth.
 
     busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. Where calls of one
     size have several floors, the highest ceiling counts.
@@ -68,9 +73,9 @@ def figure(sites: Sequence[Site]) -> Figure:
     if not known:
         return Figure([], {}, notes or ["There are no collectives."])
     strings = Strings()
-    lines = _curves(ceilings(sites), strings)
-    points, marks = _points(known, strings, len(lines))
-    data = lines + points
+    under = _bands(sites) + _curves(ceilings(sites), strings)
+    points, marks = _points(known, strings, len(under))
+    data = under + points
     data += _curves(ceilings(sites, "light_ns"), strings, LIGHT)
     layout = {
         "height": 520,
@@ -80,6 +85,34 @@ def figure(sites: Sequence[Site]) -> Figure:
         "legend": {"groupclick": "toggleitem"},
     }
     return Figure(data, layout, notes, strings.all(), marks=marks)
+
+
+def _bands(sites: Sequence[Site]) -> list[dict[str, Any]]:
+    """Return an area for each op, group size and dim, from the slowest to the fastest sound transfer."""
+    slow, fast = ceilings(sites, "band_high_ns"), ceilings(sites, "band_low_ns")
+    data: list[dict[str, Any]] = []
+    for key in (key for key in slow if key in fast):
+        low, high = dict(slow[key]), dict(fast[key])
+        sizes = [size for size in low if size in high]
+        ends = [(float(size), size) for size in sizes]
+        if len(sizes) == 1:
+            ends = [(float(f"{sizes[0] * by:.6g}"), sizes[0]) for by in (1 / _STROKE, _STROKE)]
+        around = [(x, low[size]) for x, size in ends] + [(x, high[size]) for x, size in reversed(ends)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "none",
+                "fill": "toself",
+                "fillcolor": "rgba(138,138,138,0.22)",
+                "name": BAND,
+                "legendgroup": BAND,
+                "showlegend": not data,
+                "hoverinfo": "skip",
+                "x": [x for x, _ in around],
+                "y": [float(f"{gbps:.6g}") for _, gbps in around],
+            }
+        )
+    return data
 
 
 def _curves(curves: Curves, strings: Strings, what: str = CEILING) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ from shardtoll.dashboards.meetings import meetings
 from shardtoll.dashboards.row_codes import Ints
 from shardtoll.dashboards.sites import asked, plain
 from shardtoll.dashboards.spoken import Bools, Spoken, spoken
-from shardtoll.ledger import Report
+from shardtoll.dashboards.summary import by_severity
+from shardtoll.ledger import Report, Where
 from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
         "calls": timeline_calls.calls(calls, rows.of_call[shown], met[at[shown]], strings),
     }
     data = _traces(columns, calls)
-    marks = _marks(data, said, at[shown], at[~shown], bars)
+    marks = _marks(data, said, at[shown], at[~shown], bars) | _whole_steps(report, rows, columns["steps"])
     return Figure(data, _layout(rows), [*notes, *rows.notes], strings.all(), columns, marks)
 
 
@@ -216,6 +217,18 @@ def _folded(rest: pd.DataFrame, row: Ints, stretches: int) -> tuple[Columns, Int
         bars["row"].tolist(), bars["start"].tolist(), (bars["end"] - bars["start"]).tolist()
     )
     return {**spans, "calls": bars["calls"].tolist()}, by_bar.ngroup().to_numpy(dtype=np.int64)
+
+
+def _whole_steps(report: Report, rows: Lanes, steps: Columns) -> Marks:
+    """Return the steps of its ranks for each finding that names no part of the step; steps are trace 0."""
+    middle = {rank: at for rank, (at, _) in rows.extent().items()}
+    marks: Marks = {}
+    for number, finding in by_severity(report.findings):
+        own = {middle[rank] for rank in finding.ranks if rank in middle}
+        found = [at for at, row in enumerate(steps["row"]) if row in own]
+        if finding.where == Where() and found:
+            marks[number] = {0: found}
+    return marks
 
 
 def _marks(data: Sequence[dict[str, Any]], said: Spoken, shown: Ints, rest: Ints, bars: Ints) -> Marks:

@@ -33,7 +33,8 @@ KEYS: Final = (
 )
 """Collectives equal in all of these are one site."""
 
-_NUMBERS: Final = ("rank", "exposed_ns", "busbw_gbps", "floor_ns", "light_ns")
+_BOUNDS: Final = ("floor_ns", "light_ns", "band_low_ns", "band_high_ns")
+_NUMBERS: Final = ("rank", "exposed_ns", "busbw_gbps", "floor_ns", "light_ns", "band_low_ns", "band_high_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ class Site:
     """Median over the calls, in whole ns."""
     light_ns: int | None = None
     """The same of the speed of light."""
+    band_low_ns: int | None = None
+    """The same of the band that nine of ten sound transfers lie in."""
+    band_high_ns: int | None = None
     findings: tuple[int, ...] = ()
     """Numbers on the bill of the findings that speak of a call of it."""
 
@@ -126,6 +130,8 @@ def sites(report: Report) -> list[Site]:
             busbw_most_gbps=("busbw_gbps", "max"),
             floor_ns=("floor_ns", "median"),
             light_ns=("light_ns", "median"),
+            band_low_ns=("band_low_ns", "median"),
+            band_high_ns=("band_high_ns", "median"),
         )
     )
     found = []
@@ -133,10 +139,7 @@ def sites(report: Report) -> list[Site]:
     for cause_row, row, numbers in zip(causes, plain(rows), told_by, strict=True):
         # The sum over no known value is 0 in pandas; here it is unknown.
         exposed_ns = row["exposed_ns"] if row.pop("exposed_known") else None
-        floor_ns, light_ns = (
-            None if row[name] is None else round(row[name]) for name in ("floor_ns", "light_ns")
-        )
-        bounds = {"floor_ns": floor_ns, "light_ns": light_ns}
+        bounds = {name: None if row[name] is None else round(row[name]) for name in _BOUNDS}
         found.append(
             Site(**{**cause_row, **row, **bounds, "exposed_ns": exposed_ns}, findings=tuple(numbers))
         )

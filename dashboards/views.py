@@ -62,7 +62,7 @@ def _hardware(report: Report) -> StepRoofline | None:
 
 def _light(report: Report) -> Figure:
     found = _hardware(report)
-    return Figure([], {}) if found is None else page_light.figure(found)
+    return Figure([], {}) if found is None else page_light.figure(found, report.findings)
 
 
 def _light_numbers(report: Report) -> str:
@@ -72,7 +72,7 @@ def _light_numbers(report: Report) -> str:
 
 def _operators(report: Report) -> Figure:
     found = _hardware(report)
-    return Figure([], {}) if found is None or not found.ops else page_operators.figure(found)
+    return Figure([], {}) if found is None or not found.ops else page_operators.figure(found, report.findings)
 
 
 def _operator_numbers(report: Report) -> str:
