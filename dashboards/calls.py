@@ -38,7 +38,7 @@ class Calls:
     rank_steps: int
     """Rows of the steps' table: what a mean over ranks and steps divides by."""
     outside: int
-    """Collectives outside every finished step, left out."""
+    """Collectives left out: outside every finished step, or of ranks that the job does not have."""
     site: npt.NDArray[np.int64]
     """For each row, which of `sites` it belongs to."""
     sites: pd.DataFrame = field(repr=False)
@@ -83,6 +83,8 @@ def calls(report: Report) -> Calls:
     steps = pc.unique(numbers)
     table = report.tables["collectives"].select([*KEYS, *SUMS, "step"])
     every = table.num_rows
+    # A file may hold ranks that its job does not have.
+    table = table.filter(pc.less(table.column("rank"), report.run.world_size))
     if len(steps):
         table = table.filter(pc.is_in(table.column("step"), steps))
     wanted: list[Any] = [([], "count_all")]

@@ -66,13 +66,21 @@ def flows(report: Report, frame: pd.DataFrame, cell_of: Ints) -> Flows:
     total = frame["wire_bytes"].to_numpy(dtype=np.int64)
     whole = [group is not None for group in groups]
     spread = op.isin(SPREAD).to_numpy(dtype=bool) & np.array(whole, dtype=bool)[key] & (total > 0)
-    one = np.flatnonzero((total > 0) & ~spread)
-    parts = [(one, cells[to[one]], total[one])]
     rank = frame["rank"].to_numpy(dtype=np.int64)
+    others: dict[int, Ints] = {}
+    parts = []
     for at in np.flatnonzero(spread):
         group = groups[key[at]]
-        assert group is not None, "spread among known ranks only"
-        parts.append(_spread(int(at), int(rank[at]), group, int(total[at]), cells))
+        own = int(key[at])
+        if own not in others:
+            others[own] = cells[_others(group or (), int(rank[at]))]
+        if not len(others[own]):
+            spread[at] = False
+            continue
+        cell, amount = _spread(int(total[at]), others[own])
+        parts.append((np.full(len(cell), at, dtype=np.int64), cell, amount))
+    one = np.flatnonzero((total > 0) & ~spread)
+    parts.append((one, cells[to[one]], total[one]))
     row, cell, amount = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(row, kind="stable")
     return Flows(row[order], cell[order], amount[order])
@@ -84,17 +92,34 @@ def _next(ranks: tuple[int, ...] | None, rank: int) -> int:
     return ranks[(ranks.index(rank) + 1) % len(ranks)]
 
 
-def _spread(row: int, rank: int, group: tuple[int, ...], total: int, cells: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return equal parts for all others; what does not divide goes to the first ones after the rank."""
-    own = group.index(rank)
-    others = np.array([*group[own + 1 :], *group[:own]], dtype=np.int64)
-    if not len(others):
-        return np.array([row]), np.array([NOWHERE]), np.array([total])
-    each, more = divmod(total, len(others))
-    parts = np.full(len(others), each, dtype=np.int64)
-    parts[:more] += 1
-    cell, at = np.unique(cells[others], return_inverse=True)
-    sums = np.zeros(len(cell), dtype=np.int64)
-    np.add.at(sums, at, parts)
-    sent = sums > 0
-    return np.full(int(sent.sum()), row, dtype=np.int64), cell[sent], sums[sent]
+def _spread(total: int, cells: Ints) -> tuple[Ints, Ints]:
+    """Return the cells that get something, and how much: equal parts of the total for each of `cells`, those
+    of the other ranks in the group's order; what does not divide goes to the first ones."""
+    each, more = divmod(total, len(cells))
+    sums = each * np.bincount(cells + 1)
+    sums[: int(cells[:more].max(initial=NOWHERE)) + 2] += np.bincount(cells[:more] + 1, minlength=1)
+    sent = np.flatnonzero(sums)
+    return sent - 1, sums[sent]
+
+
+def _others(ranks: tuple[int, ...], rank: int) -> Ints:
+    """Return the other ranks of a group, from the one after this on."""
+    if rank not in ranks:
+        return np.empty(0, dtype=np.int64)
+    own = ranks.index(rank)
+    return np.array([*ranks[own + 1 :], *ranks[:own]], dtype=np.int64)
+
+
+def folded(frame: pd.DataFrame, by: tuple[str, ...] = ()) -> tuple[pd.DataFrame, Ints]:
+    """Return the rows added up that go the same way and are equal in `by`, and for each row which it is in.
+
+    A thousand ranks that each send to all others from a hundred places are too many parts for one by one.
+    """
+    keys = ["op", "group", "group_size", "rank", "root", *by]
+    if frame.empty:
+        return frame, np.empty(0, dtype=np.int64)
+    code = frame.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)
+    _, first = np.unique(code, return_index=True)
+    sums = np.zeros(len(first), dtype=np.int64)
+    np.add.at(sums, code, frame["wire_bytes"].to_numpy(dtype=np.int64))
+    return frame.iloc[first].reset_index(drop=True).assign(wire_bytes=sums), code

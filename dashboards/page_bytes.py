@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from shardtoll.dashboards import human
 from shardtoll.dashboards.calls import Calls, calls, numbered
 from shardtoll.dashboards.figure import PALETTE, Figure, hover, literal
-from shardtoll.dashboards.flows import NOWHERE, flows
+from shardtoll.dashboards.flows import NOWHERE, flows, folded
 from shardtoll.dashboards.nodes import UNKNOWN, nodes
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.page_tables import table
@@ -49,24 +50,25 @@ def figure(report: Report) -> Figure:
     if unsized:
         every = int(found.rows["calls"].sum())
         notes.append(f"{human.plural(unsized, 'collective')} of {every:,} not counted: the size is unknown.")
-    rows, amounts, cause = _parts(report, found)
+    rows, cause = _named(found)
     if rows.empty:
         return Figure([], {}, notes)
     total = int(rows["wire_bytes"].sum())
-    modules, words = _folded(rows["from"], rows["wire_bytes"], MODULES, "module")
+    modules, words = _fewer(rows["from"], rows["wire_bytes"], MODULES, "module")
     notes += words
-    ops, words = _folded(rows["what"], rows["wire_bytes"], OPS, "collective")
+    ops, words = _fewer(rows["what"], rows["wire_bytes"], OPS, "collective")
     notes += words
     rows = rows.assign(**{"from": modules, "what": ops})
+    amounts, way = _links(report, rows, ("what",))
     drawn = _Drawn(found)
     first = rows.groupby(["from", "what"], sort=False).agg(
         bytes=("wire_bytes", "sum"), calls=("calls", "sum")
     )
     for (source, target), sums in first.sort_values("bytes", ascending=False, kind="stable").iterrows():
         drawn.link((0, str(source)), (1, str(target)), int(sums["bytes"]), int(sums["calls"]))
-    second = amounts.assign(what=ops.to_numpy()[amounts["at"].to_numpy()])
-    sums_of = second.groupby(["what", "link"], sort=False)["bytes"].sum()
-    for (source, target), amount in sums_of.sort_values(ascending=False, kind="stable").items():  # type: ignore[misc]
+    sums_of = amounts.groupby(["what", "link"], sort=False)["bytes"].sum()
+    second = sums_of.sort_values(ascending=False, kind="stable").reset_index()
+    for source, target, amount in second.itertuples(index=False):
         drawn.link((1, str(source)), (2, _LINKS[int(target)]), int(amount), None)
     seen = found.rows["rank"].nunique()
     notes.insert(
@@ -78,12 +80,10 @@ def figure(report: Report) -> Figure:
     marks = {}
     for number, mask in numbered(report, found):
         here = mask[cause]
-        lit = {((0, str(a)), (1, str(b))) for a, b in zip(modules[here], ops[here], strict=True)}
-        own = here[amounts["at"].to_numpy()]
-        lit |= {
-            ((1, str(a)), (2, _LINKS[int(b)]))
-            for a, b in second.loc[own, ["what", "link"]].drop_duplicates().itertuples(index=False)
-        }
+        pairs = rows.loc[here, ["from", "what"]].drop_duplicates()
+        lit = {((0, str(a)), (1, str(b))) for a, b in pairs.itertuples(index=False)}
+        ends = amounts.loc[np.isin(amounts["at"], np.unique(way[here])), ["what", "link"]].drop_duplicates()
+        lit |= {((1, str(a)), (2, _LINKS[int(b)])) for a, b in ends.itertuples(index=False)}
         if lit:
             marks[number] = {0: sorted(drawn.at[pair] for pair in lit)}
     columns = max(1, *(sum(1 for column, _ in drawn.nodes if column == at) for at in range(3)))
@@ -91,22 +91,24 @@ def figure(report: Report) -> Figure:
     return Figure([drawn.trace()], layout, notes, marks=marks)
 
 
-def _parts(report: Report, found: Calls) -> tuple[pd.DataFrame, pd.DataFrame, Any]:
-    """Return the calls that send something, with their names; their bytes by link; and their rows in `found`.
+def _named(found: Calls) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
+    """Return the calls that send something, with the names of module and collective; and which rows of
+    `found` they are."""
+    sends = (found.rows["wire_bytes"] > 0).to_numpy(dtype=bool)
+    rows = found.rows[sends].reset_index(drop=True)
+    what = rows["op"] + " ×" + rows["group_size"].astype(str) + " "
+    span = rows["mesh_dim"].fillna("group " + rows["group"])
+    return rows.assign(**{"from": module_names(rows), "what": what + span}), np.flatnonzero(sends)
 
-    Links: 0 within a node, 1 between nodes, 2 unknown.
+
+def _links(report: Report, rows: pd.DataFrame, by: tuple[str, ...]) -> tuple[pd.DataFrame, Any]:
+    """Return the bytes by link with the columns `by`, and for each row which of them (`at`) it is part of.
+
+    Links: 0 within a host, 1 between hosts, 2 unknown.
     """
     import pandas as pd
 
-    sends = (found.rows["wire_bytes"] > 0).to_numpy(dtype=bool)
-    rows = found.rows[sends].reset_index(drop=True)
-    span = rows["mesh_dim"].fillna("group " + rows["group"])
-    rows = rows.assign(
-        **{
-            "from": module_names(rows),
-            "what": rows["op"] + " ×" + rows["group_size"].astype(str) + " " + span,
-        }
-    )
+    rows, way = folded(rows, by)
     place = nodes(report.run)
     # A cell a node, and one for all ranks of which it is not known.
     moved = flows(report, rows, np.where(place.of == UNKNOWN, len(place.names), place.of))
@@ -117,7 +119,7 @@ def _parts(report: Report, found: Calls) -> tuple[pd.DataFrame, pd.DataFrame, An
         unknown &= False
     link = np.where(unknown, 2, np.where((own == moved.cell) | (moved.cell == NOWHERE), 0, 1))
     amounts = pd.DataFrame({"at": moved.row, "link": link, "bytes": moved.bytes})
-    return rows, amounts, np.flatnonzero(sends)
+    return amounts.assign(**{name: rows[name].to_numpy()[moved.row] for name in by}), way
 
 
 def module_names(rows: pd.DataFrame) -> pd.Series[Any]:
@@ -129,7 +131,7 @@ def module_names(rows: pd.DataFrame) -> pd.Series[Any]:
     return names
 
 
-def _folded(
+def _fewer(
     names: pd.Series[Any], sizes: pd.Series[Any], most: int, noun: str
 ) -> tuple[pd.Series[Any], list[str]]:
     """Return the names with all but the largest as one, and a sentence where that was done."""
@@ -227,17 +229,16 @@ class _Drawn:
 def numbers(report: Report) -> str:
     """Return the same as a table: one row a module and collective, the largest first."""
     found = calls(report)
-    rows, amounts, _ = _parts(report, found)
+    rows, _ = _named(found)
     if rows.empty:
         return ""
-    by_link = amounts.assign(
-        f=rows["from"].to_numpy()[amounts["at"]], w=rows["what"].to_numpy()[amounts["at"]]
-    )
-    wide = by_link.groupby(["f", "w", "link"], sort=False)["bytes"].sum().unstack("link", fill_value=0)
+    amounts, _ = _links(report, rows, ("from", "what"))
+    sums = amounts.groupby(["from", "what", "link"], sort=False)["bytes"].sum()
+    wide = sums.unstack("link", fill_value=0)
     wide = wide.assign(total=wide.sum(axis=1)).sort_values("total", ascending=False, kind="stable")
     lines = []
-    for (module, op), sums in wide.head(SHOWN).iterrows():  # type: ignore[misc]
-        cells = (int(sums["total"]), *(int(sums.get(at, 0)) for at in range(3)))
+    for (module, op), cells_of in wide.head(SHOWN).iterrows():
+        cells = (int(cells_of["total"]), *(int(cells_of.get(at, 0)) for at in range(3)))
         lines.append(
             [
                 safe(clip(module, 60)),

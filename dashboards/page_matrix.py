@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardtoll.dashboards import human
 from shardtoll.dashboards.calls import calls, numbered
 from shardtoll.dashboards.figure import PALETTE, Figure, Marks, literal
-from shardtoll.dashboards.flows import NOWHERE, flows
+from shardtoll.dashboards.flows import NOWHERE, flows, folded
 from shardtoll.dashboards.nodes import Nodes, nodes
 from shardtoll.ledger import Report
 
@@ -66,10 +66,11 @@ def figure(report: Report) -> Figure:
     fold = cells(report.run.world_size, place)
     if fold.said:
         notes.append(f"{fold.said} Bytes inside one of them stand on the diagonal.")
-    moved = flows(report, found.rows, fold.of)
+    rows, way = folded(found.rows)
+    moved = flows(report, rows, fold.of)
     if not len(moved.row):
         return Figure([], {}, [])
-    rank = found.rows["rank"].to_numpy(dtype=np.int64)
+    rank = rows["rank"].to_numpy(dtype=np.int64)
     source = fold.of[rank]
     count = len(fold.names)
     nowhere = bool((moved.cell == NOWHERE).any())
@@ -97,7 +98,7 @@ def figure(report: Report) -> Figure:
         notes.append("Grey rows: ranks that left no records, so what they send is not known.")
     marks: Marks = {}
     for number, mask in numbered(report, found):
-        here = mask[moved.row]
+        here = np.isin(moved.row, np.unique(way[mask]))
         columns = np.where(moved.cell[here] == NOWHERE, wide - 1, moved.cell[here])
         points = np.unique(source[moved.row[here]] * wide + columns)
         if len(points):

@@ -67,7 +67,8 @@ def figure(report: Report) -> Figure:
         notes.append("Idle time inside the schedule counts as bubble too; where it lies is not on record.")
     first = min(part.start_ns for part in parts)
     names = {rank: _name(found, rank) for rank in ranks}
-    data, marks = [], _Marks(report, here)
+    data: list[dict[str, Any]] = []
+    marks = _Marks(report, here)
     for kind in (*WORK, MOVING, WAITING):
         own = [part for part in parts if part.kind == kind]
         if own:
@@ -235,9 +236,9 @@ def numbers(report: Report) -> str:
         lost = found.lost_ns(rank)
         cells = [human.UNKNOWN] * len(reasons)
         if lost is not None:
-            cells = [human.duration(float(found.lost.loc[rank, name]) / len(found.steps)) for name in reasons]
-        name = f"{at} of {human.ranks(line)}" if len(found.lines) > 1 else str(at)
-        rows.append([name, str(rank), human.share(lost, found.step_ns), human.duration(lost), *cells])
+            cells = [human.duration(value) for value in found.by_reason(rank).values()]
+        where = f"{at} of {human.ranks(line)}" if len(found.lines) > 1 else str(at)
+        rows.append([where, str(rank), human.share(lost, found.step_ns), human.duration(lost), *cells])
     if len(every) > SHOWN:
         rows.append([f"and {len(every) - SHOWN:,} more", *[""] * (3 + len(reasons))])
     return table(

@@ -40,9 +40,9 @@ summary { cursor: pointer; list-style: none; } summary::-webkit-details-marker {
   color: var(--info); } .error .badge { color: var(--error); } .warning .badge { color: var(--warning); }
 .kind { font-weight: 600; font-size: 14px; line-height: 22px; } .title small { color: var(--dim); }
 .num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.toll { position: relative; font-weight: 600; }
+.toll { position: relative; font-weight: 600; isolation: isolate; }
 .toll i { position: absolute; right: -4px; bottom: -3px; height: 26px; background: var(--bar);
-  border-radius: 3px; pointer-events: none; max-width: 100%; }
+  border-radius: 3px; pointer-events: none; max-width: 100%; z-index: -1; }
 em.unknown { color: var(--dim); font-weight: 400; }
 .body { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 16px 32px;
   padding: 6px 18px 16px 60px; border-top: 1px solid var(--line); }
@@ -77,6 +77,8 @@ button { font: inherit; padding: 2px 12px; color: var(--link); background: var(-
   .lamp, .tip, nav, .modebar { display: none !important; }
   .finding, .panel, tr { break-inside: avoid; } h2 { break-after: avoid; } .scroll { max-height: none; }
   .toll i { print-color-adjust: exact; } }
+@media (max-width: 1150px) { .row { grid-template-columns: 30px 176px minmax(0, 1fr) 92px 74px 74px;
+  gap: 8px; } .kind .badge { display: table; } }
 @media (max-width: 900px) { body { padding: 14px; } .row.head { display: none; }
   .row { grid-template-columns: 30px 1fr; } .row > span:nth-child(n+3) { grid-column: 2; text-align: left; }
   .row .num::before { content: attr(data-name) ": "; color: var(--dim); font-weight: 400; }

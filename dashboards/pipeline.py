@@ -51,7 +51,12 @@ class Pipelines:
         """Return what a rank loses a step; None where nothing is on record of it."""
         if not self.steps or rank not in self.lost.index:
             return None
-        return float(self.lost.loc[rank].sum()) / len(self.steps)
+        return sum(self.by_reason(rank).values())
+
+    def by_reason(self, rank: int) -> dict[str, float]:
+        """Return the same by reason, of a rank of which there is something on record."""
+        own = self.lost.loc[rank].to_numpy(dtype=np.float64)
+        return {str(name): float(ns) / len(self.steps) for name, ns in zip(self.lost, own, strict=True)}
 
 
 def pipelines(report: Report) -> Pipelines | None:

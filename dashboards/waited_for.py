@@ -60,7 +60,7 @@ def waited_for(report: Report) -> Grid | None:
     for who, step in took_part.itertuples(index=False):
         if int(step) in column and int(who) in row:
             ns[row[int(who)], column[int(step)]] = 0
-    for (who, step), value in most.items():  # type: ignore[misc]
+    for (who, step), value in most.items():
         if int(step) in column and int(who) in row:
             ns[row[int(who)], column[int(step)]] = float(value)
     return Grid(ranks, steps, ns, waits=True)
