@@ -63,7 +63,7 @@ def command(
       shardtoll serve runs/a --host 0.0.0.0 --fabric loopback-gloo
       shardtoll serve 'traces/*.json' --token
     """
-    from shardtoll.cli.serving import Served
+    from shardtoll.cli.serve_source import make_source
     from shardtoll.dashboards.app_security import is_loopback, new_token
     from shardtoll.dashboards.app_server import listen
 

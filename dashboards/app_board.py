@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from shardtoll.dashboards import level_of_detail, page_timeline
 from shardtoll.dashboards.app_state import Place
 from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.filters import Filter, apply
@@ -14,6 +16,9 @@ from shardtoll.dashboards.source import Snapshot, Source
 from shardtoll.dashboards.views import VIEWS, View
 from shardtoll.ledger import Report
 
+DRAWN: Final = 1_500
+"""Collectives of the timeline drawn one by one. Each can be pointed at and clicked, which makes it an
+element of the page; zooming in shows the others."""
 FIRST_WAIT_S: Final = 1.0
 """How long an answer waits for a run's first report; a short run's page then comes at once."""
 
@@ -104,9 +109,13 @@ def window_of(place: Place) -> tuple[int, int] | None:
 
 
 def _draw(view: View, report: Report, window: tuple[int, int] | None) -> Figure:
-    if view.name == "timeline":
-        return timeline(report, window)
-    return view.figure(report)
+    if view.name != "timeline":
+        return view.figure(report)
+    seen = level_of_detail.window(report, *(window or (None, None)))
+    figure = page_timeline.figure(seen.report, DRAWN)
+    if figure.empty and window is not None:
+        return replace(figure, notes=["No collective lies in this stretch of time."])
+    return replace(figure, notes=[*seen.notes, *figure.notes])
 
 
 def _with_something(report: Report) -> list[str]:
@@ -120,9 +129,3 @@ def _with_something(report: Report) -> list[str]:
         ):
             names.append(view.name)
     return names
-
-
-def timeline(report: Report, window: tuple[int, int] | None) -> Figure:
-    from shardtoll.dashboards import page_timeline
-
-    return page_timeline.figure(report, 2000)

@@ -6,12 +6,12 @@ server sends few enough to draw each as a bar, which Plotly itself can explain a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from shardtoll.dashboards import human
 from shardtoll.dashboards.app_arrivals import arrivals, met_at, met_in
-from shardtoll.dashboards.app_lit import GROUND, lit, whole
+from shardtoll.dashboards.app_lit import GROUND, OUTLINE, lit, whole
 from shardtoll.dashboards.app_state import Zoom
 from shardtoll.dashboards.figure import Columns, Figure, hover, literal
 
@@ -29,6 +29,8 @@ CONFIG: Final[Any] = {
     # Named one by one: Plotly's own choice has a button that uploads the chart.
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d"]],
 }
+BARS_MOST: Final = 2_000
+"""Rectangles of one kind that are bars, which the pointer can ask; more are one outline."""
 _NS: Final = 1e6
 """Nanoseconds in a millisecond: columns are in ms."""
 
@@ -50,8 +52,9 @@ def plotted(
     data = [_trace(figure, trace) for trace in figure.data]
     chosen = whole(figure, figure.marks.get(picked, {})) if picked is not None else {}
     met = dict.fromkeys([*(met_at(figure, *clicked) if clicked else ()), *met_in(figure, chosen)])
+    over = [_outline(figure, figure.data[at], some) for at, some in chosen.items() if _many(figure.data[at])]
     return {
-        "data": [*lit(data, chosen, colours["text"]), *arrivals(figure, met, colours["text"])],
+        "data": [*lit(data, chosen, colours["text"]), *over, *arrivals(figure, met, colours["text"])],
         "layout": _layout(figure, colours, zoom, kept),
     }
 
@@ -87,6 +90,8 @@ def _layout(figure: Figure, colours: Mapping[str, str], zoom: Zoom, kept: str) -
 
 
 def _trace(figure: Figure, trace: Mapping[str, Any]) -> dict[str, Any]:
+    if _many(trace):
+        return {**_outline(figure, trace, range(len(trace["rects"]["pick"]))), "meta": OUTLINE}
     if "rects" in trace:
         return _bars(figure, trace)
     texts = trace.get("hovertext")
@@ -127,6 +132,28 @@ def _bars(figure: Figure, trace: Mapping[str, Any]) -> dict[str, Any]:
         "hovertext": [_told(figure, table, at) for at in pick],
         "textposition": "none",
     }
+
+
+def _many(trace: Mapping[str, Any]) -> bool:
+    return "rects" in trace and len(trace["rects"]["pick"]) > BARS_MOST
+
+
+def _outline(figure: Figure, trace: Mapping[str, Any], points: Iterable[int]) -> dict[str, Any]:
+    """Return rectangles as one outline, which cannot tell what they are; `points` are places in `pick`."""
+    rects = trace["rects"]
+    table = figure.columns[rects["of"]]
+    top, bottom = rects["band"]
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for point in points:
+        at = rects["pick"][point]
+        start, length = _span(table, at, rects["part"])
+        reach = table["tall"][at] if "tall" in table else 0.0
+        low, high = table["row"][at] - reach + top, table["row"][at] + reach + bottom
+        xs += [start, start + length, start + length, start, start, None]
+        ys += [low, low, high, high, low, None]
+    kept = {name: value for name, value in trace.items() if name != "rects"}
+    return {**kept, "x": xs, "y": ys, "line": {"width": 0}, "hoverinfo": "skip"}
 
 
 def _span(table: Columns, at: int, part: str) -> tuple[float, float]:

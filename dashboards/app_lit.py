@@ -9,6 +9,8 @@ from shardtoll.dashboards.figure import Figure
 
 GROUND: Final = "ground"
 """`meta` of a trace that the others stand on, and that never fades."""
+OUTLINE: Final = "outline"
+"""`meta` of a trace that is many rectangles in one, and can only fade whole."""
 FADED: Final = 0.13
 """Opacity of what the picked finding does not speak of."""
 _OUTLINE: Final = 4
@@ -48,6 +50,8 @@ def lit(data: Sequence[Mapping[str, Any]], chosen: Points, outline: str) -> list
         kind = trace.get("type", "scatter")
         if trace.get("meta") == GROUND:
             found.append(trace)
+        elif trace.get("meta") == OUTLINE:
+            found.append({**trace, "opacity": FADED})
         elif kind in ("bar", "scatter"):
             found.append(_selected(trace, points))
         elif kind == "treemap":

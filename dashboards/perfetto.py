@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from shardtoll.dashboards import perfetto_findings, summary
 from shardtoll.dashboards.files import write as write_file
 from shardtoll.dashboards.finding_marks import Marks, marks
-from shardtoll.dashboards.packed import lanes
 from shardtoll.dashboards.match_ids import NONE, codes, ints, match_ids
+from shardtoll.dashboards.packed import lanes
 from shardtoll.dashboards.perfetto_text import (
     Arg,
     flows,

@@ -172,7 +172,7 @@ def test_a_clicked_finding_lights_up_and_its_link_restores_it(serve, visit):
     other = visit(seen.url)
     other.go(f"/{seen.query()}")
     other.until(lit, 1)
-    other.until("document.querySelector('.finding.picked').open")
+    other.until("document.querySelector('.finding.picked')?.open")
     seen.page.go_back()
     seen.until(lit, 0)
     assert seen.query() == "?view=timeline"

@@ -58,9 +58,11 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-# The others train, or need files: tests/live/test_demo.py and test_run_script.py, and test_fabrics_eval.py.
+# The others train, serve or need files: tests/live/test_demo.py and test_run_script.py,
+# test_serve_command.py, and test_fabrics_eval.py.
 @pytest.mark.parametrize(
-    "command", [*(name for name in COMMANDS if name not in ("demo", "run")), "fabrics list", "fabrics show"]
+    "command",
+    [*(name for name in COMMANDS if name not in ("demo", "run", "serve")), "fabrics list", "fabrics show"],
 )
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch

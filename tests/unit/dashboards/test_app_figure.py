@@ -114,3 +114,20 @@ def test_colours_are_the_pages_own():
     for scheme in COLOURS.values():
         for name, value in scheme.items():
             assert f"--{name}: {value};" in STYLE
+
+
+def test_many_rectangles_are_one_outline_at_the_same_places(monkeypatch: pytest.MonkeyPatch):
+    figure = page_timeline.figure(sample_reports.report())
+    bars = named(plotted(figure), "implicit")
+    monkeypatch.setattr("shardtoll.dashboards.app_figure.BARS_MOST", 2)
+    drawn = plotted(figure, picked=2)
+    outline = named(drawn, "implicit")
+    assert outline["x"][::6] == bars["base"]
+    assert outline["x"][1::6] == pytest.approx([a + b for a, b in zip(bars["base"], bars["x"], strict=True)])
+    assert [(a + b) / 2 for a, b in zip(outline["y"][::6], outline["y"][2::6], strict=True)] == pytest.approx(
+        bars["y"]
+    )
+    # The whole outline fades, and its lit part is drawn over it.
+    over = [trace for trace in drawn["data"] if trace["name"] == "implicit"][1]
+    assert outline["opacity"] == FADED < over["opacity"]
+    assert over["x"] == outline["x"]  # All of them are the finding's.

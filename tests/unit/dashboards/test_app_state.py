@@ -63,7 +63,7 @@ def test_zoom_follows_what_plotly_tells():
 
 def test_keys_stay_while_numbers_change():
     first, error, last = sample_reports.FINDINGS[:3]
-    before = {key: number for key, number in keys((first, error, last)).items()}
+    before = keys((first, error, last))
     grown = replace(last, toll_ns=99_000_000, title="other numbers")
     after = keys((grown, first, error))
     assert list(before) != list(after)

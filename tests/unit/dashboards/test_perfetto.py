@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtoll.dashboards import perfetto
-from shardtoll.dashboards.packed import lanes
 from shardtoll.dashboards.match_ids import match_ids
+from shardtoll.dashboards.packed import lanes
 from shardtoll.ledger import Collective, Compute, Finding, Report, Where
 from shardtoll.ledger.tables import to_table
 from tests import sample_reports

@@ -1,0 +1,108 @@
+"""`shardtoll serve`: it prints its link, answers, ends quietly, and says in one line why it cannot start."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from shardtoll.dashboards import app_server
+from tests import small_traces
+from tests.unit.cli.conftest import write_run
+from tests.unit.cli.test_help import RUN, examples
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve on a free port of loopback, and get Ctrl-C at once."""
+    listen = app_server.listen
+
+    def interrupted(self: object, poll_interval: float = 0.5) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app_server, "listen", lambda host, port: listen("127.0.0.1", 0))
+    monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", interrupted)
+
+
+def test_every_example_of_the_help_runs(
+    shardtoll, run_folder: Path, at_once, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(run_folder.parent.parent)
+    write_run(Path("runs/b"))
+    small_traces.write_job(Path("traces"))
+    found = examples("serve")
+    assert len(found) >= 3
+    for example in found:
+        ran = shardtoll(*shlex.split(example)[1:])
+        assert ran.code == 0, example
+        link = re.search(r"http://\S+:\d+/(\?token=[\w-]{43})?", ran.out)
+        assert link is not None
+        guarded = "--host" in example or "--token" in example
+        assert (link.group(1) is not None, "whoever has this link" in ran.err) == (guarded, guarded)
+
+
+def test_a_port_in_use_is_told_in_one_line(shardtoll, run_folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = shardtoll("serve", run_folder, "--port", port)
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in ran.err
+    assert "--port 0" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "there is no file or folder nowhere"),
+        (["runs/a", "--host", "no such host"], "cannot listen on no such host"),
+        (["runs/a", "--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1"),
+        (["runs/a", "--port", "70000"], "--port"),
+        (["runs/a", "--fabric", "nonsense"], "nonsense"),
+        ([], "PATH"),
+    ],
+)
+def test_what_cannot_be_served_exits_2(
+    shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+):
+    monkeypatch.chdir(run_folder.parent.parent)
+    ran = shardtoll("serve", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_it_answers_until_ctrl_c_and_ends_quietly(run_folder: Path):
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{RUN}main()", "serve", str(run_folder), "--port", "0", "--token"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            link = line.split()[1]
+            with urllib.request.urlopen(link, timeout=20) as answer:
+                cookie = answer.headers["Set-Cookie"]
+            address = link.partition("?")[0]
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(address, timeout=20)
+            assert refused.value.code == 403
+            refused.value.close()
+            asked = urllib.request.Request(address, headers={"Cookie": cookie.partition(";")[0]})
+            with urllib.request.urlopen(asked, timeout=20) as answer:
+                assert b"_dash-config" in answer.read()
+        finally:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert (out, "Traceback" in err, err.count("\n")) == ("", False, 1)
