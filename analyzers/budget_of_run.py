@@ -97,7 +97,12 @@ def _times(
             f"Times: the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their mean, "
             f"and {percent(slack)} more."
         ]
-        fraction = None if unknown else min(1.0, _above(_worst(rows, share, steps), slack, 4))
+        fraction = None if unknown else _above(_worst(rows, share, steps), slack, 4)
+        if fraction is not None and fraction >= 1:
+            fraction = None
+            comments["max_exposed_fraction"] = [
+                "max_exposed_fraction: not written, as with the noise of these steps it would allow all"
+            ]
         step_ms = _above(_worst(rows, lasted / 1e6, steps), slack, 3)
         return fraction, step_ms if step_ms > 0 else None
     comments["max_exposed_fraction"] = [f"max_exposed_fraction, max_step_ms: not written, as {why}"]
@@ -121,11 +126,11 @@ def _above(each: Floats, slack: float, digits: int) -> float:
 def _groups(rows: Rows) -> Iterable[Section]:
     """Return a section for each mesh dimension; the names that torch gives to other groups may change."""
     names = sorted({str(name) for name in rows.frame["mesh_dim"].dropna().unique()})
-    # A name with a star would name others too, and one that is a group's name has its collectives as well.
-    groups = {str(name) for name in rows.frame["group"].dropna().unique()}
     for name in names[:MOST_GROUPS]:
-        if "*" not in name and name not in groups:
-            yield Section("group", name, _exact(rows, rows.named("mesh_dim", name.__eq__)))
+        # A name with a star would name others too.
+        if "*" not in name:
+            mine = rows.named("mesh_dim", name.__eq__) | rows.named("group", name.__eq__)
+            yield Section("group", name, _exact(rows, mine))
 
 
 def _phases(rows: Rows) -> Iterable[Section]:

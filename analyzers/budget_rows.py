@@ -15,6 +15,8 @@ from shardtoll.analyzers.tally import codes, keep, number, text
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import alike_steps, watched_steps
 from shardtoll.ledger.overrun import Call
+from shardtoll.ledger.record import MOST_RANKS
+from shardtoll.ledger.tables import to_frame
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -113,11 +115,8 @@ def rows_of(report: Report, skip_steps: int) -> Rows:
     steps = keep(steps, steps["step"].isin(numbers.tolist()))
     frame = report.collectives
     frame = keep(frame, frame["step"].isin(numbers)).reset_index(drop=True)
-    pairs = pd.MultiIndex.from_arrays(
-        [np.concatenate([_ints(steps[name]), _ints(frame[name])]) for name in ("step", "rank")]
-    )
-    place, cells = pairs.factorize(sort=True)
-    step, rank = (np.array(cells.get_level_values(at).tolist(), dtype=np.int64) for at in (0, 1))
+    keys, place = np.unique(np.concatenate([_key(steps), _key(frame)]), return_inverse=True)
+    step, rank = keys // MOST_RANKS, keys % MOST_RANKS
     of_step, cell = place[: len(steps)], place[len(steps) :].astype(np.int64)
     duration, exposed = np.full(len(step), np.nan), np.full(len(step), np.nan)
     duration[of_step] = (steps["duration_ns"] - steps["capture_ns"]).to_numpy(dtype=np.float64)
@@ -135,22 +134,31 @@ def rows_of(report: Report, skip_steps: int) -> Rows:
         duration_ns=duration,
         exposed_ns=exposed,
         timed=timed,
-        lacking=_lacking(report, cells),
+        lacking=_lacking(report, keys),
         implicit=hidden(frame).to_numpy(dtype=bool),
         asked_unknown=frame["implicit"].isna().to_numpy(dtype=bool),
     )
 
 
-def _lacking(report: Report, cells: pd.Index) -> dict[str, Ints]:
-    counts = report.tables["counts"].to_pandas()
-    counts = counts[counts["issued"].notna()]
-    fewer = counts[counts["recorded"] < counts["issued"]]
-    place = cells.get_indexer(pd.MultiIndex.from_arrays([_ints(fewer["step"]), _ints(fewer["rank"])]))
+def _lacking(report: Report, keys: Ints) -> dict[str, Ints]:
+    counts = to_frame(report.tables["counts"])
+    fewer = keep(counts, counts["recorded"] < counts["issued"])
+    wanted = _key(fewer)
     found: dict[str, Ints] = {}
-    for at, name, lacks in zip(place, fewer["group"], fewer["issued"] - fewer["recorded"], strict=True):
-        if at >= 0:
-            found.setdefault(str(name), np.zeros(len(cells), dtype=np.int64))[at] += int(lacks)
+    if not len(keys):
+        return found
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    lacks = _ints(fewer["issued"] - fewer["recorded"])
+    for at, name, count in zip(place, fewer["group"], np.where(keys[place] == wanted, lacks, 0), strict=True):
+        if count:
+            found.setdefault(str(name), np.zeros(len(keys), dtype=np.int64))[at] += count
     return found
+
+
+def _key(frame: pd.DataFrame) -> Ints:
+    """Return a number for each row that is the same for rows of one step and rank, in their order."""
+    key: Ints = _ints(frame["step"]) * MOST_RANKS + _ints(frame["rank"])
+    return key
 
 
 def _ints(column: pd.Series[Any]) -> Ints:

@@ -1,12 +1,12 @@
 """How long the budget plugin takes to catch a planted implicit all-gather at world size 1,024.
 
 A pull request's test suite in one process: four tensor-parallel MLPs over a fake process group of 128 x 8
-ranks, once as they should be and once with a `down` that is cut along the other axis, so that DTensor
-gathers its input. `suite_s` is the whole of `pytest` from its start to its end, torch's import included,
-`catch_s` the failing test alone: 1,024 ranks, the model, the step and the judging. Beside them the
-same step on the same mesh under torch's own CommDebugMode, which counts and judges nothing:
-`step_over_debug` is the step recorded over the step counted, `test_over_debug` all of the test over one that
-does the same with CommDebugMode. Median of `--repeats` runs of pytest, each a process of its own.
+ranks, once as they should be and once with a norm over the axis that is cut, for which DTensor gathers it.
+`suite_s` is the whole of `pytest` from its start to its end, torch's import included, `catch_s` the failing
+test alone: 1,024 ranks, the model, the step and the judging. Beside them the same step on the same mesh
+under torch's own CommDebugMode, which counts and judges nothing: `step_over_debug` is the step recorded over
+the step counted, `test_over_debug` all of the test over one that does the same with CommDebugMode. Median of
+`--repeats` runs of pytest, each a process of its own.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.nn.functional import linear
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import layer_norm
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 MESH = {"dp": 128, "tp": 8}
 
 
 class MLP(nn.Module):
-    def __init__(self, mesh, planted):
+    def __init__(self, planted):
         super().__init__()
-
-        def weight(rows, columns, cut):
-            local = (rows // 8, columns) if cut == 0 else (rows, columns // 8)
-            return nn.Parameter(DTensor.from_local(torch.randn(local), mesh, [Shard(cut)]))
-
-        self.up = weight(1024, 256, 0)
-        # Cut along its columns, as what it is multiplied with is: the pair needs one sum at the end.
-        self.down = weight(256, 1024, 0 if planted else 1)
+        self.up = nn.Linear(256, 1024, bias=False)
+        self.down = nn.Linear(1024, 256, bias=False)
+        self.planted = planted
 
     def forward(self, x):
-        hidden = torch.relu(linear(x, self.up))
-        return linear(hidden, self.down).redistribute(placements=[Replicate()])
+        hidden = torch.relu(self.up(x))
+        if self.planted:
+            hidden = layer_norm(hidden, hidden.shape[-1:])
+        return self.down(hidden)
 
 
 def build(mesh, planted):
-    return nn.Sequential(*(MLP(mesh["tp"], planted) for _ in range(4)))
+    model = nn.Sequential(*(MLP(planted) for _ in range(4)))
+    for block in model:
+        styles = {"up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel()}
+        parallelize_module(block, mesh["tp"], styles)
+    return model
 
 
 def step(model):
     started = time.perf_counter()
-    x = DTensor.from_local(torch.randn(32, 256), model[0].up.device_mesh, [Replicate()])
-    model(x).to_local().square().mean().backward()
+    model(torch.randn(32, 256)).square().mean().backward()
     return time.perf_counter() - started
 
 

@@ -80,11 +80,12 @@ def command(
     import os
 
     from shardtoll.analyzers.over_budget import judge
+    from shardtoll.cli.checkout import in_checkout
     from shardtoll.cli.inputs import load_reports, sort_inputs
     from shardtoll.cli.outputs import CHECK_WRITERS, choose_writers
     from shardtoll.cli.traces import TraceOptions
     from shardtoll.dashboards import check_terminal
-    from shardtoll.dashboards.check_annotations import workflow_commands
+    from shardtoll.dashboards.check_annotations import source_files, workflow_commands
     from shardtoll.dashboards.check_file import to_json
     from shardtoll.ledger import UsageError
     from shardtoll.ledger.budget import read_budget
@@ -108,7 +109,8 @@ def command(
                 typer.echo()
             check_terminal.show(found, width)
         if github:
-            for line in workflow_commands(found, os.environ.get("GITHUB_WORKSPACE")):
+            root = os.environ.get("GITHUB_WORKSPACE", os.curdir)
+            for line in workflow_commands(found, in_checkout(root, source_files(found))):
                 typer.echo(line, err=as_json)
         for write, target in writers:
             for written in write(found, target):

@@ -6,8 +6,8 @@ Syntax: docs.github.com, "Workflow commands for GitHub Actions": `::error file=.
 
 from __future__ import annotations
 
-import os.path
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from shardtoll.dashboards import check_words as words
@@ -19,13 +19,18 @@ MOST: Final = 50
 _SITE: Final = re.compile(r"(?P<file>.{1,1000}):(?P<line>[1-9][0-9]{0,8})(?: \(.*\))?", re.DOTALL)
 
 
-def workflow_commands(check: BudgetCheck, root: str | None = None) -> list[str]:
+def source_files(check: BudgetCheck) -> set[str]:
+    """Return the files of the overruns' source lines, as the run names them."""
+    return {site[0] for one in check.overruns if (site := _site(one)) is not None}
+
+
+def workflow_commands(check: BudgetCheck, paths: Mapping[str, str] | None = None) -> list[str]:
     """Return a line for each overrun and each warning, the failing ones first.
 
-    Files below the folder `root`, the checkout, are named from there, as GitHub wants them.
+    `paths` has the path in the checkout of each of `source_files` that is known there.
     """
     ordered = sorted(check.overruns, key=check.excused)
-    told = [_overrun(check, one, root) for one in ordered]
+    told = [_overrun(check, one, paths or {}) for one in ordered]
     told += [_command("warning", {"title": "shardtoll check"}, clip(one, 600)) for one in check.warnings]
     if len(told) > MOST:
         text = f"and {len(told) - MOST + 1:,} more: the log has them"
@@ -33,21 +38,19 @@ def workflow_commands(check: BudgetCheck, root: str | None = None) -> list[str]:
     return told
 
 
-def _overrun(check: BudgetCheck, one: Overrun, root: str | None) -> str:
+def _overrun(check: BudgetCheck, one: Overrun, paths: Mapping[str, str]) -> str:
     where = {}
-    site = None if one.source is None else _SITE.fullmatch(one.source)
+    site = _site(one)
     if site is not None:
-        where = {"file": _from(site["file"], root), "line": site["line"]}
+        where = {"file": paths.get(site[0], site[0]), "line": site[1]}
     title = f"{one.answer}: {words.name(one)}"
     text = "\n".join([words.why(one), words.place(one), *words.parts(one)])
     return _command("warning" if check.excused(one) else "error", {**where, "title": title}, text)
 
 
-def _from(file: str, root: str | None) -> str:
-    if root is None or not os.path.isabs(file):
-        return file
-    near = os.path.relpath(file, root)
-    return file if near.startswith("..") else near
+def _site(one: Overrun) -> tuple[str, str] | None:
+    site = None if one.source is None else _SITE.fullmatch(one.source)
+    return None if site is None else (site["file"], site["line"])
 
 
 def _command(name: str, properties: dict[str, str], text: str) -> str:

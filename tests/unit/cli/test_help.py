@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli import COMMANDS, fabrics
+from shardtoll.cli import COMMANDS, budget, fabrics
 from tests import small_traces
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
@@ -31,7 +31,9 @@ def in_process(*arguments: str, after: str = "") -> subprocess.CompletedProcess[
     )
 
 
-UNDER = [f"fabrics {name}" for name in fabrics.SUBCOMMANDS]
+UNDER = [
+    f"{group.__name__.rpartition('.')[2]} {name}" for group in (fabrics, budget) for name in group.SUBCOMMANDS
+]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,12 @@ def examples(command: str) -> list[str]:
 # test_serve_command.py, and test_fabrics_eval.py.
 @pytest.mark.parametrize(
     "command",
-    [*(name for name in COMMANDS if name not in ("demo", "run", "serve")), "fabrics list", "fabrics show"],
+    [
+        *(name for name in COMMANDS if name not in ("demo", "run", "serve")),
+        "fabrics list",
+        "fabrics show",
+        "budget init",
+    ],
 )
 def test_every_example_of_the_help_runs(
     command: str, shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +81,9 @@ def test_every_example_of_the_help_runs(
     for test in ("all_reduce", "all_gather"):
         Path(f"{test}.txt").write_text(printed(test, POINTS))
     Path("points.json").write_text(json.dumps(points()))
+    if command == "check":
+        Path("budget.toml").write_text("max_collectives = 6")
+        shardtoll("report", "runs/a", "-o", "bill.json")
     found = examples(command)
     assert found, f"shardtoll {command} --help has no example"
     for example in found:
