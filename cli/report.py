@@ -36,8 +36,10 @@ def command(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write FILE.html, FILE.json or FILE.csv too; may be given several times, with one PATH. "
-            "CSV is two files: collectives in FILE.csv, findings in FILE.findings.csv.",
+            help="Write a file too, by its ending: .html (page), .json, .csv, .parquet, .md (pull requests), "
+            ".prom (Prometheus), .sarif (code review), .perfetto.json, .perfetto.json.gz (ui.perfetto.dev). "
+            "May be given several times, with one PATH. CSV and Parquet are a file a table: FILE.csv has the "
+            "collectives, FILE.steps.csv and FILE.findings.csv the rest.",
         ),
     ] = None,
     as_json: Annotated[
@@ -73,6 +75,7 @@ def command(
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv
       shardtoll report bill.json --width 80
+      shardtoll report bill.json -o bill.md -o bill.sarif -o bill.perfetto.json.gz
     """
     from shardtoll.cli.inputs import Extra, load_reports, sort_inputs
     from shardtoll.cli.outputs import choose_writers

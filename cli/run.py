@@ -79,7 +79,12 @@ def command(
     ] = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write FILE.html, FILE.json or FILE.csv too."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write a file too: .html, .json, .csv, .md, .perfetto.json and what else report -o writes.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the bill.")] = False,
     width: Width = None,

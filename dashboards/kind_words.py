@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 WORDS: Final[dict[str, str]] = {
-    "implicit-redistribute": "DTensor inserted a collective to run an operator, because an input was sharded in "
-    "a way the operator cannot use.",
+    "implicit-redistribute": "DTensor inserted a collective to run an operator, because an input was sharded "
+    "in a way the operator cannot use.",
     "redundant-collective": "A collective moved what need not be moved: sent before, needed in part only, or "
     "equal on all ranks.",
     "sync-every-microbatch": "Gradients were reduced on each of several micro-batches of one optimizer step.",

@@ -68,7 +68,7 @@ def sarif(report: Report) -> dict[str, Any]:
 
 
 def fingerprint(finding: Finding, line: SourceLine) -> str:
-    """Return what is the same of a finding in another run and after edits above its line: no time or number."""
+    """Return what stays the same in another run and after edits above the line: no time, no number."""
     where = finding.where
     parts = (finding.kind, line.path, line.function, where.phase, where.module, where.parameter, where.op)
     text = json.dumps([*parts, where.mesh_dim])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _SOURCE: Final = re.compile(
-    r"(?P<path>[^\x00-\x1f]+):(?P<line>[0-9]{1,9})(?: \((?P<function>.*)\))?", re.DOTALL
+    r"(?P<path>[^\x00-\x1f]+):(?P<line>[0-9]{1,9})(?: \((?P<function>[^()\x00-\x1f]*)\))?"
 )
 MOST: Final = 4_096
 """Characters of the longest path that Linux takes."""

@@ -114,6 +114,29 @@ class Report:
         """Print the ranked bill; `width` in columns, by default the terminal's."""
         part("terminal")(self, width=width)
 
+    def to_wandb(self, run: object = None, step: int | None = None) -> None:
+        """Log the bill to a Weights & Biases run, by default the one that `wandb.init()` began.
+
+        Numbers and the table of findings stand at `step`, the page is an artifact of the run. Raises
+        UsageError without wandb or a run.
+        """
+        part("wandb")(self, run, step)
+
+    def to_mlflow(self, run: object = None, step: int | None = None) -> None:
+        """Log the bill to an MLflow run (or the id of one), by default the one that is active.
+
+        Numbers stand at `step`; the findings and the page are artifacts. Raises UsageError without
+        mlflow or a run.
+        """
+        part("mlflow")(self, run, step)
+
+    def to_tensorboard(self, writer: object, step: int = 0) -> None:
+        """Log the bill for TensorBoard: `writer` is a SummaryWriter, or the folder to write events into.
+
+        Raises UsageError where the folder needs tensorboard, which is not installed.
+        """
+        part("tensorboard")(self, writer, step)
+
     def to_json(self) -> str:
         """Return the report as JSON, schema version 1. Unknown is null."""
         return "".join(self.json_pieces())

@@ -16,6 +16,9 @@ PARTS: Final[dict[str, str]] = {
     "terminal": "shardtoll.dashboards.terminal:show",
     "page": "shardtoll.dashboards.page:render",
     "notebook": "shardtoll.dashboards.notebook:render",
+    "wandb": "shardtoll.dashboards.to_wandb:log",
+    "mlflow": "shardtoll.dashboards.to_mlflow:log",
+    "tensorboard": "shardtoll.dashboards.to_tensorboard:log",
     "over_budget": "shardtoll.analyzers.over_budget:judge",
     "budget_lines": "shardtoll.dashboards.check_words:lines",
 }
