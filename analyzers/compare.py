@@ -16,7 +16,7 @@ from shardtoll.analyzers.compare_findings import findings
 from shardtoll.analyzers.compare_machine import State, state
 from shardtoll.analyzers.compare_modules import Module, modules
 from shardtoll.analyzers.compare_rows import Judge, Rows, judge_all
-from shardtoll.analyzers.compare_sites import Paired, Site, paired, sites
+from shardtoll.analyzers.compare_sites import Site, paired, sites
 from shardtoll.analyzers.compare_steps import LEAST_STEPS, PARTS, Chosen, StepSeries, choose, step_series
 from shardtoll.analyzers.scaling import Kind, scaling
 from shardtoll.analyzers.scaling_parts import scaling_parts
@@ -142,7 +142,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             *compare_words.alike(sides[0], sides[1], chosen[0].alike),
             *warnings(before, after),
         ),
-        notes=compare_words.notes(sides[0], sides[1], chosen[0].alike),
+        notes=compare_words.notes(sides[0], sides[1]),
     )
     return compare_words.with_headline(made)
 
@@ -193,8 +193,7 @@ def _modules(
     made = []
     for name in {**was, **now}:
         one, other = was.get(name), now.get(name)
-        times = [None if m is not None and m.time is None else np.zeros(n) if m is None or m.time is None else m.time
-                 for m, n in zip((one, other), counts, strict=True)]  # fmt: skip
+        times = [_times(module, count) for module, count in zip((one, other), counts, strict=True)]
         times[1] = None if times[1] is None else times[1] * scale
         work = [np.zeros(n) if m is None else m.flops for m, n in zip((one, other), counts, strict=True)]
         vouched = name in machine.names
@@ -202,10 +201,15 @@ def _modules(
         if vouched:
             size = max(_mean(t) if t is not None else 0 for t in times)
             wide = max((floor.noise + VOUCHED * machine.spread) * size, LEAST_SHARE * floor.step_ns)
-        time = rows.timed(name, times[0], times[1], wide, expected=machine.expected if vouched else 1.0)
+        time = rows.timed(name, times[0], times[1], wide, pace=machine.pace if vouched else None)
         formats = (one.formats, other.formats) if one and other and one.formats != other.formats else None
         made.append((name, time, rows.exact(name, *work, unit="FLOP", scale=scale), formats))
     return made
+
+
+def _times(module: Module | None, count: int) -> Array | None:
+    """Return the module's time in each of `count` steps: none where it does not run."""
+    return np.zeros(count) if module is None else module.time
 
 
 @dataclass(frozen=True, slots=True)

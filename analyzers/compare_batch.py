@@ -15,6 +15,8 @@ from shardtoll.ledger.tables import to_frame
 from shardtoll.ledger.work import OPTIMIZER_STEP
 
 _FIRST: Final = re.compile(r"\[(\d+)")
+_MATRIX: Final = re.compile(r"\[(\d+),")
+"""The first operand with two dimensions: a bias, which has one, may stand before it."""
 
 
 def batch(report: Report, numbers: tuple[int, ...]) -> Batch:
@@ -27,16 +29,15 @@ def batch(report: Report, numbers: tuple[int, ...]) -> Batch:
     """
     values = report.values
     inputs = values[(values["kind"] == "input") & values["step"].isin(numbers)]
-    inputs = (
-        inputs[inputs["shape"].str.contains(_FIRST.pattern, regex=True, na=False)] if len(inputs) else inputs
-    )
+    # Of a number, which has no dimension, nothing is told.
+    inputs = inputs[[_FIRST.search(str(shape)) is not None for shape in inputs["shape"]]]
     if len(inputs):
         name = str(inputs["name"].iloc[0])
         mine = inputs[inputs["name"] == name]
         one = mine[(mine["step"] == mine["step"].iloc[0]) & (mine["nth"] == mine["nth"].iloc[0])]
         known = one["hash"].dropna()
         return Batch(
-            rows=_leading(str(mine["shape"].iloc[0])),
+            rows=_leading(_FIRST, str(mine["shape"].iloc[0])),
             rows_of=f"model input {name}",
             ranks=int(known.nunique()) if len(known) == len(one) else None,
             micro_batches=int(mine.groupby(["step", "rank"])["nth"].nunique().max()),
@@ -50,16 +51,16 @@ def batch(report: Report, numbers: tuple[int, ...]) -> Batch:
     rank, _ = beginnings(computes, backward=False)
     passes = int(np.bincount(rank).max()) / len(numbers) if len(rank) else None
     return Batch(
-        rows=_leading(str(first["shapes"])),
+        rows=_leading(_MATRIX, str(first["shapes"])),
         rows_of=f"first operator, {first['op']}",
         ranks=None,
         micro_batches=None if passes is None else max(1, round(passes)),
     )
 
 
-def _leading(shape: str) -> int | None:
-    """Return the first dimension of `[64, 32]` or of `f32[64,32] f32[32]`."""
-    found = _FIRST.search(shape)
+def _leading(which: re.Pattern[str], shape: str) -> int | None:
+    """Return the first dimension of `[64, 32]` or of `f32[32] f32[64,32]`."""
+    found = which.search(shape)
     # More digits are no size of a tensor: the record may be anything.
     return int(found[1]) if found and len(found[1]) <= 15 else None
 

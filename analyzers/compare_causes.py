@@ -64,7 +64,7 @@ def _cause(text: str, change: float, step: Change, certain: bool) -> Cause:
 
 
 def site_words(site: SiteChange) -> str:
-    """Return `added all_gather of dist.all_gather in layers.*.mlp at train.py:42: +2 calls, +1.05 MB a step`."""
+    """Return `added all_gather in layers.*.mlp at train.py:42 (forward, tp): +2 calls, +1.05 MB a step`."""
     by = f" by {site.cause}" if site.cause and site.cause != site.op else ""
     name = f"{site.op}{by}{place(site.module, site.source)} ({site.phase}, {site.group})"
     calls = _more(site.calls.difference, "call")

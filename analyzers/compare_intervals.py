@@ -91,7 +91,9 @@ def student(normal: float, freedom: Array) -> Array:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    made: Array = z + sum(term / v ** (at + 1) for at, term in enumerate(terms))
+    made = np.full(len(v), z)
+    for at, term in enumerate(terms, start=1):
+        made += term / v**at
     return made
 
 
@@ -111,7 +113,8 @@ def block_length(series: Array) -> int:
             if along <= 0:
                 break
             time += 2 * along
-    return max(1, min(math.ceil(max(count ** (1 / 3), 2 * time if time > 2 else 0)), count // LEAST_BLOCKS))
+    wanted: int = math.ceil(max(math.pow(count, 1 / 3), 2 * time if time > 2 else 0.0))
+    return max(1, min(wanted, count // LEAST_BLOCKS))
 
 
 def fold(values: Array) -> Array:

@@ -34,11 +34,8 @@ class State:
     """The modules whose work did not change."""
     spread: float = 0.0
     """How much their factors differ from each other beyond what their steps vary: a standard deviation."""
-
-    @property
-    def expected(self) -> float:
-        """What times of equal work are times on the machine of the run after."""
-        return self.machine.factor if self.machine is not None and self.machine.apart else 1.0
+    pace: tuple[Array, Array] | None = None
+    """How slow the machine was in each step of each run, 1 in a mean step of the run before."""
 
     @property
     def off(self) -> float:
@@ -72,13 +69,20 @@ def state(
     now = np.array([pair[1] for pair in rows.values()])
     ratios = np.log(now.mean(axis=1) / was.mean(axis=1))
     middle = float(np.median(ratios))
-    # All of them together vary as the machine does; each beyond that by itself.
-    together = (np.vstack([was, was.sum(axis=0)]), np.vstack([now, now.sum(axis=0)]))
-    error = intervals([Pair(*together, guide, np.zeros(len(was) + 1))])[0].error
-    own = error[:-1] / now.mean(axis=1)
+    # The middle one of each step: what one module does by itself does not move it.
+    means = was.mean(axis=1)[:, None]
+    paces = [np.median(times / means, axis=0) for times in (was, now)]
+    usual = float(paces[0].mean())
+    if usual <= 0 or min(float(pace.min()) for pace in paces) <= 0:
+        return State(None)
+    pace = (paces[0] / usual, paces[1] / usual)
+    # All of them together vary as the machine does; each by itself beyond that.
+    tried = [np.vstack([times / each, times.sum(axis=0)]) for times, each in zip((was, now), pace, strict=True)]
+    error = intervals([Pair(tried[0], tried[1], guide, np.zeros(len(was) + 1))])[0].error
+    own = error[:-1] / means[:, 0]
     spread = _MAD * float(np.median(np.abs(ratios - middle)))
     spread = max(0.0, spread**2 - float(np.median(own)) ** 2) ** 0.5
     sure = APART * float(error[-1] / now.sum(axis=0).mean())
     factor = float(np.exp(middle))
     machine = Machine(factor, len(rows), shared, apart=abs(middle) > max(noise, sure))
-    return State(machine, tuple(rows), spread)
+    return State(machine, tuple(rows), spread, pace)

@@ -61,13 +61,14 @@ def _live(report: Report, numbers: tuple[int, ...]) -> pd.DataFrame:
     frame = to_frame(in_steps(report.tables["computes"].select(columns), numbers)).reset_index(drop=True)
     name = frame["module"].astype("string").fillna(NO_MODULE)
     name = name.where(name != "", "the root module")
-    return frame.assign(name=name.where(frame["op"] != OPTIMIZER_STEP, "optimizer"))
+    named: pd.DataFrame = frame.assign(name=name.where(frame["op"] != OPTIMIZER_STEP, "optimizer"))
+    return named
 
 
 def _traced(report: Report, numbers: tuple[int, ...]) -> pd.DataFrame:
     frame = to_frame(in_steps(report.tables["device_ops"], numbers)).reset_index(drop=True)
     op = frame["op"].astype("string").fillna("kernels of no known operator")
-    return pd.DataFrame(
+    made: pd.DataFrame = pd.DataFrame(
         {
             "step": frame["step"],
             "rank": frame["rank"],
@@ -78,6 +79,7 @@ def _traced(report: Report, numbers: tuple[int, ...]) -> pd.DataFrame:
             "name": op + " in " + frame["phase"].astype("string"),
         }
     )
+    return made
 
 
 def _modules(frame: pd.DataFrame, numbers: tuple[int, ...], ranks: int) -> dict[str, Module]:

@@ -34,22 +34,23 @@ class Rows:
 
     def timed(
         self, name: str, before: Array | None, after: Array | None, floor: float, *,
-        unit: str | None = "ns", expected: float = 1.0,
+        unit: str | None = "ns", pace: tuple[Array, Array] | None = None,
     ) -> Judge:  # fmt: skip
         """Add a noisy row and return what judges it; None where it is not known.
 
-        `floor`: what differs from run to run, in its unit. `expected`: what it is times without any change,
-        for times on a slower machine.
+        `floor`: what differs from run to run, in its unit. `pace`: how slow the machine was in each
+        step of each run; the row is judged against that, which takes out what all rows have in common.
         """
         means = tuple(None if row is None or not len(row) else float(row.mean()) for row in (before, after))
         if before is None or after is None or not self.enough or None in means:
             verdict: Verdict = "unknown" if None in means else "too few steps"
             return lambda: Change(name, unit, means[0], means[1], verdict)
         at = len(self.before)
-        self.before.append(before * expected)
-        self.after.append(after)
+        was, now = (before, after) if pace is None else (before / pace[0], after / pace[1])
+        self.before.append(was)
+        self.after.append(now)
         self.floors.append(floor)
-        off = float(before.mean()) * (expected - 1)
+        off = float(after.mean() - before.mean() - (now.mean() - was.mean()))
 
         def judge() -> Change:
             assert self.drawn is not None, "rows are judged after `judge_all`"

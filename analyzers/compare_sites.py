@@ -22,6 +22,8 @@ COLUMNS: Final = ("step", "rank", "op", "caused_by_op", "module", "phase", "grou
 PLACE: Final = ("op", "caused_by_op", "modules", "phase", "net")
 """What does not change with a call's number format and size."""
 KIND: Final = (*PLACE, "dtype", "message_bytes")
+_BITS: Final = re.compile(r"^[a-z]+(\d{1,3})")
+"""Bits of a number in a format's name: `float32`, `bfloat16`, `float8_e4m3fn`."""
 _LINE: Final = re.compile(r":\d+(?= \(|$)")
 
 Array = npt.NDArray[np.float64]
@@ -98,13 +100,14 @@ def _net(frame: pd.DataFrame, world_size: int) -> pd.Series[Any]:
 def paired(before: list[Site], after: list[Site]) -> Paired:
     """Return which of both are one: equal ones first, then what is left of a place in its order.
 
-    At one place two collectives of another number format or size are one whose format or size changed, those
-    with as many calls first, for a changed program adds and takes away whole ones too. Last, what has but
-    another module or phase and is else the same, called from the same function: code was moved.
+    At one place two collectives of another number format or size are one whose format or size changed: those
+    of as many elements first, then those called as often, for a changed program adds and takes away whole
+    ones too. Last, what has but another module or phase and is called from the same function with as many
+    elements: code was moved, or a copy in another format no longer tells whose it is.
     """
     pairs: Paired = []
     left = [list(before), list(after)]
-    for rule in (_same, _same_calls, _same_place, _moved):
+    for rule in (_same, _same_elements, _same_calls, _same_place, _same_function):
         waiting: dict[Any, list[Site]] = {}
         for one in left[1]:
             waiting.setdefault(rule(one), []).append(one)
@@ -134,8 +137,20 @@ def _same_place(site: Site) -> Any:
     return site.place
 
 
-def _moved(site: Site) -> Any:
-    op, cause, _, _, net = site.place
+def _same_elements(site: Site) -> Any:
+    return site.place, _elements(site), round(site.each, 6)
+
+
+def _same_function(site: Site) -> Any:
+    op, _, _, _, net = site.place
     source = None if site.source is None else _LINE.sub("", re.split(r"[/\\]", site.source)[-1])
     # Without a line nothing tells that it is the same code.
-    return (op, cause, net, source or id(site), site.dtype, site.message_bytes, round(site.each, 6))
+    return op, net, source or id(site), _elements(site), round(site.each, 6)
+
+
+def _elements(site: Site) -> int | None:
+    """Return how many numbers a call moves; None where their format's size is not known."""
+    bits = _BITS.search(site.dtype or "")
+    if bits is None or site.message_bytes is None or not int(bits[1]):
+        return None
+    return 8 * site.message_bytes // int(bits[1])

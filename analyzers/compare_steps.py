@@ -110,7 +110,7 @@ def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
     # The rest, so that the parts add up: a step's may be off by the 0.1 % that a record allows.
     parts.append(whole - np.sum(parts, axis=0))
     means = own.groupby(frame["rank"]).mean()
-    rank = int(means.idxmax())
+    rank = int(means.index[int(np.argmax(means.to_numpy(dtype=np.float64)))])
     slow = own[frame["rank"] == rank].groupby(frame["step"]).mean().reindex(at).ffill().bfill()
     return StepSeries(whole, np.array(parts), slow.to_numpy(dtype=np.float64), rank)
 
@@ -133,7 +133,8 @@ def waiting(report: Report, numbers: tuple[int, ...], steps: pd.DataFrame) -> pd
         joined["late_sum"].fillna(0).to_numpy(dtype=np.float64),
         joined["exposed_comm_ns"].to_numpy(dtype=np.float64),
     )
-    return pd.Series(values, index=steps.index)
+    found_waits: pd.Series[float] = pd.Series(values, index=steps.index)
+    return found_waits
 
 
 def tabulated(

@@ -1,4 +1,4 @@
-"""What a comparison says first: the answer in one line, why the runs may not be comparable, what was left out."""
+"""What a comparison says in sentences: the answer in one line, why the runs differ, what was left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def with_headline(found: Comparison) -> Comparison:
         f"no change beyond noise: a step takes {duration(step.before)} before, {duration(step.after)} after"
     )
     if step.least is not None and step.before:
-        text += f"; a change of {duration(step.least)} ({100 * step.least / step.before:.2g} %) would have been seen"
+        share = 100 * step.least / step.before
+        text += f"; a change of {duration(step.least)} ({share:.3g} %) would have been seen"
     return replace(found, headline=text + _machine(found))
 
 
@@ -53,7 +54,7 @@ def _changed(found: Comparison) -> str:
         if step.low is None or step.high is None:
             time = "its step's time cannot be told from noise"
         else:
-            time = f"the step's time does not beyond noise ({signed(step.low)} to {signed(step.high)})"
+            time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
         return f"the program changed, {time}: {named or 'the bill has other errors'}"
     assert step.difference is not None, "a change is known"
     assert step.low is not None, "and its interval"
@@ -83,13 +84,13 @@ def alike(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
         )
     if not same_level:
         said.append(
-            f"steps were {before.level} before, {after.level} after: their times are not compared, as a survey "
-            "makes steps longer"
+            f"steps were {before.level} before, {after.level} after: their times are not compared, as a "
+            "survey makes steps longer"
         )
     return tuple(said)
 
 
-def notes(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
+def notes(before: Side, after: Side) -> tuple[str, ...]:
     """Return what was left out and what is not known."""
     said = []
     for word, side in (("before", before), ("after", after)):

@@ -1,14 +1,14 @@
 """How well work spreads over more ranks, and where the rest goes.
 
 Efficiency is work per rank and second of the run with more ranks over that of the one with fewer:
-E = (W2 / (N2 T2)) / (W1 / (N1 T1)), for work W of a step, N ranks, T a step's time. With W2 = W1 that is strong
-scaling (Amdahl, 1967), with W2/N2 = W1/N1 weak scaling (Gustafson, "Reevaluating Amdahl's law", 1988); both as
-in Grama et al., "Introduction to parallel computing" (2003), 5.2.
+E = (W2 / (N2 T2)) / (W1 / (N1 T1)), for work W of a step, N ranks, T a step's time. With W2 = W1 that is
+strong scaling (Amdahl, 1967), with W2/N2 = W1/N1 weak scaling (Gustafson, "Reevaluating Amdahl's law", 1988);
+both as in Grama et al., "Introduction to parallel computing" (2003), 5.2.
 
-The loss is divided as lost cycles are (Crovella and LeBlanc, "Parallel performance prediction using lost cycles
-analysis", 1994): a unit of work costs c = N t / W of rank-time in each part t of the step, and
-1 - E = sum over the parts of (c2 - c1) / (whole c2). The parts of a step add up to it, so the losses add up to
-1 - E.
+The loss is divided as lost cycles are (Crovella and LeBlanc, "Parallel performance prediction using lost
+cycles analysis", 1994): a unit of work costs c = N t / W of rank-time in each part t of the step, and
+1 - E = sum over the parts of (c2 - c1) / (whole c2). The parts of a step add up to it, so the losses add up
+to 1 - E.
 """
 
 from __future__ import annotations

@@ -10,19 +10,14 @@ machine is part of what is measured: what it was is printed as the load.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
-from itertools import combinations
 from pathlib import Path
-from statistics import median
 
 import torch
 import torch.distributed as dist
-from harness import Result, main
 from overhead_ranks import _free_port
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -9,7 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 import typer.core
 
-COMMANDS: Final = ("demo", "run", "report", "serve", "verify", "check", "budget", "fabrics", "calibrate")
+COMMANDS: Final = (
+    *("demo", "run", "report", "serve", "verify", "compare"),
+    *("check", "budget", "fabrics", "calibrate"),
+)
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
 `CONTEXT`, where a file has it, is how its command reads arguments; `group`, where a file has it, makes the

@@ -81,6 +81,14 @@ def load_reports(
                 yield job.name, report
 
 
+def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
+    """Return the report of a path; UsageError where it holds several jobs. Else as `load_reports`."""
+    reports = list(load_reports(sort_inputs([path]), fabric, options))
+    if len(reports) != 1:
+        raise UsageError(f"{path} holds {len(reports)} jobs", "name the folder or file of one of them")
+    return reports[0][1]
+
+
 def _kind(path: str) -> Kind:
     """Return what a path is; UsageError where it is nothing we read."""
     from shardtoll.profiler.traces import sources

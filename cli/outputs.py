@@ -39,6 +39,13 @@ CHECK_WRITERS: Final = {
 }
 """The same of what `shardtoll check` says."""
 
+COMPARE_WRITERS: Final = {
+    ".html": "shardtoll.dashboards.compare_file:write_html",
+    ".json": "shardtoll.dashboards.compare_file:write_json",
+    ".md": "shardtoll.dashboards.compare_file:write_markdown",
+}
+"""The same of what `shardtoll compare` says."""
+
 
 def choose_writers(
     targets: Sequence[Path], *, sources: int, known: Mapping[str, str] = WRITERS

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from shardtoll.cli.options import Width
-
-if TYPE_CHECKING:
-    from shardtoll.ledger import Report
 
 
 def command(
@@ -111,7 +108,9 @@ def _verify(
 ) -> bool:
     from shardtoll.analyzers.same_finding import place
     from shardtoll.analyzers.verify import verify
+    from shardtoll.cli.inputs import one_report
     from shardtoll.cli.outputs import VERIFY_WRITERS, check_target, choose_writers
+    from shardtoll.cli.traces import TraceOptions
     from shardtoll.dashboards import terminal_verify
     from shardtoll.dashboards.verify_file import to_json
     from shardtoll.ledger.scores import append, score_of
@@ -119,7 +118,9 @@ def _verify(
     writers = choose_writers(targets, sources=1, known=VERIFY_WRITERS)
     if scores is not None:
         check_target(scores)
-    found = verify(_report(paths[0], fabric), _report(paths[1], fabric), paths, wanted)
+    options = TraceOptions(jobs=None, dask=None, cache=True, kernels=None)
+    before, after = (one_report(path, fabric, options) for path in paths)
+    found = verify(before, after, paths, wanted)
     if as_json:
         typer.echo(to_json(found))
     else:
@@ -131,19 +132,6 @@ def _verify(
         append(scores, score_of(found, tuple(place(one.finding.where) for one in found.findings)))
         typer.echo(f"\nscore kept: shardtoll verify --history --scores {scores}", err=as_json)
     return found.passed
-
-
-def _report(path: str, fabric: str | None) -> Report:
-    """Return the one report of a path; UsageError where it holds several jobs."""
-    from shardtoll.cli.inputs import load_reports, sort_inputs
-    from shardtoll.cli.traces import TraceOptions
-    from shardtoll.ledger import UsageError
-
-    options = TraceOptions(jobs=None, dask=None, cache=True, kernels=None)
-    reports = list(load_reports(sort_inputs([path]), fabric, options))
-    if len(reports) != 1:
-        raise UsageError(f"{path} holds {len(reports)} jobs", "name the folder or file of one of them")
-    return reports[0][1]
 
 
 def _file(after: str, scores: Path | None, no_scores: bool) -> Path | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from shardtoll.dashboards import verdict
 from shardtoll.dashboards.files import write as write_file
-from shardtoll.dashboards.text import clean
+from shardtoll.dashboards.markdown_table import cell, table
 from shardtoll.ledger.verification import Verification, verification_to_json
 
 
@@ -35,10 +34,10 @@ def markdown(verification: Verification) -> str:
     lines = [
         f"# shardtoll verify: {'passed' if v.passed else 'not passed'}",
         "",
-        f"{_cell(v.before)} -> {_cell(v.after)}. {_cell(verdict.headline(v))}.",
-        *(f"- not alike: {_cell(words)}" for words in v.warnings),
+        f"{cell(v.before)} -> {cell(v.after)}. {cell(verdict.headline(v))}.",
+        *(f"- not alike: {cell(words)}" for words in v.warnings),
         "",
-        *_table(
+        *table(
             ("#", "finding", "where", "verdict", "why", "predicted saving"),
             [
                 (str(one.number), f"{one.finding.kind}: {verdict.title(one)}", verdict.place(one.finding),
@@ -48,19 +47,19 @@ def markdown(verification: Verification) -> str:
         ),
         "",
         *_also(v),
-        f"**{_cell(verdict.gradients_words(v.gradients))}**: {_cell(v.gradients.why)}",
-        *(f"- {_cell(line)}" for line in verdict.differences(v.gradients)),
+        f"**{cell(verdict.gradients_words(v.gradients))}**: {cell(v.gradients.why)}",
+        *(f"- {cell(line)}" for line in verdict.differences(v.gradients)),
         "",
-        f"**saving {v.saving.kept}**: {_cell(v.saving.why)}",
+        f"**saving {v.saving.kept}**: {cell(v.saving.why)}",
         "",
-        *_table(("per step", "before", "after", "change"), verdict.figures(v)),
+        *table(("per step", "before", "after", "change"), verdict.figures(v)),
     ]  # fmt: skip
     if v.new:
         lines += [
             "",
             "New in the run after:",
             "",
-            *(f"- {_cell(line)}" for line in verdict.new_findings(v.new)),
+            *(f"- {cell(line)}" for line in verdict.new_findings(v.new)),
         ]
     return "\n".join(lines) + "\n"
 
@@ -68,14 +67,4 @@ def markdown(verification: Verification) -> str:
 def _also(v: Verification) -> list[str]:
     if not v.also:
         return []
-    return [f"{verdict.ALSO}:", "", *(f"- {_cell(line)}" for line in verdict.also(v)), ""]
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    return ["| " + " | ".join(map(_cell, row)) + " |" for row in (head, tuple("---" for _ in head), *rows)]
-
-
-def _cell(text: str) -> str:
-    """Return text that Markdown shows as it is: names come from users' programs."""
-    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
-    return "".join(f"\\{char}" if char in "`*[]" else char for char in shown)
+    return [f"{verdict.ALSO}:", "", *(f"- {cell(line)}" for line in verdict.also(v)), ""]

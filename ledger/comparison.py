@@ -170,7 +170,7 @@ class Scaling:
     """How well the work spreads over more ranks."""
 
     kind: Literal["strong", "weak", "given"]
-    """strong: the same work in all. weak: the same work a rank. given: as --work-before and --work-after say."""
+    """strong: the same work in all. weak: the same a rank. given: as the user says."""
     ranks: tuple[int, int]
     """Of the run with fewer ranks, of the one with more."""
     smaller_is: Literal["before", "after"]
