@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from shardtoll.analyzers.compare_steps import PARTS, StepSeries
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.pipeline_bubble import PIPELINE_DIMS
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import in_steps
+from shardtoll.ledger.pipeline import PIPELINE_DIMS
 
 
 def scaling_parts(report: Report, series: StepSeries, numbers: tuple[int, ...]) -> dict[str, float]:

@@ -82,16 +82,33 @@ def figure(report: Report) -> Figure:
         for number in leaf.numbers:
             marks.setdefault(number, {0: []})[0].append(at)
     used = [name for name in _COLOURS if any(leaf.how == name for leaf in leaves)]
-    words = "   ".join(f'<span style="color:{_COLOURS[name]}">■</span> {name}' for name in used)
-    layout = {
-        "height": 520,
-        "margin": {"l": 8, "r": 8, "t": 40, "b": 8},
-        "annotations": [
-            {"text": words, "x": 0, "y": 1.06, "xref": "paper", "yref": "paper", "xanchor": "left",
-             "showarrow": False, "align": "left"}
-        ],
-    }  # fmt: skip
+    layout = {"height": 520, "margin": {"l": 8, "r": 8, "t": 40, "b": 8}, "annotations": _legend(used)}
     return Figure([tree.trace(total)], layout, notes, marks={at: marks[at] for at in sorted(marks)})
+
+
+def _legend(used: list[str]) -> list[dict[str, Any]]:
+    """Return the colours with their words, as a treemap has no legend of its own."""
+    found, at = [], 0
+    for name in used:
+        found.append(
+            {
+                "text": name,
+                "x": 0,
+                "xshift": at,
+                "y": 1,
+                "yshift": 26,
+                "xref": "paper",
+                "yref": "paper",
+                "xanchor": "left",
+                "showarrow": False,
+                "bgcolor": _COLOURS[name],
+                "borderpad": 3,
+                "font": {"color": "#000000" if name == TWICE else "#ffffff", "size": 12},
+            }
+        )
+        # Room for the word in the page's font, and a gap.
+        at += 8 * len(name) + 24
+    return found
 
 
 def _leaves(report: Report, found: Calls) -> tuple[list[Leaf], list[str]]:

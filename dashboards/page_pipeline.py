@@ -48,7 +48,7 @@ def figure(report: Report) -> Figure:
         return Figure([], {}, [])
     ranks, notes = _stages(found)
     notes = [f"Step {step} is drawn, the one in the middle by duration.", *notes]
-    batches = _batches(report)
+    batches = found.batches
     here = found.messages[found.messages["step"] == step]
     parts = []
     for rank in ranks:
@@ -153,16 +153,6 @@ def _middle(report: Report, found: Pipelines) -> int | None:
         return None
     each = steps.groupby("step")["duration_ns"].max().sort_values(kind="stable")
     return int(each.index[(len(each) - 1) // 2])
-
-
-def _batches(report: Report) -> int | None:
-    """Return the micro-batches, as the analysis of the bubble counted them."""
-    for finding in report.findings:
-        if finding.kind == "pipeline-bubble":
-            for item in finding.evidence:
-                if item.label == "micro-batches" and isinstance(item.value, int):
-                    return item.value
-    return None
 
 
 def _joined(parts: list[Part]) -> tuple[list[Part], list[str]]:

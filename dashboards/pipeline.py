@@ -44,6 +44,8 @@ class Pipelines:
     """The steps that the lost time is a mean over."""
     lost: pd.DataFrame
     """Ranks by reasons (`waiting in recv`, ...): ns of all those steps together."""
+    batches: int | None
+    """Micro-batches of a step, as sends tell; None where they do not."""
     step_ns: float | None
     """Mean of those steps on the slowest rank, capture's own work left out."""
 
@@ -97,7 +99,21 @@ def pipelines(report: Report) -> Pipelines | None:
     for rank in frame["rank"].unique():
         if rank not in wide.index:
             wide.loc[rank] = 0
-    return Pipelines(tuple(sorted(lines)), frame, over, wide.sort_index(), _lasted(report, over))
+    return Pipelines(
+        lines=tuple(sorted(lines)),
+        messages=frame,
+        steps=over,
+        lost=wide.sort_index(),
+        batches=_batches(frame, lines, len(finished)),
+        step_ns=_lasted(report, over),
+    )
+
+
+def _batches(frame: pd.DataFrame, lines: set[tuple[int, ...]], steps: int) -> int | None:
+    """Return how often an end of the pipelines sends in a step: once a micro-batch."""
+    ends = {rank for line in lines for rank in (line[0], line[-1])}
+    sends = frame[(frame["op"] == "send") & frame["rank"].isin(ends)].groupby("rank").size()
+    return round(float(sends.median()) / steps) or None if len(sends) else None
 
 
 def _lost(report: Report, frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[int, ...]]:

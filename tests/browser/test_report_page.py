@@ -12,7 +12,7 @@ from shardtoll.dashboards.text import clean
 from tests import sample_reports
 
 pytestmark = pytest.mark.browser
-FIGURES = ["anatomy", "roofline", "timeline"]
+FIGURES = ["anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -18,8 +18,8 @@ from tests import sample_reports
 from tests.sample_reports import collective
 
 WORLD = Group("world", (0, 2, 1, 3))
-MIXED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",
-         "send", "recv", "barrier", "mystery")  # fmt: skip
+MIXED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather",
+         "scatter", "send", "recv", "barrier", "mystery")  # fmt: skip
 
 
 def of(*rows: Collective, world: int = 4, **run: object) -> Report:
@@ -117,7 +117,9 @@ def test_both_sides_of_the_sankey_add_up_exactly():
     assert to_links == total
     assert sum(link["value"]) - to_links == total
     assert f"{total:,} B in 1 step" in figure.notes[0]
-    assert any(note.startswith("1 collective of 49 not counted: the size is unknown") for note in figure.notes)
+    assert any(
+        note.startswith("1 collective of 49 not counted: the size is unknown") for note in figure.notes
+    )
     assert any(label.startswith("blocks.*.mlp ") for label in labels)
     assert any(label.startswith("no module on record, forward ") for label in labels)
     assert any(label.startswith("(root) ") for label in labels)
@@ -138,7 +140,10 @@ def test_links_are_told_by_hosts():
     # The ring 0, 2, 1, 3 crosses at every step where 0 and 1 share a host.
     two = ("a", "a", "b", "b")
     assert links(hosts=("a", "b"), rank_hosts=two) == {"between hosts": 400}
-    assert links(hosts=("a", "b"), rank_hosts=("a", "b", "a", "b")) == {"within a host": 200, "between hosts": 200}
+    assert links(hosts=("a", "b"), rank_hosts=("a", "b", "a", "b")) == {
+        "within a host": 200,
+        "between hosts": 200,
+    }
     assert links(hosts=("a", "b"), ranks_per_host=2) == {"between hosts": 400}
     some = ("a", None, "b", "b")
     assert links(hosts=("a", "b"), rank_hosts=some) == {"between hosts": 200, "link unknown": 200}
@@ -213,4 +218,6 @@ def test_many_modules_are_folded_and_no_byte_is_lost():
     (trace,) = figure.data
     assert sum(trace["link"]["value"]) == 2 * sum(10 + at for at in range(26))
     assert any("7 other modules" in label for label in trace["node"]["label"])
-    assert any(note.startswith("The 19 modules that move most are shown; the 7 others") for note in figure.notes)
+    assert any(
+        note.startswith("The 19 modules that move most are shown; the 7 others") for note in figure.notes
+    )

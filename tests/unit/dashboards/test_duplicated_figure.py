@@ -40,10 +40,14 @@ def test_bars_are_what_is_needed_and_what_is_done_beyond():
     needed, beyond = figure.data
     assert needed["x"] == [2000, 100]
     assert beyond["x"] == [2000, 200]
-    assert needed["y"] == beyond["y"] == [
-        "#3 blocks.*.mlp · backward<br>mesh dim tp",
-        "#1 head · forward<br>mesh dim tp",
-    ]
+    assert (
+        needed["y"]
+        == beyond["y"]
+        == [
+            "#3 blocks.*.mlp · backward<br>mesh dim tp",
+            "#1 head · forward<br>mesh dim tp",
+        ]
+    )
     # The finding's number on the bill, not its place here.
     assert figure.marks == {1: {0: [1], 1: [1]}, 3: {0: [0], 1: [0]}}
     assert figure.notes[0] == (
@@ -71,7 +75,8 @@ def test_many_places_are_cut_and_said_to_be():
 @pytest.mark.parametrize("report", [sample_reports.empty(), of()], ids=["empty", "no finding"])
 def test_nothing_found_nothing_shown(report: Report):
     figure = page_duplicated.figure(report)
-    assert figure.empty and not figure.notes
+    assert figure.empty
+    assert not figure.notes
     assert page_duplicated.numbers(report) == ""
 
 
@@ -84,5 +89,7 @@ def test_names_stay_text():
 
 
 def test_flops_that_are_no_number_are_unknown():
-    odd = replace(SMALL, evidence=(Evidence("FLOPs done a step", "many"), Evidence("FLOPs needed a step", -3)))
+    odd = replace(
+        SMALL, evidence=(Evidence("FLOPs done a step", "many"), Evidence("FLOPs needed a step", -3))
+    )
     assert page_duplicated.figure(of(odd)).empty

@@ -25,18 +25,22 @@ def of(*rows: Collective, steps: int = 2, ranks: int = 3, findings: tuple[Findin
     return replace(base, run=run, groups=(), tables=tables, findings=findings)
 
 
-def joined(step: int, seq: int, waits: dict[int, int], transfer: int = 50 * US, hidden: int = 0) -> list[Collective]:
+def joined(
+    step: int, seq: int, waits: dict[int, int], transfer: int = 50 * US, hidden: int = 0
+) -> list[Collective]:
     """One collective of all ranks: how long each waited, all of it and the transfer exposed but `hidden`."""
     return [
-        collective(step, rank, seq, 8, group="world", group_size=len(waits), mesh_dim=None, seq=seq, wait_ns=wait,
-                   transfer_ns=transfer, duration_ns=wait + transfer, exposed_ns=max(0, wait + transfer - hidden))
+        collective(step, rank, seq, 8, group="world", group_size=len(waits), mesh_dim=None, seq=seq,
+                   wait_ns=wait, transfer_ns=transfer, duration_ns=wait + transfer,
+                   exposed_ns=max(0, wait + transfer - hidden))
         for rank, wait in waits.items()
     ]  # fmt: skip
 
 
 def grid(report: Report) -> list[list[float | None]]:
     found = waited_for(report)
-    assert found is not None and found.waits
+    assert found is not None
+    assert found.waits
     return [[None if np.isnan(value) else float(value) for value in row] for row in found.ns]
 
 
@@ -88,7 +92,7 @@ def test_many_ranks_and_steps_are_taken_together():
     figure = page_heat.figure(of(*rows, steps=400, ranks=100))
     (trace,) = figure.data
     assert (len(trace["z"]), len(trace["x"])) == (64, 134)
-    assert trace["x"][0] == "steps 0-2" and trace["x"][-1] == "step 399"
+    assert (trace["x"][0], trace["x"][-1]) == ("steps 0-2", "step 399")
     assert trace["z"][trace["y"].index("rank 77")] == [0.03] * 134
     assert trace["y"][-1] == "37 others"
     assert any("63 ranks with the most of 100" in note for note in figure.notes)

@@ -66,7 +66,9 @@ def test_layers_are_one_and_the_dearest_is_told():
 
 
 def test_a_finding_marks_its_leaves():
-    finding = Finding("wide-dtype", "info", "t", None, None, None, None, 1, (0, 1), Where(module="blocks.*.mlp"))
+    finding = Finding(
+        "wide-dtype", "info", "t", None, None, None, None, 1, (0, 1), Where(module="blocks.*.mlp")
+    )
     figure = page_modules.figure(of(*ROWS, findings=(finding, doubled(70, "head"))))
     (trace,) = figure.data
     named = {number: [trace["labels"][at] for at in points[0]] for number, points in figure.marks.items()}
@@ -84,7 +86,9 @@ def test_many_leaves_are_folded_and_the_whole_stays():
     assert trace["values"][trace["labels"].index("cheaper ones")] == sum(range(1, 142))
 
 
-@pytest.mark.parametrize("report", [sample_reports.empty(), sample_reports.unknown()], ids=["empty", "unknown"])
+@pytest.mark.parametrize(
+    "report", [sample_reports.empty(), sample_reports.unknown()], ids=["empty", "unknown"]
+)
 def test_nothing_known_nothing_drawn(report: Report):
     assert page_modules.figure(report).empty
     assert page_modules.numbers(report) == ""
