@@ -14,8 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardtoll.dashboards import page_timeline
-from shardtoll.dashboards.figure import Figure
 from shardtoll.ledger import Report
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -24,8 +22,6 @@ MOST_ROWS: Final = 150_000
 """Collectives that a figure is made of, drawn one by one or folded."""
 LEAST_RANKS: Final = 4
 """Ranks that are shown however many collectives each has."""
-DRAWN: Final = 8_000
-"""Collectives drawn one by one in a zoomed figure: few enough to travel with each change."""
 _FEW: Final = 4
 """A finding on no more ranks than this is about those ranks."""
 
@@ -38,15 +34,6 @@ class Detail:
     """With the collectives and steps that touch the window, of the ranks shown; all else as it was."""
     notes: tuple[str, ...]
     """What was left out, in plain sentences."""
-
-
-def timeline(report: Report, start_ns: int | None = None, end_ns: int | None = None) -> Figure:
-    """Return the timeline of a window, in ns since the run's epoch; of the whole run without one."""
-    seen = window(report, start_ns, end_ns)
-    figure = page_timeline.figure(seen.report, DRAWN)
-    if figure.empty and start_ns is not None and report.tables["collectives"].num_rows:
-        return replace(figure, notes=["No collective lies in this stretch of time."])
-    return replace(figure, notes=[*seen.notes, *figure.notes])
 
 
 def window(
@@ -78,7 +65,7 @@ def window(
             kept = kept.filter(pc.is_in(kept["rank"], value_set=pa.array(shown, pa.int64())))
             notes = (
                 f"{len(shown)} of {known:,} ranks are shown, as not all fit: those with the most exposed "
-                "time and those that a finding is about. Zoom in time to see more, or filter by rank to choose.",
+                "time and those that a finding is about. Zoom in to see more, or filter by rank to choose.",
             )
     if kept is not collectives:
         steps = steps.filter(pc.is_in(steps["rank"], value_set=pc.unique(kept["rank"])))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.dashboards import level_of_detail
-from shardtoll.dashboards.level_of_detail import LEAST_RANKS, timeline, window
+from shardtoll.dashboards import page_timeline
+from shardtoll.dashboards.level_of_detail import LEAST_RANKS, window
 from tests import sample_reports
 from tests.sample_reports import MS
 
@@ -57,16 +57,11 @@ def test_of_a_run_that_does_not_fit_the_dearest_ranks_are_shown_and_it_is_said()
     assert window(report, most=rows).notes == ()
 
 
-def test_a_window_is_drawn_one_by_one_where_the_whole_is_not(monkeypatch):
-    monkeypatch.setattr(level_of_detail, "DRAWN", 50)
+def test_a_window_is_drawn_one_by_one_where_the_whole_is_not():
     report = sample_reports.many(8, 100)
-    whole, zoomed = timeline(report), timeline(report, 0, MS // 2)
+    whole = page_timeline.figure(report, 50)
+    zoomed = page_timeline.figure(window(report, 0, MS // 2).report, 50)
     assert any("folded" in note for note in whole.notes)
     assert not any("folded" in note for note in zoomed.notes)
     touching = window(report, 0, MS // 2).report.tables["collectives"].num_rows
     assert len(zoomed.columns["calls"]["row"]) == touching < 50
-
-
-def test_an_empty_stretch_says_so():
-    figure = timeline(sample_reports.report(), -10 * MS, -9 * MS)
-    assert (figure.empty, figure.notes) == (True, ["No collective lies in this stretch of time."])
