@@ -40,7 +40,7 @@ HIGHLIGHT: Final = """
       const own = trace.link.color;
       const colours = trace.link.value.map(function (_, link) {
         const usual = Array.isArray(own) ? own[link] : own || "#8a8a8a";
-        return set.has(link) ? String(usual).slice(0, 7) : faint(usual);
+        return set.has(link) ? String(usual).slice(0, 7) + "b0" : faint(usual);
       });
       return Object.assign({}, trace, { link: Object.assign({}, trace.link, { color: colours }) });
     }
@@ -51,8 +51,9 @@ HIGHLIGHT: Final = """
   }
 
   // The edges of a heat map's cells along an axis: half-way between what is given, or around categories.
-  function edges(values, number) {
-    const numeric = values && values.every(function (value) { return typeof value === "number"; });
+  function edges(axis, values, number) {
+    const places = values && !(axis && axis.type === "category");
+    const numeric = places && values.every(function (value) { return typeof value === "number"; });
     const at = numeric ? values : Array.from({ length: number }, function (_, one) { return one; });
     const mid = at.slice(1).map(function (value, one) { return (value + at[one]) / 2; });
     const first = at.length > 1 ? at[0] - (mid[0] - at[0]) : at[0] - 0.5;
@@ -73,7 +74,8 @@ HIGHLIGHT: Final = """
       }).join("");
     }
     if (trace.type !== "heatmap" || !trace.z.length) { return ""; }
-    const wide = trace.z[0].length, x = edges(trace.x, wide), y = edges(trace.y, trace.z.length);
+    const wide = trace.z[0].length, layout = figures[name].layout;
+    const x = edges(layout.xaxis, trace.x, wide), y = edges(layout.yaxis, trace.y, trace.z.length);
     // Cells beside each other in a row get one edge.
     const runs = [], sorted = points.slice().sort(function (a, b) { return a - b; });
     sorted.forEach(function (at) {
@@ -123,10 +125,14 @@ HIGHLIGHT: Final = """
       const link = document.createElement("a"), told = document.createElement("span");
       link.href = "#finding-" + number;
       link.textContent = "#" + number + " " + finding(number).querySelector(".kind").lastChild.data.trim();
-      const seen = names.filter(function (name) { return mine(name) !== null; }).map(function (name) {
-        return name + " " + count(mine(name));
+      const seen = names.filter(function (name) { return mine(name) !== null; });
+      told.textContent = seen.length ? " · marks: " : " · no figure has marks of it";
+      seen.forEach(function (name, at) {
+        const jump = document.createElement("a");
+        jump.href = "#" + name;
+        jump.textContent = name + " " + count(mine(name));
+        told.append(at ? ", " : "", jump);
       });
-      told.textContent = seen.length ? " · marks: " + seen.join(", ") : " · no figure has marks of it";
       words.replaceChildren("highlighted: ", link, told);
       history.replaceState(null, "", "#finding-" + number);
     }

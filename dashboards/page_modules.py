@@ -240,6 +240,8 @@ class _Tree:
             "branchvalues": "total",
             "text": [f"{human.duration(ns)} · {human.share(ns, total)}" for ns in self.values],
             "textinfo": "label+text",
+            # The root's name, which Plotly would write in the page's colour.
+            "outsidetextfont": {"color": "#ffffff"},
             "hovertext": self.words,
             "hovertemplate": "%{hovertext}<extra></extra>",
             "marker": {

@@ -202,8 +202,8 @@ POINTER: Final = """
     const source = trace.link ? trace.link.hovertext || trace.link.customdata || trace.link.label : null;
     let text = (source || trace.hovertext || trace.customdata || trace.text || [])[point];
     if (trace.z) {
-      const wide = trace.z[0].length, row = Math.floor(point / wide), rows = trace.hovertext || trace.text;
-      text = rows ? rows[row][point % wide] : trace.z[row][point % wide];
+      const wide = trace.z[0].length, cells = trace.hovertext || trace.customdata || trace.z;
+      text = cells[Math.floor(point / wide)][point % wide];
     }
     if (text === undefined || text === null) { text = trace.labels ? trace.labels[point] : trace.name; }
     return plainly(text);

@@ -18,7 +18,7 @@ LEAD: Final = (
     "below its ceiling means slow; far left means small messages, which cost latency. " + ASKED_LEAD
 )
 
-SITES_DRAWN: Final = 3_000
+SITES_DRAWN: Final = 1_500
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star",
                    "pentagon", "hexagon", "bowtie")  # fmt: skip
 CEILING: Final = "ceiling"

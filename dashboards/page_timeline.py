@@ -44,12 +44,12 @@ LEAD: Final = (
     "at the last. " + ASKED_LEAD
 )
 
-DRAWN: Final = 6_000
+DRAWN: Final = 4_000
 """Collectives drawn one by one; with more, the cheapest are folded. A browser draws so many, with their
-parts, in half a second."""
+parts, in a third of a second."""
 STRETCHES: Final = 200
 """Equal stretches of time in which each row's folded collectives are counted, with few rows."""
-BARS: Final = 3_000
+BARS: Final = 2_000
 """Grey bars that are drawn at most, unless there are fewer than `LEAST_STRETCHES` for each row."""
 LEAST_STRETCHES: Final = 25
 RANKS_DRAWN: Final = 128

@@ -190,7 +190,7 @@ def test_cells_tiles_and_flows_light_up(open_page, monkeypatch: pytest.MonkeyPat
     # Cells beside each other have one edge; those of categories lie around whole numbers.
     assert edges(page, "heat") == "M-5,-0.5L15,-0.5L15,0.5L-5,0.5ZM15,0.5L25,0.5L25,1.5L15,1.5Z"
     assert drawn(page, "tiles", "g.data[0].marker.line.width") == [0.5, 5, 0.5]
-    assert drawn(page, "flows", "g.data[0].link.color") == ["rgba(0,114,178,0.12)", "#0072B2"]
+    assert drawn(page, "flows", "g.data[0].link.color") == ["rgba(0,114,178,0.12)", "#0072B2b0"]
     page.locator("#tiles-figure").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#told").text_content() == "<img src=x onerror=alert(1)>"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from shardtoll.dashboards import page, page_anatomy
+from shardtoll.dashboards.figure import PALETTE
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.text import clean
 from shardtoll.ledger import Evidence, Report
@@ -86,8 +87,8 @@ def test_nothing_is_fetched(ordinary: str):
     loading = [
         value for name, value in seen.attributes if name in ("src", "href", "action", "data", "srcset")
     ]
-    drawn = {"anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"}
-    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in drawn)}
+    shown = ("anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat")
+    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in shown)}
     assert not {"img", "iframe", "object", "embed", "form", "base"} & set(seen.tags)
     policy = next(value for _, value in seen.attributes if value and value.startswith("default-src"))
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -130,7 +131,9 @@ def test_plotly_gets_no_tags_from_names(hostile: str):
     # The timeline's strings are shown by textContent, all others by Plotly, which reads some HTML.
     drawn["timeline"]["strings"] = []
     tags = {tag for text in strings(drawn) for tag in re.findall(r"<[^>]*>?", text)}
-    assert tags <= {"<b>", "</b>", "<br>", "<extra>", "</extra>"}
+    # Legends that we write ourselves are in the palette's colours.
+    ours = {f'<span style="color:{colour}">' for colour in PALETTE.values()} | {"</span>"}
+    assert tags <= {"<b>", "</b>", "<br>", "<extra>", "</extra>"} | ours
     assert any("&lt;script&gt;" in text for text in strings(drawn))
 
 
