@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from shardtoll.dashboards import perfetto_findings, summary
 from shardtoll.dashboards.files import write as write_file
-from shardtoll.dashboards.finding_marks import Marks, marks
 from shardtoll.dashboards.match_ids import NONE, codes, ints, match_ids
 from shardtoll.dashboards.packed import lanes
+from shardtoll.dashboards.perfetto_findings import Marks, marks
 from shardtoll.dashboards.perfetto_text import (
     Arg,
     flows,
@@ -32,7 +32,9 @@ from shardtoll.dashboards.perfetto_text import (
     number_column,
     quoted,
     quoted_column,
+    quoted_words,
     slices,
+    spelled,
 )
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
@@ -120,6 +122,13 @@ class _Job:
     track_names: list[str]
     of_collectives: Marks
     of_computes: Marks
+    speaking: pa.Array | None
+    """Code of `of_collectives` -> the findings that speak of it, as JSON text."""
+    step: Ints
+    wait: Ints
+    """Of the rows in that order; -1 for no step, 0 for no known wait."""
+    steps: _ByRank
+    computes: _ByRank
     tids: int = field(default=0)
 
     @property
@@ -134,34 +143,33 @@ class _Job:
 
     def first_step_ns(self, finding: Finding) -> int:
         """Return when the first step began on the finding's ranks; 0 where there is none."""
-        steps = self.report.tables["steps"]
-        mine = np.isin(ints(steps.column("rank")), finding.ranks) & _placed(steps)
-        start = ints(steps.column("start_ns"))[mine]
+        start = self.steps.start[np.isin(self.steps.rank, finding.ranks)]
         return int(start.min()) - self.least_ns if len(start) else 0
 
     @classmethod
     def of(cls, report: Report) -> _Job:
-        table, steps = report.tables["collectives"], report.tables["steps"]
-        steps = steps.filter(pa.array(_placed(steps)))
+        table = report.tables["collectives"]
         known = _placed(table)
         start = np.where(known, ints(table.column("start_ns")), 0)
         end = start + np.where(known, ints(table.column("duration_ns")), 0)
         rank = ints(table.column("rank"))
         order = np.lexsort((end, start, rank))
         order = order[known[order]]
-        computes = _timed_computes(report)
-        starts = [start[order], ints(steps.column("start_ns")), ints(computes.column("start_ns"))]
+        of_collectives = marks(report, "collectives")
+        computes = _ByRank.of(report.tables["computes"])
+        steps = _ByRank.of(report.tables["steps"])
+        starts = [start[order], steps.start, computes.start]
         least = min((int(some.min()) for some in starts if len(some)), default=0)
         numbered = summary.by_severity(report.findings)
         track, names = _tracks(table)
         match = match_ids(report)[order]
-        seen = {*rank[order].tolist(), *ints(steps.column("rank")).tolist(), *report.run.ranks_seen}
+        seen = {*rank[order].tolist(), *steps.rank.tolist(), *report.run.ranks_seen}
         return cls(
             report=report,
             numbered=numbered,
             least_ns=least,
             ranks=sorted(seen),
-            table=table,
+            table=_compact(table),
             order=order,
             rank=rank[order],
             start=start[order] - least,
@@ -170,14 +178,44 @@ class _Job:
             phase=_phases(match, start[order]),
             track=track[order],
             track_names=names,
-            of_collectives=marks(numbered, table),
-            of_computes=marks(numbered, computes, computes=True),
+            of_collectives=of_collectives,
+            of_computes=marks(report, "computes"),
+            speaking=of_collectives.words(),
+            step=ints(table.column("step"), NONE)[order],
+            wait=np.minimum(ints(table.column("wait_ns"))[order], end[order] - start[order]),
+            steps=steps,
+            computes=computes,
         )
 
 
-def _timed_computes(report: Report) -> pa.Table:
-    table = report.tables["computes"]
-    return table.filter(pa.array(_placed(table)))
+@dataclass(frozen=True, slots=True)
+class _ByRank:
+    """Rows of a table that have a time, by rank and start."""
+
+    table: pa.Table
+    order: Ints
+    rank: Ints
+    start: Ints
+    """Of the rows in that order, not shifted."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _ByRank:
+        rank, start = ints(table.column("rank")), ints(table.column("start_ns"))
+        order = np.lexsort((start, rank))
+        order = order[_placed(table)[order]]
+        return cls(table, order, rank[order], start[order])
+
+    def at(self, rank: int) -> Ints:
+        """Return the rows of a rank, by start."""
+        low, high = np.searchsorted(self.rank, [rank, rank + 1])
+        return self.order[low:high]
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    """Return the columns that are written, each in one piece, so that taking rows copies only those."""
+    words = {name: quoted_words(table.column(name)) for name in WORDS}
+    words["op"] = quoted_words(table.column("op"), 80)
+    return pa.table({**{name: table.column(name).combine_chunks() for name in NUMBERS}, **words})
 
 
 def _placed(table: pa.Table) -> npt.NDArray[np.bool_]:
@@ -251,8 +289,7 @@ def _named(job: _Job, pid: int, name: str, count: int) -> tuple[list[int], Itera
 
 
 def _steps(job: _Job, rank: int) -> Iterator[str]:
-    table = job.report.tables["steps"]
-    table = table.filter(pa.array(_placed(table) & (ints(table.column("rank")) == rank))).sort_by("start_ns")
+    table = job.steps.table.take(pa.array(job.steps.at(rank)))
     if not table.num_rows:
         return
     start = ints(table.column("start_ns")) - job.least_ns
@@ -278,15 +315,15 @@ def _steps(job: _Job, rank: int) -> Iterator[str]:
 
 
 def _findings(job: _Job, rank: int, low: int, high: int, drawn: set[int]) -> Iterator[str]:
-    steps = ints(job.table.column("step"), NONE)[job.order[low:high]]
-    sites = job.of_collectives.sites[job.order[low:high]]
+    steps = job.step[low:high]
+    codes_here = job.of_collectives.codes[job.order[low:high]]
     start, end = job.start[low:high], job.end[low:high]
     ran = _computes(job, rank)
     for number, finding in job.numbered:
         if rank not in finding.ranks:
             continue
         if number in job.of_collectives.speaks:
-            mine = job.of_collectives.speaks[number][sites]
+            mine = job.of_collectives.speaks[number][codes_here]
             rows, what = (start[mine], end[mine], steps[mine]), "collectives"
         elif number in job.of_computes.speaks:
             mine = job.of_computes.speaks[number][ran[0]]
@@ -308,15 +345,15 @@ def _findings(job: _Job, rank: int, low: int, high: int, drawn: set[int]) -> Ite
 
 
 def _computes(job: _Job, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return site, start, end and step of a rank's operators; nothing where no finding speaks of any."""
-    table = _timed_computes(job.report)
+    """Return code, start, end and step of a rank's operators; nothing where no finding speaks of any."""
     if not job.of_computes.speaks:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, nothing, nothing
-    at = np.flatnonzero(ints(table.column("rank")) == rank)
-    start = ints(table.column("start_ns"))[at] - job.least_ns
-    end = start + ints(table.column("duration_ns"))[at]
-    return job.of_computes.sites[at], start, end, ints(table.column("step"), NONE)[at]
+    at = job.computes.at(rank)
+    table = job.computes.table.select(["start_ns", "duration_ns", "step"]).take(pa.array(at))
+    start = ints(table.column("start_ns")) - job.least_ns
+    end = start + ints(table.column("duration_ns"))
+    return job.of_computes.codes[at], start, end, ints(table.column("step"), NONE)
 
 
 def _collectives(job: _Job, rank: int, low: int, high: int, chunk: int) -> Iterator[str]:
@@ -324,7 +361,7 @@ def _collectives(job: _Job, rank: int, low: int, high: int, chunk: int) -> Itera
     tid = np.empty(high - low, dtype=np.int64)
     track = job.track[low:high]
     start, end = job.start[low:high], job.end[low:high]
-    wait = np.minimum(ints(job.table.column("wait_ns"))[job.order[low:high]], end - start)
+    wait = job.wait[low:high]
     # In the order of the tracks' names a rank looks like every other.
     for number in sorted(np.unique(track).tolist(), key=lambda one: (job.track_names[one], one)):
         mine = np.flatnonzero(track == number)
@@ -339,14 +376,15 @@ def _collectives(job: _Job, rank: int, low: int, high: int, chunk: int) -> Itera
         tids, names = _named(job, pid, "waiting", int(lane.max()) + 1)
         yield from names
         waiting[waits] = np.array(tids, dtype=np.int64)[lane]
-    speaking = _speaking(job, rank)
     for begin in range(0, high - low, chunk):
         here = slice(begin, min(begin + chunk, high - low))
         rows = job.table.take(pa.array(job.order[low:high][here]))
-        sites = job.of_collectives.sites[job.order[low:high][here]]
         ts, dur = microseconds(start[here]), microseconds((end - start)[here])
-        name = quoted_column(rows.column("op"), 80)
-        args = _arguments(rows, speaking, sites)
+        name = spelled(rows.column("op"))
+        args = _arguments(rows)
+        if job.speaking is not None:
+            told = pa.array(job.of_collectives.codes[job.order[low:high][here]])
+            args.append(("findings", job.speaking.take(told)))
         events = slices(pid, tid[here], ts, dur, name, "collective", args, f'"rank":{rank}')
         arrows = flows(
             pid, tid[here], ts, pa.array(job.phase[low:high][here], pa.string()), job.flow[low:high][here] + 1
@@ -365,20 +403,6 @@ def _collectives(job: _Job, rank: int, low: int, high: int, chunk: int) -> Itera
             yield ",\n".join(why.to_pylist())
 
 
-def _arguments(rows: pa.Table, speaking: pa.Array | None, sites: Ints) -> Sequence[Arg]:
+def _arguments(rows: pa.Table) -> list[Arg]:
     args: list[Arg] = [(name, number_column(rows.column(name))) for name in NUMBERS]
-    args += [(name, quoted_column(rows.column(name))) for name in WORDS]
-    if speaking is not None:
-        args.append(("findings", speaking.take(pa.array(sites))))
-    return args
-
-
-def _speaking(job: _Job, rank: int) -> Any:
-    """Return for each site which findings speak of it on this rank, as JSON text; None where none does."""
-    ranks = dict(job.numbered)
-    here = {n: of for n, of in job.of_collectives.speaks.items() if rank in ranks[n].ranks}
-    if not here:
-        return None
-    count = len(next(iter(here.values())))
-    told = [" ".join(f"#{n}" for n, of in here.items() if of[site]) for site in range(count)]
-    return pa.array([quoted(words) if words else None for words in told], pa.string())
+    return args + [(name, spelled(rows.column(name))) for name in WORDS]

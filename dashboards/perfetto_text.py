@@ -37,6 +37,21 @@ def quoted_column(column: Any, most: int = LONGEST) -> pa.Array:
     return words.take(encoded.indices)
 
 
+def quoted_words(column: pa.ChunkedArray, most: int = LONGEST) -> pa.Array:
+    """Return texts as codes in a dictionary of JSON strings, in one piece: rows of it are taken often."""
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = pa.concat_arrays(encoded.chunks)
+    words = pa.array([quoted(word, most) for word in encoded.dictionary.to_pylist()], pa.string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, words)
+
+
+def spelled(column: Any) -> pa.Array:
+    """Return the JSON strings of such codes; null stays null."""
+    codes = _one(column)
+    return codes.dictionary.take(codes.indices)
+
+
 def number_column(column: Any) -> pa.Array:
     """Return each number or truth value as JSON; null stays null. Floats are finite (`tables.check`)."""
     values = _one(column)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtoll.cli.inputs import load_reports, sort_inputs
+from shardtoll.cli.traces import TraceOptions
 from shardtoll.dashboards import perfetto
 from shardtoll.dashboards.match_ids import match_ids
 from shardtoll.dashboards.packed import lanes
@@ -19,6 +22,8 @@ from shardtoll.ledger.tables import to_table
 from tests import sample_reports
 from tests.sample_reports import MS
 from tests.trace_events import check, read_ns
+
+SHARED = Path(os.environ.get("SHARDTOLL_SHARED", Path(__file__).parents[4] / "shared"))
 
 
 def events(report: Report, **more: int) -> list[dict[str, Any]]:
@@ -217,6 +222,18 @@ def test_written_in_pieces_it_is_the_same_and_the_same_again(tmp_path: Path):
         perfetto.write(report, tmp_path / name)
         assert gzip.decompress((tmp_path / name).read_bytes()).decode() == whole
     assert len({(tmp_path / name).read_bytes() for name in ("x.perfetto.json.gz", "y.Perfetto.JSON.GZ")}) == 1
+
+
+def test_a_real_trace_of_eight_ranks_passes_the_checker():
+    folder = SHARED / "traces" / "param_dlrm_v100_8ranks"
+    if not folder.is_dir():
+        pytest.skip(f"real traces: no folder {folder} (set SHARDTOLL_SHARED)")
+    ((_, report),) = load_reports(sort_inputs([str(folder)]), None, TraceOptions(cache=False), [])
+    found = events(report)
+    drawn = [one for one in found if one.get("cat") == "collective" and one["ph"] == "X"]
+    assert len(drawn) == report.tables["collectives"].num_rows == 64
+    # Eight collectives, each on all eight ranks.
+    assert Counter(one["ph"] for one in found if one["ph"] in "stf") == {"s": 8, "t": 48, "f": 8}
 
 
 span = st.tuples(st.integers(0, 40), st.integers(0, 12))
