@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import quote
 
 DOCS: Final = Path(__file__).resolve().parent
 ROOT: Final = DOCS.parent
@@ -29,7 +30,7 @@ SCHEMES: Final = ("light", "dark")
 WIDTH: Final = 1280
 TALLEST: Final = 720
 """Pixels of a picture at most: a section that is taller is cut."""
-MOST_BYTES: Final = 150_000
+MOST_BYTES: Final = 190_000
 
 MADE_UP: Final = ("--ranks", "3", "--strategy", "pipeline", "--straggler", "1")
 
@@ -62,6 +63,8 @@ SHOTS: Final = (
 )
 SERVED: Final = ("serve", "runs")
 """Pictures of the server: one run, and the list of them."""
+SERVED_RUN: Final = "dit-scatter/run"
+SERVED_TALL: Final = 720
 
 
 def files() -> list[str]:
@@ -75,9 +78,7 @@ def take(demo: Path, images: Path) -> None:
 
     images.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="screenshots-") as scratch, sync_playwright() as playwright:
-        pages = {
-            name: _page(demo, name, Path(scratch)) for name in dict.fromkeys(shot.of for shot in SHOTS)
-        }
+        pages = {name: _page(demo, name, Path(scratch)) for name in dict.fromkeys(shot.of for shot in SHOTS)}
         # Drawn by the processor: the same pictures on every machine with the same fonts.
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
@@ -109,7 +110,9 @@ def _page(demo: Path, of: str, scratch: Path) -> Path:
     if of == "made-up":
         source = scratch / "job"
         program = str(ROOT / "benchmarks" / "synthetic_job.py")
-        subprocess.run([sys.executable, program, str(source), *MADE_UP], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, program, str(source), *MADE_UP], check=True, stdout=subprocess.DEVNULL
+        )
     _shardtoll("report", str(source), "-o", str(target), "--no-cache")
     return target
 
@@ -168,16 +171,19 @@ def _server(path: Path) -> Iterator[str]:
 def _dashboard(context: Any, address: str, images: Path, scheme: str) -> None:
     page = context.new_page()
     page.goto(address)
-    row = page.locator("#list a").filter(has_text="dit-scatter").first
-    row.wait_for(timeout=60_000)
+    page.locator("#list a").filter(has_text=SERVED_RUN).first.wait_for(timeout=60_000)
     # All runs have been looked at once none says that it is being read.
     page.wait_for_timeout(4_000)
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": TALLEST}
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": SERVED_TALL}
     page.screenshot(path=str(images / f"runs-{scheme}.png"), clip=clip, animations="disabled")
-    row.click()
+    page.goto(f"{address}?run={quote(SERVED_RUN, safe='')}&view=timeline")
     page.wait_for_selector("#figure .main-svg", timeout=60_000)
-    page.wait_for_timeout(1_500)
-    page.screenshot(path=str(images / f"serve-{scheme}.png"), clip=clip, animations="disabled")
+    page.wait_for_timeout(2_000)
+    # From the filters down: what stands above them is on every page.
+    clip["y"] = page.evaluate("document.getElementById('filters').getBoundingClientRect().top") - 16
+    page.screenshot(
+        path=str(images / f"serve-{scheme}.png"), clip=clip, full_page=True, animations="disabled"
+    )
     page.close()
 
 

@@ -12,7 +12,14 @@ from shardtoll.ledger import Collective, Compute, Finding, Report
 from shardtoll.ledger.report import FabricInfo
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
-MODULES = {"embed": 4.0, "layers.0.mlp": 10.0, "layers.1.mlp": 10.0, "layers.2.mlp": 10.0, "head": 6.0, "norm": 2.0}
+MODULES = {
+    "embed": 4.0,
+    "layers.0.mlp": 10.0,
+    "layers.1.mlp": 10.0,
+    "layers.2.mlp": 10.0,
+    "head": 6.0,
+    "norm": 2.0,
+}
 """Module -> ms a step."""
 CALLS: tuple[dict[str, Any], ...] = (
     {"op": "all_reduce", "caused_by_op": "RowwiseParallel", "module": "layers.0.mlp", "phase": "forward",

@@ -72,7 +72,10 @@ def test_an_added_all_gather_is_named_with_its_line_calls_and_bytes():
     found = compared(made(2, calls=(*CALLS, gather, gather)))
     (site,) = [one for one in found.sites if one.what != "none"]
     assert (site.what, site.calls.difference, site.bytes.difference) == ("added", 2, 2 << 21)
-    assert "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB a step" in found.headline
+    assert (
+        "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB a step"
+        in found.headline
+    )
     (cause,) = found.causes
     assert cause.share == pytest.approx(1, abs=0.2)
     assert f"Together {100 * (cause.share or 0):.3g} % of it" in found.headline
@@ -141,7 +144,9 @@ def test_the_same_of_a_device_of_its_own_is_a_change_with_one_cause():
 
 def test_too_few_steps_is_no_claim_but_what_is_exact_is_told():
     few = made(1, steps=6)
-    assert compared(few).headline.startswith("too few steps to tell times from noise (30 before, 5 after, 8 are")
+    assert compared(few).headline.startswith(
+        "too few steps to tell times from noise (30 before, 5 after, 8 are"
+    )
     assert {compared(few).step.verdict, *(part.verdict for part in compared(few).parts)} == {"too few steps"}
     found = compared(made(1, steps=6, calls=CALLS[:2]))
     assert found.verdict == "changed"
@@ -163,7 +168,9 @@ def test_watched_steps_are_compared_with_watched_ones_only():
     assert [part.name for part in found.parts] == ["moving", "waiting", "computing and all else"]
     mixed = compared(watched[0])
     assert mixed.step.low is None
-    assert any("steps were surveyed before, watched after: their times are not" in words for words in mixed.warnings)
+    assert any(
+        "steps were surveyed before, watched after: their times are not" in words for words in mixed.warnings
+    )
 
 
 def test_quantities_that_vary_from_step_to_step_have_intervals():
@@ -182,11 +189,27 @@ def test_quantities_that_vary_from_step_to_step_have_intervals():
 
 def data(report: Report, rows: int) -> Report:
     values = [
-        Value(number, rank, "input", "args[0]", 0, "float32", f"[{rows}, 8]", None, None, rows * 8, rank, False, 1.0)
+        Value(
+            number,
+            rank,
+            "input",
+            "args[0]",
+            0,
+            "float32",
+            f"[{rows}, 8]",
+            None,
+            None,
+            rows * 8,
+            rank,
+            False,
+            1.0,
+        )
         for number in range(32)
         for rank in range(report.run.world_size)
     ]
-    return Report(report.run, report.fabric, report.groups, {**report.tables, "values": to_table("values", values)})
+    return Report(
+        report.run, report.fabric, report.groups, {**report.tables, "values": to_table("values", values)}
+    )
 
 
 def test_another_batch_is_told_and_equal_work_compared_where_given():
@@ -220,7 +243,9 @@ def test_findings_that_come_and_go_by_times_are_no_change():
     wrong = Finding("wrong-gradient", "error", "a gradient is wrong", None, None, None, None, 1, (0,))
     found = compared(made(1, findings=(late,)))
     assert found.verdict == "no change"
-    assert [(one.kind, one.before, one.after, one.firm) for one in found.findings] == [("straggler", None, 1, False)]
+    assert [(one.kind, one.before, one.after, one.firm) for one in found.findings] == [
+        ("straggler", None, 1, False)
+    ]
     broken = compared(made(1, findings=(late, wrong)))
     assert broken.verdict == "changed"
     assert broken.findings[1].after == 1, "errors are first on the bill"
@@ -236,7 +261,11 @@ def traced(seed: int, factor: float = 1.0) -> Report:
         for row in base.steps.to_dict("records")
         for at, (op, shapes) in enumerate(kinds.items())
     ]  # fmt: skip
-    tables = {**base.tables, "device_ops": to_table("device_ops", rows), "computes": base.tables["computes"].slice(0, 0)}
+    tables = {
+        **base.tables,
+        "device_ops": to_table("device_ops", rows),
+        "computes": base.tables["computes"].slice(0, 0),
+    }
     return Report(base.run, base.fabric, base.groups, tables)
 
 

@@ -37,7 +37,9 @@ KINDS: dict[str, Made] = {
 }
 
 
-def pair(random: np.random.Generator, make: Made, rows: int, counts: tuple[int, int], change: float = 0.0) -> Pair:
+def pair(
+    random: np.random.Generator, make: Made, rows: int, counts: tuple[int, int], change: float = 0.0
+) -> Pair:
     was, now = (make(random, (rows, count)) + 10 for count in counts)
     now[0] += change
     return Pair(was, now, (was.sum(axis=0), now.sum(axis=0)), np.zeros(rows))
@@ -45,7 +47,9 @@ def pair(random: np.random.Generator, make: Made, rows: int, counts: tuple[int, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "counts"), [(1, (24, 24)), (20, (24, 40)), (20, (120, 120))])
-def test_all_intervals_of_a_comparison_hold_the_truth_in_95_of_100(kind: str, rows: int, counts: tuple[int, int]):
+def test_all_intervals_of_a_comparison_hold_the_truth_in_95_of_100(
+    kind: str, rows: int, counts: tuple[int, int]
+):
     random = np.random.default_rng(7)
     held = 0
     for trial in range(120):
@@ -73,7 +77,8 @@ def test_a_least_change_is_seen_in_four_of_five_cases():
     random = np.random.default_rng(5)
     least = np.mean([intervals([pair(random, KINDS["normal"], 1, (60, 60))])[0].least for _ in range(40)])
     seen = [
-        intervals([pair(random, KINDS["normal"], 1, (60, 60), change=float(least))])[0].low[0] > 0 for _ in range(150)
+        intervals([pair(random, KINDS["normal"], 1, (60, 60), change=float(least))])[0].low[0] > 0
+        for _ in range(150)
     ]
     assert np.mean(seen) >= 0.8
 

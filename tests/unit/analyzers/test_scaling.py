@@ -64,7 +64,9 @@ def test_runs_of_different_world_sizes_have_an_efficiency():
 
 
 def test_where_the_loss_of_a_run_comes_from():
-    slow = made(1, ranks=4, calls=(*CALLS, {**CALLS[0], "exposed_ns": 40 * MS}), modules={**MODULES, "head": 26.0})
+    slow = made(
+        1, ranks=4, calls=(*CALLS, {**CALLS[0], "exposed_ns": 40 * MS}), modules={**MODULES, "head": 26.0}
+    )
     found = compare(made(0), slow, ("a", "b"), Options(scaling="weak")).scaling
     assert found is not None
     lost = {loss.name: loss.share for loss in found.losses}
