@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.budget_names import known_modules
 from shardtoll.analyzers.budget_rows import Floats, Mask, Rows, rows_of
-from shardtoll.ledger.layers import layer_pattern
 from shardtoll.analyzers.over_budget import BROKEN
 from shardtoll.analyzers.over_implicit import implicit
 from shardtoll.analyzers.words import percent, times
 from shardtoll.ledger import KINDS, Report, UsageError
 from shardtoll.ledger.budget import Budget, Limits, Section, matches
+from shardtoll.ledger.layers import layer_pattern
 from shardtoll.ledger.record import PHASES
 
 DEVIATIONS: Final = 3

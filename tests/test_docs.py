@@ -197,7 +197,6 @@ def test_links_inside_the_project_lead_somewhere(path):
 
 def test_every_view_has_pictures_and_every_picture_is_shown():
     from docs.screenshots import IMAGES, SERVED, SHOTS, files
-
     from shardtoll.dashboards.views import VIEWS
 
     assert [shot.name for shot in SHOTS] == ["bill", *(view.name for view in VIEWS)]
