@@ -135,6 +135,7 @@ def _opened(opened: Any, place: Place) -> list[str]:
 def _add_figure(app: Dash, board: Board) -> None:
     @app.callback(
         Output("figure", "figure"),
+        Output("figure", "style"),
         Output("figure-panel", "hidden"),
         Output("picked", "children"),
         Output("unzoom", "hidden"),
@@ -152,13 +153,15 @@ def _add_figure(app: Dash, board: Board) -> None:
         figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if figure is None or report is None or run is None:
-            return {"data": [], "layout": {}}, True, "", True, [], []
+            return {"data": [], "layout": {}}, {}, True, "", True, [], []
         number = keys(report.findings).get(place.finding or "")
         drawn = plotted(
             figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
         )
         return (
             drawn,
+            # Room for it before it is drawn, so that nothing below jumps.
+            {"height": f"{drawn['layout'].get('height', 450)}px"},
             figure.empty,
             _lit_words(number, figure.marks.get(number or 0), figure.empty),
             not place.zoom,
@@ -167,6 +170,7 @@ def _add_figure(app: Dash, board: Board) -> None:
         )
 
     @app.callback(
+        Output("title", "children"),
         Output("lead", "children"),
         Output("numbers", "children"),
         Input("looked", "data"),
@@ -174,17 +178,17 @@ def _add_figure(app: Dash, board: Board) -> None:
         prevent_initial_call=True,
     )
     def words(_looked: Any, query: str | None) -> tuple[Any, ...]:
-        """Return the view's lead and its numbers as a table."""
+        """Return the view's title, how to read it, and its numbers as a table."""
         place, run, snapshot = _seen(board, query)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if report is None:
-            return [], []
+            return "", "", []
         view = view_of(place.view)
         text = "" if view.numbers is None else view.numbers(report)
         table = (
             f'<details class="more"><summary>The same as a table</summary>{text}</details>' if text else ""
         )
-        return app_layout.lead(view), components(table)
+        return view.title, app_layout.lead(view), components(table)
 
 
 def _lit_words(number: int | None, marks: Any, empty: bool) -> str:

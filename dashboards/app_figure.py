@@ -52,7 +52,11 @@ def plotted(
     data = [_trace(figure, trace) for trace in figure.data]
     chosen = whole(figure, figure.marks.get(picked, {})) if picked is not None else {}
     met = dict.fromkeys([*(met_at(figure, *clicked) if clicked else ()), *met_in(figure, chosen)])
-    over = [_outline(figure, figure.data[at], some) for at, some in chosen.items() if _many(figure.data[at])]
+    over = [
+        {**_outline(figure, figure.data[at], some), "showlegend": False}
+        for at, some in chosen.items()
+        if _many(figure.data[at])
+    ]
     return {
         "data": [*lit(data, chosen, colours["text"]), *over, *arrivals(figure, met, colours["text"])],
         "layout": _layout(figure, colours, zoom, kept),

@@ -97,7 +97,7 @@ def _board() -> list[Any]:
                 html.Section(
                     [
                         html.Nav(id="views", **_aria(label="views")),
-                        html.Div(id="lead"),
+                        html.H2(id="title"),
                         html.Div(
                             [html.P(id="picked", className="note", role="status"), _graph()],
                             className="panel",
@@ -105,6 +105,7 @@ def _board() -> list[Any]:
                             tabIndex="-1",
                         ),
                         html.Div(id="notes"),
+                        html.P(id="lead", className="lead"),
                         html.Div(id="numbers"),
                     ],
                     className="shown",
@@ -263,10 +264,9 @@ def notes(texts: Iterable[str]) -> list[Any]:
     return [html.P(text, className="note") for text in texts]
 
 
-def lead(view: View) -> list[Any]:
-    """Return a view's title and how to read it."""
-    text = SERVED.get(view.name, view.lead)
-    return [html.H2(view.title), html.P(text, className="lead")]
+def lead(view: View) -> str:
+    """Return how a view is read."""
+    return SERVED.get(view.name, view.lead)
 
 
 def trouble(text: str | None) -> list[Any]:

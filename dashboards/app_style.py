@@ -18,7 +18,7 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
   cursor: pointer; }
 .columns { display: grid; gap: 0 24px; align-items: start;
   grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
-.columns h2 { margin-top: 22px; }
+.columns h2 { margin-top: 22px; } .shown h2 { margin-top: 8px; } #lead { margin-top: 10px; font-size: 14px; }
 .shown { position: sticky; top: 0; padding-top: 18px; max-height: 100vh; overflow-y: auto; }
 .side .row.head { display: none; }
 .side .row { grid-template-columns: 34px repeat(3, minmax(0, 1fr)); gap: 4px 10px; padding: 8px 12px; }
@@ -29,8 +29,8 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 .side .body { grid-template-columns: minmax(0, 1fr); padding: 6px 14px 14px; }
 .finding.picked { outline: 2px solid var(--link); outline-offset: 1px; }
 #views ul { display: flex; flex-wrap: wrap; gap: 4px; list-style: none; margin: 0 0 10px; padding: 0; }
-#views a { display: block; margin: 0; padding: 4px 10px; border: 1px solid var(--line); border-radius: 14px;
-  background: var(--panel); text-decoration: none; font-size: 14px; }
+#views a { display: block; margin: 0; padding: 2px 9px; border: 1px solid var(--line); border-radius: 14px;
+  background: var(--panel); text-decoration: none; font-size: 13px; }
 #views .here a { background: var(--link); border-color: var(--link); color: var(--back); }
 #picked:empty { display: none; } #picked { margin: 0 0 6px; }
 #figure-panel { position: relative; } #unzoom { position: absolute; right: 10px; top: 8px; z-index: 3; }
