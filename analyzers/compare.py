@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -75,6 +75,10 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
         for guide in guides
     )
     was, now = modules(reports, (chosen[0].surveyed, chosen[1].surveyed))
+    now = {
+        name: module if module.time is None else replace(module, time=module.time * scale)
+        for name, module in now.items()
+    }
     shared = all(report.run.device in (None, "cpu") for report in reports)
     machine = State(None)
     if computed.enough:
@@ -194,7 +198,6 @@ def _modules(
     for name in {**was, **now}:
         one, other = was.get(name), now.get(name)
         times = [_times(module, count) for module, count in zip((one, other), counts, strict=True)]
-        times[1] = None if times[1] is None else times[1] * scale
         work = [np.zeros(n) if m is None else m.flops for m, n in zip((one, other), counts, strict=True)]
         vouched = name in machine.names
         wide = floor.of(times[0], times[1])

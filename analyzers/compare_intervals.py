@@ -202,5 +202,7 @@ def _weights(count: int, length: int, random: np.random.Generator) -> Array:
 
 def _deviations(rows: Array, weights: Array, widened: float) -> Array:
     """Return (rows, resamples): how far the mean of each resample lies from the rows' own."""
-    made: Array = widened * (rows @ weights.T - rows.mean(axis=1)[:, None])
+    # Not a matrix product, whose sums (and so the last digits) depend on how many threads a library takes.
+    means = np.einsum("rs,ds->rd", rows, weights)
+    made: Array = widened * (means - rows.mean(axis=1)[:, None])
     return made

@@ -77,7 +77,9 @@ def state(
         return State(None)
     pace = (paces[0] / usual, paces[1] / usual)
     # All of them together vary as the machine does; each by itself beyond that.
-    tried = [np.vstack([times / each, times.sum(axis=0)]) for times, each in zip((was, now), pace, strict=True)]
+    tried = [
+        np.vstack([times / each, times.sum(axis=0)]) for times, each in zip((was, now), pace, strict=True)
+    ]
     error = intervals([Pair(tried[0], tried[1], guide, np.zeros(len(was) + 1))])[0].error
     own = error[:-1] / means[:, 0]
     spread = _MAD * float(np.median(np.abs(ratios - middle)))

@@ -10,14 +10,19 @@ machine is part of what is measured: what it was is printed as the load.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
+from harness import Result, main
 from overhead_ranks import _free_port
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -109,3 +114,54 @@ def run(folder: Path, steps: int, planted: str = "none") -> Path:
     if late or any(worker.exitcode for worker in workers):
         raise SystemExit(f"a rank of {folder.name} died or was late")
     return folder
+
+
+def measure(arguments: argparse.Namespace) -> Result:
+    """Run the program again and again, compare all pairs, and print what was said."""
+    from shardtoll.analyzers.compare import compare
+    from shardtoll.ledger import Report, analyze, read_run
+
+    reports: dict[str, Report] = {}
+    figures: dict[str, float | None] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        names = [(f"run {number}", "none") for number in range(arguments.runs)]
+        names += [(f"planted {kind}", kind) for kind in ("all_gather", "bfloat16") if arguments.planted]
+        for name, planted in names:
+            reports[name] = analyze(read_run(run(Path(folder, name), arguments.steps + 2, planted)))
+            print(f"{name}: load {os.getloadavg()[0]:.2f}", flush=True)
+    same = [name for name, planted in names if planted == "none"]
+    pairs = list(combinations(same, 2))
+    said = {pair: compare(reports[pair[0]], reports[pair[1]], pair) for pair in pairs}
+    steps_ms = [
+        1e-6 * (compare(reports[name], reports[name], (name, name)).step.before or 0) for name in same
+    ]
+    figures["runs"], figures["pairs"] = len(same), len(pairs)
+    figures["step_least_ms"], figures["step_most_ms"] = min(steps_ms), max(steps_ms)
+    figures["step_median_ms"] = median(steps_ms)
+    figures["no_change_share"] = sum(found.verdict == "no change" for found in said.values()) / len(pairs)
+    seen = [found.step.least / found.step.before for found in said.values()
+            if found.step.least is not None and found.step.before]  # fmt: skip
+    figures["least_seen_of_step_median"] = median(seen) if seen else None
+    for pair, found in said.items():
+        if found.verdict != "no change":
+            print(f"  {pair[0]} -> {pair[1]}: {found.headline}")
+    for name, planted in names:
+        if planted == "none":
+            continue
+        words = "added all_gather" if planted == "all_gather" else "float32 -> bfloat16 in all_reduce"
+        told = [compare(reports[one], reports[name], (one, name)) for one in same]
+        figures[f"{planted}.found_share"] = sum(words in found.headline for found in told) / len(told)
+        print(f"{name}: {told[0].headline}")
+    for name, value in figures.items():
+        print(f"{name}: {value:.4g}" if value is not None else f"{name}: unknown")
+    return Result(figures, {"no_change_share": 0.95})
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=15, help="15 make 105 pairs")
+    parser.add_argument("--steps", type=int, default=26, help="compared steps of a run")
+    parser.add_argument("--planted", action="store_true", help="also compare with programs that were changed")
+
+
+if __name__ == "__main__":
+    main(measure, about=__doc__ or "", options=_options)

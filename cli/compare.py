@@ -152,8 +152,6 @@ def _options(
         raise UsageError(
             "--scaling is given with the work of a step", "give one: the work says how the runs scale"
         )
-    if noise != noise:
-        raise UsageError("--noise nan is no share", "give a percentage, as 1")
     return Options(
         work=(given[0], given[1]) if given else None,
         unit=unit,

@@ -80,8 +80,8 @@ def made(
                 took = round(call["exposed_ns"] * own["calls"][number])
                 exposed += took
                 times = {"exposed_ns": took, "duration_ns": took, "transfer_ns": round(0.8 * took)}
-                collectives.append(collective(step=number, rank=rank, seq=seq + 1, group_size=ranks,
-                                              start_ns=number * 200 * MS + seq * MS, **{**call, **times}))  # fmt: skip
+                given = {**call, **times, "start_ns": number * 200 * MS + seq * MS, "seq": seq + 1}
+                collectives.append(collective(step=number, rank=rank, group_size=ranks, **given))
             idle = round(IDLE_MS * MS * own["idle"][number])
             parts = {"compute_ns": computing, "idle_ns": idle, "unattributed_ns": MS}
             if level == "watch":

@@ -67,8 +67,8 @@ def test_one_module_that_is_5_percent_slower_is_named(seed: int):
 
 
 def test_an_added_all_gather_is_named_with_its_line_calls_and_bytes():
-    gather = {"op": "all_gather", "caused_by_op": None, "module": "head", "phase": "forward", "message_bytes": 1 << 21,
-              "source": "train.py:42 (step)", "exposed_ns": 20 * MS}  # fmt: skip
+    gather = {"op": "all_gather", "caused_by_op": None, "module": "head", "phase": "forward",
+              "message_bytes": 1 << 21, "source": "train.py:42 (step)", "exposed_ns": 20 * MS}  # fmt: skip
     found = compared(made(2, calls=(*CALLS, gather, gather)))
     (site,) = [one for one in found.sites if one.what != "none"]
     assert (site.what, site.calls.difference, site.bytes.difference) == ("added", 2, 2 << 21)

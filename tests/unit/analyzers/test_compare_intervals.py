@@ -67,9 +67,11 @@ def test_rows_of_several_pairs_hold_together():
     wide, alone = [], []
     for _ in range(20):
         pairs = [pair(random, KINDS["normal"], 40, (30, 30)) for _ in range(2)]
-        wide.append(float(np.mean(intervals(pairs)[0].high - intervals(pairs)[0].low)))
-        single = [Pair(pairs[0].before[:1], pairs[0].after[:1], pairs[0].guide, np.zeros(1))]
-        alone.append(float(np.mean(intervals(single)[0].high - intervals(single)[0].low)))
+        together = intervals(pairs)[0]
+        single = Pair(pairs[0].before[:1], pairs[0].after[:1], pairs[0].guide, np.zeros(1))
+        (by_itself,) = intervals([single])
+        wide.append(float(np.mean(together.high - together.low)))
+        alone.append(float(np.mean(by_itself.high - by_itself.low)))
     assert np.mean(wide) > 1.3 * np.mean(alone)
 
 

@@ -40,8 +40,8 @@ def test_strong_scaling_is_amdahls():
 
 
 def test_weak_scaling_loses_what_each_step_takes_more():
-    found = scaling((8, 2), ({"exposed communication": 20.0, "compute slowdown": 80.0}, {"compute slowdown": 80.0}),
-                    "weak", None)  # fmt: skip
+    eight = {"exposed communication": 20.0, "compute slowdown": 80.0}
+    found = scaling((8, 2), (eight, {"compute slowdown": 80.0}), "weak", None)
     assert found is not None
     assert (found.smaller_is, found.ranks, found.efficiency) == ("after", (2, 8), pytest.approx(0.8))
     assert {loss.name: loss.share for loss in found.losses}["exposed communication"] == pytest.approx(0.2)
