@@ -8,10 +8,10 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constra
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fuzz lint clean
+.PHONY: help demo test fuzz lint screenshots clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes out/demo/
 	@$(BIN)/shardtoll demo
@@ -29,6 +29,9 @@ lint: $(VENV)/.installed-test  ## ruff, mypy strict and the import contracts
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+screenshots: $(VENV)/.browser  ## docs/images, of every view, from out/demo (which is made where it is missing)
+	@$(BIN)/python docs/screenshots.py out/demo
 
 clean:  ## remove what make, builds and demos have written
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

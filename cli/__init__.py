@@ -10,16 +10,8 @@ import typer
 import typer.core
 
 COMMANDS: Final = (
-    "demo",
-    "run",
-    "report",
-    "serve",
-    "verify",
-    "compare",
-    "check",
-    "budget",
-    "fabrics",
-    "calibrate",
+    *("demo", "run", "report", "serve", "verify", "compare"),
+    *("check", "budget", "fabrics", "calibrate"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 

@@ -33,18 +33,18 @@ VERIFY_WRITERS: Final = {
 }
 """The same of what `shardtoll verify` says."""
 
+CHECK_WRITERS: Final = {
+    ".json": "shardtoll.dashboards.check_file:write_json",
+    ".md": "shardtoll.dashboards.check_file:write_markdown",
+}
+"""The same of what `shardtoll check` says."""
+
 COMPARE_WRITERS: Final = {
     ".html": "shardtoll.dashboards.compare_file:write_html",
     ".json": "shardtoll.dashboards.compare_file:write_json",
     ".md": "shardtoll.dashboards.compare_file:write_markdown",
 }
 """The same of what `shardtoll compare` says."""
-
-CHECK_WRITERS: Final = {
-    ".json": "shardtoll.dashboards.check_file:write_json",
-    ".md": "shardtoll.dashboards.check_file:write_markdown",
-}
-"""The same of what `shardtoll check` says."""
 
 
 def choose_writers(

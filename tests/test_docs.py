@@ -24,10 +24,18 @@ DOCS = [
     *sorted((ROOT / "docs" / "findings").glob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHOWN = [ROOT / "README.md", ROOT / "docs" / "capture.md"]
+"""Documents whose Python is shown to be pasted."""
+PYTHON = "\n".join(path.read_text(encoding="utf-8") for path in SHOWN)
 
 
 def _blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _text(path: Path) -> str:
+    """Return a document without its blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def _commands() -> list[str]:
@@ -40,8 +48,8 @@ def _commands() -> list[str]:
 
 
 def _mentioned() -> list[str]:
-    """Return every shardtoll command of the README, in console blocks and in running text."""
-    inline = re.findall(r"`(shardtoll [^`]+)`", README)
+    """Return every shardtoll command of the documents, in console blocks and in running text."""
+    inline = [each for path in DOCS for each in re.findall(r"`(shardtoll [^`\n]+)`", _text(path))]
     return sorted({line for line in [*_commands(), *inline] if line.startswith("shardtoll ")})
 
 
@@ -57,6 +65,10 @@ def _help(*command: str) -> str:
     )
     assert done.returncode == 0, f"shardtoll {' '.join(command)}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+GROUPS = ("budget", "fabrics")
+"""Commands with others under them."""
 
 
 def test_the_readme_shows_commands():
@@ -76,10 +88,13 @@ def test_the_readmes_table_has_the_rows_that_the_demo_prints():
 
 
 @pytest.mark.parametrize("line", _mentioned())
-def test_every_command_of_the_readme_exists_with_its_options(line):
+def test_every_command_of_the_docs_exists_with_its_options(line):
     words = shlex.split(line)[1:]
-    options = [word.partition("=")[0] for word in words if word.startswith("-")]
-    shown = _help() if words[0].startswith("-") else _help(words[0])
+    # What follows the script of `shardtoll run` is the script's.
+    own = words[: next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))]
+    options = [word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)]
+    named = words[: 1 if words[0] not in GROUPS else 2]
+    shown = _help() if words[0].startswith("-") else _help(*(word for word in named if word[0] != "-"))
     assert all(re.search(rf"(?<![\w-]){option}\b", shown) for option in options), line
 
 
@@ -89,7 +104,7 @@ def test_every_make_target_of_the_docs_exists(line):
     assert line.split()[1] in targets
 
 
-@pytest.mark.parametrize("code", _blocks(README, "python"))
+@pytest.mark.parametrize("code", _blocks(PYTHON, "python"))
 def test_python_of_the_readme_parses_and_imports_what_exists(code):
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
     # A test takes its fixture from the plugin, not by an import.
@@ -104,10 +119,10 @@ def test_attributes_the_readme_reads_from_a_report_exist():
     from shardtoll.ledger import Report
     from shardtoll.ledger.tables import SCHEMAS
 
-    used = set(re.findall(r"\breport\.([a-z_]+)\b", "\n".join(_blocks(README, "python"))))
+    used = set(re.findall(r"\breport\.([a-z_]+)\b", "\n".join(_blocks(PYTHON, "python"))))
     assert {"show", "findings", "collectives"} <= used
     assert used <= {*dir(Report), *Report.__dataclass_fields__}
-    columns = re.findall(r'\["([a-z_]+)"\]|groupby\("([a-z_]+)"\)', "\n".join(_blocks(README, "python")))
+    columns = re.findall(r'\["([a-z_]+)"\]|groupby\("([a-z_]+)"\)', "\n".join(_blocks(PYTHON, "python")))
     assert {name for pair in columns for name in pair if name} <= set(SCHEMAS["collectives"].names)
 
 
@@ -117,7 +132,8 @@ def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger.step_roofline import StepRoofline
     from shardtoll.ledger.tables import SCHEMAS
 
-    rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", README, flags=re.MULTILINE))
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", text, flags=re.MULTILINE))
     known = {
         "run": set(Run.__dataclass_fields__),
         "fabric": set(FabricInfo.__dataclass_fields__),
@@ -178,6 +194,39 @@ def test_links_inside_the_project_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
     targets = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert [link for link in targets if not (path.parent / link.partition("#")[0]).exists()] == []
+
+
+def test_every_view_has_pictures_and_every_picture_is_shown():
+    from docs.screenshots import IMAGES, SERVED, SHOTS, files
+    from shardtoll.dashboards.views import VIEWS
+
+    assert [shot.name for shot in SHOTS] == ["bill", *(view.name for view in VIEWS)]
+    assert {path.name for path in IMAGES.iterdir()} == set(files())
+    views = (ROOT / "docs" / "views.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]+\]\(images/([^)]+)\)", views)
+    assert shown == files()
+    assert set(SERVED) < {name.partition("-")[0] for name in shown}
+
+
+def test_pictures_are_small_and_of_one_width():
+    from docs.screenshots import IMAGES, MOST_BYTES, WIDTH
+
+    for path in IMAGES.iterdir():
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert int.from_bytes(data[16:20], "big") == WIDTH
+        assert len(data) <= MOST_BYTES, path.name
+
+
+def test_every_document_is_reached_from_the_readme():
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        path = todo.pop()
+        links = re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+        found = {(path.parent / link).resolve() for link in links if "://" not in link} - seen
+        seen |= found
+        todo += [one for one in found if one.exists()]
+    assert {path for path in DOCS if path.name != "README.md"} <= seen
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))

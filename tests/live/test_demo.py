@@ -14,6 +14,7 @@ import pytest
 from shardtoll.dashboards.side_by_side import rows
 from shardtoll.ledger import Report
 from shardtoll.samples.dit_modulation.common import Options
+from tests.live import tutorial
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -118,3 +119,10 @@ def test_conservation_completeness_and_floors_hold_in_every_attempt(demo: tuple[
         moved = [c for c in report.tables["collectives"].to_pylist() if c["message_bytes"]]
         assert all(c["floor_ns"] > 0 for c in moved)
         assert "unmatched-collectives" not in {finding.kind for finding in report.findings}
+
+
+def test_the_tutorial_goes_on_from_here(demo: tuple[Path, str]) -> None:
+    folder, _ = demo
+    # Printed at 160 columns above, a table; the reader's terminal shows columns one below the other.
+    shown = next(block.text for block in tutorial.blocks() if block.text.startswith("dit-chunk\n"))
+    assert tutorial.run(folder.parents[1], {"shardtoll demo": shown}) == []
