@@ -51,7 +51,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.made
 	@echo "installing shardtoll into $(VENV) (the first time takes minutes)"
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[serve]'
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt $(VENV)/.made

@@ -63,7 +63,13 @@ def command(
       shardtoll serve runs/a --host 0.0.0.0 --fabric loopback-gloo
       shardtoll serve 'traces/*.json' --token
     """
+    from importlib.util import find_spec
+
     from shardtoll.cli.serve_source import make_source
+    from shardtoll.ledger import UsageError
+
+    if find_spec("dash") is None:
+        raise UsageError("shardtoll serve needs Dash, which is not installed", "pip install 'shardtoll[serve]'")
     from shardtoll.dashboards.app_security import is_loopback, new_token
     from shardtoll.dashboards.app_server import listen
 

@@ -80,6 +80,15 @@ def test_what_cannot_be_served_exits_2(
     assert "Traceback" not in ran.err
 
 
+def test_without_dash_it_says_what_to_install(shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ran = shardtoll("serve", str(run_folder))
+    assert (ran.code, ran.err) == (
+        2,
+        "shardtoll: shardtoll serve needs Dash, which is not installed: pip install 'shardtoll[serve]'\n",
+    )
+
+
 def test_it_answers_until_ctrl_c_and_ends_quietly(run_folder: Path):
     with subprocess.Popen(
         [sys.executable, "-c", f"{RUN}main()", "serve", str(run_folder), "--port", "0", "--token"],
