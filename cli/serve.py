@@ -69,7 +69,9 @@ def command(
     from shardtoll.ledger import UsageError
 
     if find_spec("dash") is None:
-        raise UsageError("shardtoll serve needs Dash, which is not installed", "pip install 'shardtoll[serve]'")
+        raise UsageError(
+            "shardtoll serve needs Dash, which is not installed", "pip install 'shardtoll[serve]'"
+        )
     from shardtoll.dashboards.app_security import is_loopback, new_token
     from shardtoll.dashboards.app_server import listen
 
