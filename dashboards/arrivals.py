@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.dashboards.match_ids import PEER_OPS, match_ids
-from shardtoll.dashboards.row_codes import NONE, Ints, codes, ints
+from shardtoll.dashboards.row_codes import NONE, Ints, ints
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import alike_steps
 
@@ -49,11 +50,11 @@ def arrivals(report: Report, needed: tuple[str, ...] = ()) -> Arrivals:
     usable = number != NONE
     for name in ("wait_ns", "transfer_ns", *needed):
         usable &= table.column(name).is_valid().to_numpy()
-    op, ops = codes(table.column("op"))
-    usable &= ~np.isin(op, [at for at, name in enumerate(ops) if name in PEER_OPS])
+    usable &= ~pc.is_in(table.column("op"), pa.array(PEER_OPS)).to_numpy()
     steps = report.tables["steps"]
     uneven = sorted(set(steps.column("step").to_pylist()) - set(alike_steps(steps)))
-    usable &= ~np.isin(ints(table.column("step"), NONE), uneven)
+    if uneven:
+        usable &= ~np.isin(ints(table.column("step"), NONE), uneven)
     size = ints(table.column("group_size"))
     usable &= np.bincount(number[usable], minlength=int(number.max(initial=0)) + 1)[number] == size
     return _arrivals(table, np.flatnonzero(usable), number)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardtoll.dashboards.members import KEYS, members
-from shardtoll.dashboards.row_codes import NONE, Ints, codes, equal_rows, ints, row_codes
+from shardtoll.dashboards.row_codes import NONE, Ints, all_differ, codes, equal_rows, ints, row_codes
 from shardtoll.ledger import Report
 from shardtoll.ledger.tables import to_frame
 
@@ -66,7 +66,7 @@ def match_ids(report: Report) -> Ints:
         op = np.where(message, NONE, op)
     slot = equal_rows(*keys)
     nth = _nth(slot, rank, table, at)
-    number = equal_rows(slot, nth, op, size)
+    number = _told_apart(slot, nth, equal_rows(op, size))
     told = (nth != NONE) & (np.bincount(number)[number] > 1)
     found[at[told]] = number[told]
     return found
@@ -102,17 +102,25 @@ def _by_order(group: Ints, numbered: Bools, peers: Bools) -> Bools:
     return found
 
 
+def _told_apart(slot: Ints, nth: Ints, what: Ints) -> Ints:
+    """Return a number for each row, equal where slot, place in it and what it is are."""
+    of_slot = np.empty(int(slot.max()) + 1, dtype=np.int64)
+    of_slot[slot] = what
+    # As a rule each slot holds one collective.
+    return equal_rows(slot, nth, what) if nth.any() or (of_slot[slot] != what).any() else slot
+
+
 def _nth(slot: Ints, rank: Ints, table: pa.Table, at: Ints) -> Ints:
     """Return each row's position among its rank's rows of the slot, as they were asked for.
 
     All ranks ask in one order; begin they may in another. So issue times count, where every row of the slot
     has one; else starts. -1 where ranks have different numbers of rows in it, or a time is not known.
     """
+    nth: Ints = np.zeros(len(slot), dtype=np.int64)
+    if all_differ(slot, rank):
+        return nth
     own = equal_rows(slot, rank)
     count = np.bincount(own)
-    nth: Ints = np.zeros(len(slot), dtype=np.int64)
-    if count.max(initial=0) <= 1:
-        return nth
     slots = int(slot.max()) + 1
     least, most = np.full(slots, len(slot)), np.zeros(slots, dtype=np.int64)
     np.minimum.at(least, slot, count[own])

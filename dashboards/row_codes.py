@@ -14,6 +14,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 NONE: Final = -1
 """Stands for an unknown value among numbers that are 0 or more."""
+_WIDE: Final = 2
+"""Numbers spread over more than so many times their count are looked up by hashing."""
 _ROOM: Final = 2**62
 """Codes of several columns are one number as long as it stays below this."""
 
@@ -40,27 +42,63 @@ def row_codes(table: pa.Table, columns: Iterable[str]) -> tuple[Ints, Ints]:
 
     Numbers count up by first appearance; unknown values are equal to each other.
     """
-    found = _joined(
-        table.num_rows, ((own, len(values)) for own, values in map(codes, map(table.column, columns)))
-    )
+    coded = (codes(table.column(name)) for name in columns)
+    found, _ = _dense(_joined(table.num_rows, ((own + 1, len(values) + 1) for own, values in coded))[0])
     return found, _first(found)
 
 
 def equal_rows(*columns: Ints) -> Ints:
-    """Return a number for each row, equal where all these whole numbers are; by first appearance."""
-    return _joined(len(columns[0]), map(_dense, columns))
+    """Return a number for each row, equal where all these whole numbers are; from 0 on, in any order."""
+    found, most = _joined(len(columns[0]), map(_from_zero, columns))
+    if most > _WIDE * len(found):
+        return _dense(found)[0]
+    # A table of all that may be is faster than one of all that are.
+    seen = np.zeros(most, dtype=bool)
+    seen[found] = True
+    numbers: Ints = (np.cumsum(seen) - 1)[found]
+    return numbers
 
 
-def _joined(rows: int, columns: Iterable[tuple[Ints, int]]) -> Ints:
-    """Return one code for those of several columns, each from `NONE` to below its count."""
+def all_differ(*columns: Ints) -> bool:
+    """Return whether no two rows are equal in all these whole numbers."""
+    rows = len(columns[0])
+    found, most = _joined(rows, map(_from_zero, columns))
+    if most > 16 * rows:
+        return len(_different(found)) == rows
+    seen = np.zeros(most, dtype=bool)
+    seen[found] = True
+    return int(np.count_nonzero(seen)) == rows
+
+
+def _from_zero(column: Ints) -> tuple[Ints, int]:
+    """Return codes of a column's values, and a number that all are below."""
+    if not len(column):
+        return column, 1
+    least, most = int(column.min()), int(column.max())
+    if most - least >= _WIDE * len(column):
+        return _dense(column)
+    return column - least, most - least + 1
+
+
+def _joined(rows: int, columns: Iterable[tuple[Ints, int]]) -> tuple[Ints, int]:
+    """Return one code for those of several columns, and a number that all are below; as each of them has."""
     found: Ints = np.zeros(rows, dtype=np.int64)
     most = 1
     for own, values in columns:
-        if most * (values + 1) >= _ROOM:
+        if values == 1:
+            continue
+        if most * values >= _ROOM:
             found, most = _dense(found)
-        found = found * (values + 1) + own + 1
-        most *= values + 1
-    return _dense(found)[0]
+        found = found * values + own
+        most *= values
+    return found, most
+
+
+def _different(numbers: Ints) -> Ints:
+    import pandas as pd
+
+    found: Ints = pd.unique(numbers)
+    return found
 
 
 def _dense(numbers: Ints) -> tuple[Ints, int]:
