@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardtoll.dashboards.members import KEYS, members
-from shardtoll.dashboards.row_codes import NONE, Ints, all_differ, codes, equal_rows, ints, row_codes
+from shardtoll.dashboards.row_codes import NONE, Bools, Ints, all_differ, codes, equal_rows, ints, row_codes
 from shardtoll.ledger import Report
 from shardtoll.ledger.tables import to_frame
 
@@ -23,8 +22,6 @@ PEER_OPS: Final = ("send", "recv")
 _SIZELESS: Final = ("barrier", "all_to_all")
 """Ranks need not agree on the size of these."""
 _NUMBER, _ORDER, _MESSAGE = range(3)
-
-Bools = npt.NDArray[np.bool_]
 
 
 def match_ids(report: Report) -> Ints:

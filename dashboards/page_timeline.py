@@ -26,9 +26,9 @@ from shardtoll.dashboards.figure import (
 )
 from shardtoll.dashboards.lanes import Lanes, lanes
 from shardtoll.dashboards.match_ids import match_ids
-from shardtoll.dashboards.row_codes import Ints
+from shardtoll.dashboards.row_codes import Bools, Ints
 from shardtoll.dashboards.sites import asked, plain
-from shardtoll.dashboards.spoken import Bools, Spoken, spoken
+from shardtoll.dashboards.spoken import Spoken, spoken
 from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Report, Where
 from shardtoll.ledger.subject import speaks_of

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 NONE: Final = -1
 """Stands for an unknown value among numbers that are 0 or more."""

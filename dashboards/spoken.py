@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from shardtoll.dashboards.row_codes import Ints, row_codes
+from shardtoll.dashboards.row_codes import Bools, Ints, row_codes
 from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Report
 from shardtoll.ledger.subject import NAMED, Records, subject
 from shardtoll.ledger.tables import to_frame
-
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
