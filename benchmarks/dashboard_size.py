@@ -42,37 +42,62 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", type=int, default=20_000, help="collectives of the peer's page; 0: no peer")
 
 
-FIRST: Final = "html[data-first]"
 DRAWN: Final = "html[data-drawn]"
+CLOCK: Final = """
+window.told = {};
+new MutationObserver(() => {
+  for (const name of ["first", "drawn"]) {
+    if (name in document.documentElement.dataset && !(name in told)) { told[name] = performance.now(); }
+  }
+}).observe(document, { subtree: true, attributeFilter: ["data-first", "data-drawn"] });
+"""
+"""Notes in the page when each was told: a page that draws answers nobody's questions from outside."""
 
 
-def _opened_s(browser: Any, path: Path, *ready: str) -> list[float] | None:
-    """Seconds from the start of the navigation until each of `ready` is there; None: it takes too long."""
+def _told_s(browser: Any, path: Path) -> tuple[float, float] | None:
+    """Seconds from the start of the navigation to the first figure seen and to the last one drawn.
+
+    None: it takes too long.
+    """
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    from playwright.sync_api import TimeoutError
-
-    begun, found = time.perf_counter(), []
+    page.add_init_script(CLOCK)
     try:
-        # Not until it is loaded: what is waited for may come before that.
-        page.goto(path.as_uri(), timeout=PEER_MOST_S * 1e3, wait_until="commit")
-        for each in ready:
-            page.wait_for_selector(each, state="attached", timeout=PEER_MOST_S * 1e3)
-            found.append(time.perf_counter() - begun)
-        return found
-    except TimeoutError as error:
-        print(f"  not usable after {time.perf_counter() - begun:.0f} s ({type(error).__name__})")
-        return None
+        if _waited_s(page, path, DRAWN) is None:
+            return None
+        told = page.evaluate("window.told")
+        return told["first"] / 1e3, told["drawn"] / 1e3
     finally:
         page.close()
 
 
-def _medians(browser: Any, path: Path, repeats: int, *ready: str) -> list[float | None]:
+def _waited_s(page: Any, path: Path, ready: str) -> float | None:
+    """Seconds until `ready` is there, seen from outside; None: it takes too long."""
+    from playwright.sync_api import TimeoutError
+
+    begun = time.perf_counter()
+    try:
+        page.goto(path.as_uri(), timeout=PEER_MOST_S * 1e3)
+        page.wait_for_selector(ready, state="attached", timeout=PEER_MOST_S * 1e3)
+    except TimeoutError as error:
+        print(f"  not ready after {time.perf_counter() - begun:.0f} s ({type(error).__name__})")
+        return None
+    return time.perf_counter() - begun
+
+
+def _opened_s(browser: Any, path: Path, ready: str) -> float | None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    try:
+        return _waited_s(page, path, ready)
+    finally:
+        page.close()
+
+
+def _medians(times: list[tuple[float, ...] | None]) -> tuple[float | None, ...]:
     """The first opening is not counted: it starts the browser's processes."""
-    times = [_opened_s(browser, path, *ready) for _ in range(repeats + 1)][1:]
-    known = [each for each in times if each is not None]
-    if len(known) < len(times):
-        return [None] * len(ready)
-    return [statistics.median(each) for each in zip(*known, strict=True)]
+    known = [each for each in times[1:] if each is not None]
+    if len(known) < len(times) - 1:
+        return (None, None)
+    return tuple(statistics.median(each) for each in zip(*known, strict=True))
 
 
 def _said(seconds: float | None) -> str:
@@ -93,7 +118,7 @@ def measure_page(
     size = path.stat().st_size
     del report, text
     gc.collect()
-    usable, drawn = _medians(browser, path, chosen.repeats, FIRST, DRAWN)
+    usable, drawn = _medians([_told_s(browser, path) for _ in range(chosen.repeats + 1)])
     said = f"{size / 1e6:.1f} MB, rendered in {rendered:.2f} s, usable {_said(usable)}, drawn {_said(drawn)}"
     print(f"{ranks} ranks x {each:,} collectives: {said}")
     names = (f"page_{ranks}_ranks_{what}" for what in ("bytes", "render_s", "usable_s", "drawn_s"))
@@ -109,9 +134,9 @@ def measure_peer(browser: Any, folder: Path, chosen: argparse.Namespace) -> Figu
     between = time.perf_counter()
     write_peer(report, theirs)
     ended = time.perf_counter()
-    (drawn,) = _medians(browser, ours, 1, DRAWN)
+    drawn = _opened_s(browser, ours, DRAWN)
     # The peer has drawn when its last shape is in the page.
-    (peer,) = _medians(browser, theirs, 1, ".shapelayer path, .shape-group")
+    peer = _opened_s(browser, theirs, ".shapelayer path, .shape-group")
     sizes = ours.stat().st_size, theirs.stat().st_size
     print(
         f"peer, {chosen.peer:,} collectives: ours {sizes[0] / 1e6:.1f} MB {between - begun:.2f} s, drawn "

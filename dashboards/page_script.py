@@ -3,8 +3,8 @@
 A trace with `rects` is a set of rectangles: row, start and length come from the figure's columns.
 They become one outline a row, and what the pointer is on is found by arithmetic. The bill works at once;
 Plotly is run after the page was painted, and then figures are drawn one after the other, those nearest to
-what the reader sees first. `html[data-first]` names the first one drawn; `html[data-drawn]` is there when all
-are drawn.
+what the reader sees first. `html[data-first]` names the first one to be seen; `html[data-drawn]` is there
+when all are drawn.
 """
 
 from __future__ import annotations
@@ -111,17 +111,26 @@ _START: Final = """
     return Array.from(left).reduce(function (best, name) { return away(name) < away(best) ? name : best; });
   }
 
+  // After the browser has painted; a page in the background is not painted.
+  function painting(then) {
+    if (document.hidden) { window.setTimeout(then, 0); return; }
+    window.requestAnimationFrame(function () { window.setTimeout(then, 0); });
+  }
+
   function first(name) {
     left.delete(name);
-    return draw(name).then(function () {
-      wire(name);
-      document.documentElement.dataset.first = document.documentElement.dataset.first || name;
-    });
+    return draw(name).then(function () { wire(name); });
   }
 
   function next() {
     if (!left.size) { document.documentElement.dataset.drawn = names.join(" "); return; }
-    first(nearest()).then(function () { window.setTimeout(next, 0); });
+    const name = nearest();
+    first(name).then(function () {
+      painting(function () {
+        document.documentElement.dataset.first = document.documentElement.dataset.first || name;
+        next();
+      });
+    });
   }
 
   // Plotly's text is no script until then: the bill is painted and works before a browser has read it.
@@ -134,10 +143,7 @@ _START: Final = """
   }
 
   fromAddress();
-  // A page in the background is not painted.
-  if (document.hidden) { window.setTimeout(load, 0); } else {
-    window.requestAnimationFrame(function () { window.setTimeout(load, 0); });
-  }
+  painting(load);
   dark.addEventListener("change", function () {
     names.forEach(function (name) { if (!left.has(name)) { draw(name); } });
   });

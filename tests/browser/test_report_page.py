@@ -147,7 +147,10 @@ def test_the_bill_works_before_plotly_is_read(chromium, tmp_path: Path):
     """The figures come afterwards, those in sight first, each lit by what was picked meanwhile."""
     path = tmp_path / "page.html"
     # A page that is never painted does not go on to read Plotly.
-    hold = "<script>window.requestAnimationFrame = later => { window.later = later; };</script>"
+    hold = (
+        "<script>const own = window.requestAnimationFrame; window.requestAnimationFrame = later => {"
+        "window.later = () => { window.requestAnimationFrame = own; later(); }; };</script>"
+    )
     text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render(sample_reports.report()))
     path.write_text(text.replace("<head>", f"<head>{hold}"), encoding="utf-8")
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
