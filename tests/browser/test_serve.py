@@ -235,7 +235,8 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     assert time.monotonic() - started < 5
     assert seen.page.evaluate(axis) == pytest.approx(zoomed)
     assert seen.page.locator("#findings details").nth(1).get_attribute("open") is not None
-    assert seen.page.locator(".finding.picked").count() == 1
+    # The new bill is there before its picked finding is framed again.
+    seen.until("document.querySelectorAll('.finding.picked').length", 1)
     seen.page.click("#unzoom")
     seen.until("location.search.includes('zoom')", False)
     seen.until(f"{axis}[1] > {zoomed[1]}")
