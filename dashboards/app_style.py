@@ -21,7 +21,8 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 .columns h2 { margin-top: 22px; } .shown h2 { margin-top: 8px; } #lead { margin-top: 10px; font-size: 14px; }
 .shown { position: sticky; top: 0; padding-top: 18px; max-height: 100vh; overflow-y: auto; }
 .side .row.head { display: none; }
-.side .row { grid-template-columns: 34px repeat(3, minmax(max-content, 1fr)); gap: 4px 10px; padding: 8px 12px; }
+.side .row { grid-template-columns: 34px repeat(3, minmax(max-content, 1fr)); gap: 4px 10px;
+  padding: 8px 12px; }
 .side .row .kind, .side .row .title { grid-column: 2 / -1; }
 .side .row .num { text-align: left; } .side .row .toll { grid-column: 2; }
 .side .row .num::before { content: attr(data-name) " "; color: var(--dim); font-weight: 400; }
