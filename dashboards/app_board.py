@@ -89,7 +89,17 @@ class Board:
         report = self.filtered(run, snapshot, only)
         if report is None:
             return []
-        return self._shown.get((run, snapshot.version, only), lambda: _with_something(report))
+        return self._shown.get(
+            (run, snapshot.version, only), lambda: self._with_something(run, snapshot, report, only)
+        )
+
+    def _with_something(self, run: str, snapshot: Snapshot, report: Report, only: Filter) -> list[str]:
+        def figure(view: View) -> Callable[[], Figure]:
+            key = (run, snapshot.version, only, view.name, None)
+            return lambda: self._figures.get(key, lambda: _draw(view, report, None))
+
+        # What is drawn to know it is kept: its reader is likely to ask for it next.
+        return [view.name for view in VIEWS if view.says(report, figure(view))]
 
 
 def view_of(name: str) -> View:
@@ -116,20 +126,3 @@ def _draw(view: View, report: Report, window: tuple[int, int] | None) -> Figure:
     if figure.empty and window is not None:
         return replace(figure, notes=["No collective lies in this stretch of time."])
     return replace(figure, notes=[*seen.notes, *figure.notes])
-
-
-def _with_something(report: Report) -> list[str]:
-    names = []
-    for view in VIEWS:
-        if view.name == "timeline":
-            # Not drawn to know it: it says something of any collective.
-            names.append(view.name)
-            continue
-        figure = view.figure(report)
-        if (
-            not figure.empty
-            or figure.notes
-            or (view.alone and view.numbers is not None and view.numbers(report))
-        ):
-            names.append(view.name)
-    return names

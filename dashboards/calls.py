@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards import human
+from shardtoll.dashboards.row_codes import Bools, Ints
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.subject import subject
 from shardtoll.ledger.tables import to_frame
@@ -22,8 +22,6 @@ SITE: Final = ("op", "group", "group_size", "mesh_dim", "phase", "implicit", "ca
                "parameter", "source")  # fmt: skip
 KEYS: Final = ("rank", "root", *SITE)
 SUMS: Final = ("wire_bytes", "exposed_ns")
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Calls:
     """Rows of the steps' table: what a mean over ranks and steps divides by."""
     outside: int
     """Collectives left out: outside every finished step, or of ranks that the job does not have."""
-    site: npt.NDArray[np.int64]
+    site: Ints
     """For each row, which of `sites` it belongs to."""
     sites: pd.DataFrame = field(repr=False)
     """What is different in `SITE`, once each."""

@@ -70,7 +70,7 @@ def render(found: Comparison) -> str:
 </main>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(drawn)}</script>
-<script>{plotly}</script>
+<script type="text/plain" id="plotly">{plotly}</script>
 <script>{SCRIPT}</script>
 </body>
 </html>

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from shardtoll.dashboards.members import KEYS, members
+from shardtoll.dashboards.row_codes import Ints
 from shardtoll.ledger import Report
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ DIRECT: Final = ("send", "gather")
 
 NOWHERE: Final = -1
 """Cell of bytes of which it is not known to whom they go."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

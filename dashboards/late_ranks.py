@@ -6,15 +6,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.matched import LEAST_LATE_NS, matched
+from shardtoll.dashboards.arrivals import arrivals
+from shardtoll.dashboards.row_codes import NONE, ints
 from shardtoll.ledger import Report
+from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN: Final = 12
+
+_COLUMNS: Final = (
+    *("step", "op", "group", "mesh_dim", "group_size", "message_bytes"),
+    *("wait_ns", "transfer_ns", "busbw_gbps"),
+)
 
 HEADS: Final = ("step", "op", "group", "message", "transfer", "longest wait", "late rank", "busbw")
 
@@ -57,24 +66,26 @@ class Late:
 
 def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     """Return the dearest matched collectives, by exposed time on the rank where it is longest; and how many
-    there are in all; see `matched` for what is among them.
+    there are in all; see `arrivals` for what is among them.
     """
-    frame = matched(report, ("mesh_dim", "message_bytes", "duration_ns", "busbw_gbps"))
-    if frame.empty:
+    found = arrivals(report)
+    if not len(found.rows):
         return [], 0
-    frame["cost"] = frame["exposed_ns"].fillna(frame["duration_ns"]).fillna(0)
-    each = frame.groupby("collective", sort=False)
-    dear = each["cost"].max().sort_values(ascending=False, kind="stable")
-    return [_late(each.get_group(key)) for key in dear.index[:most]], len(dear)
+    table = report.tables["collectives"]
+    cost = ints(pc.coalesce(table.column("exposed_ns"), table.column("duration_ns")))[found.rows]
+    dear = np.argsort(-np.maximum.reduceat(cost, found.first), kind="stable")[:most]
+    table = table.select(list(_COLUMNS))
+    rows = [found.rows[found.first[at] : found.first[at] + found.count[at]] for at in dear]
+    frames = [to_frame(table.take(pa.array(own))) for own in rows]
+    return [
+        _late(frame, int(found.last[at]), int(found.late_ns[at]))
+        for at, frame in zip(dear, frames, strict=True)
+    ], len(found.first)
 
 
-def _late(rows: pd.DataFrame) -> Late:
-    waits = rows["wait_ns"].to_numpy(dtype=np.int64)
-    order = np.argsort(waits, kind="stable")
-    late = int(waits[order[1]] - waits[order[0]])
+def _late(rows: pd.DataFrame, rank: int, late_ns: int) -> Late:
     first = rows.iloc[0]
     sizes, rates = rows["message_bytes"].dropna(), rows["busbw_gbps"].dropna()
-    last = rows.iloc[int(order[0])]
     return Late(
         step=_number(first["step"]),
         op=str(first["op"]),
@@ -82,9 +93,9 @@ def _late(rows: pd.DataFrame) -> Late:
         group_size=int(first["group_size"]),
         message_bytes=int(sizes.max()) if len(sizes) else None,
         transfer_ns=float(rows["transfer_ns"].median()),
-        wait_ns=int(waits.max()),
-        rank=int(last["rank"]) if late >= LEAST_LATE_NS else None,
-        late_ns=late,
+        wait_ns=int(rows["wait_ns"].max()),
+        rank=None if rank == NONE else rank,
+        late_ns=late_ns,
         busbw_gbps=float(rates.median()) if len(rates) else None,
     )
 

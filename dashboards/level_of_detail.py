@@ -7,16 +7,14 @@ and it is said which are shown. The cost of a figure is that of `MOST_ROWS` coll
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.dashboards.row_codes import Ints
 from shardtoll.ledger import Report
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 MOST_ROWS: Final = 150_000
 """Collectives that a figure is made of, drawn one by one or folded."""

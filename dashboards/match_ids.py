@@ -1,159 +1,135 @@
 """Which records of different ranks are one collective, told from the report's tables alone (rule 4).
 
 The analyses match before there is a report and keep no numbers of it. Here the strict half of their rule is
-enough: what agrees in group, sequence number (or order within the step), op and size is one collective, and
-what is in doubt stays alone.
+enough: what agrees in group, sequence number, op and size is one collective, and what is in doubt stays
+alone. Order within the step stands in for the number only in a group that has no numbers, or that has sends
+and receives, which take numbers on two ranks only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from shardtoll.dashboards.members import KEYS, members
+from shardtoll.dashboards.row_codes import NONE, Bools, Ints, all_differ, codes, equal_rows, ints, row_codes
 from shardtoll.ledger import Report
+from shardtoll.ledger.tables import to_frame
 
-Ints = npt.NDArray[np.int64]
-
-_PEER_OPS: Final = ("send", "recv")
+PEER_OPS: Final = ("send", "recv")
 _SIZELESS: Final = ("barrier", "all_to_all")
 """Ranks need not agree on the size of these."""
-NONE: Final = -1
+_NUMBER, _ORDER, _MESSAGE = range(3)
 
 
 def match_ids(report: Report) -> Ints:
-    """Return a number for each row of `collectives` that the records of one collective share; -1 for none."""
+    """Return a number for each row of `collectives` that the records of one collective share; -1 for none.
+
+    Groups that share a name are told apart by their ranks; a group nobody described is known only when it is
+    as large as the job. Where ranks have several records of one number, or of one step, their order tells
+    them apart if all have as many. Unknown sizes are equal to each other.
+    """
     table = report.tables["collectives"]
-    if not table.num_rows:
-        return np.zeros(0, dtype=np.int64)
+    found = np.full(table.num_rows, NONE, dtype=np.int64)
+    group = group_ids(report, table)
     op, ops = codes(table.column("op"))
-    frame = pd.DataFrame(
-        {
-            "group": _group_ids(report, table),
-            "rank": ints(table.column("rank")),
-            "step": ints(table.column("step"), NONE),
-            "seq": ints(table.column("seq"), NONE),
-            "op": op,
-            "bytes": ints(table.column("message_bytes"), NONE),
-            "began": _asked(table),
-        }
-    )
-    frame.loc[frame["op"].isin([at for at, name in enumerate(ops) if name in _SIZELESS]), "bytes"] = 0
-    peers = frame["op"].isin([at for at, name in enumerate(ops) if name in _PEER_OPS])
-    known = frame["group"] != NONE
-    of_peers = frame.loc[known & peers, "group"].unique()
-    live = report.run.source == "live"
-    by_order = frame["group"].isin([*_unnumbered(frame[known & ~peers], live=live), *of_peers])
-    found = np.full(len(frame), NONE, dtype=np.int64)
-    numbered = frame[known & ~peers & ~by_order & (frame["seq"] != NONE)]
-    _number(found, numbered, ["group", "seq", "op", "bytes"])
-    ordered = frame[known & ~peers & by_order & (frame["step"] != NONE)]
-    if len(ordered):
-        ordered = ordered.assign(nth=_nth(ordered, ["group", "step"]))
-        calls = ordered.groupby(["group", "step", "rank"])["nth"].transform("size")
-        even = calls.groupby([ordered["group"], ordered["step"]]).transform("nunique") == 1
-        _number(found, ordered[even], ["group", "step", "nth", "op", "bytes"])
-    _number_messages(found, frame[known & peers & (frame["step"] != NONE)], table, ops)
+    seq = table.column("seq")
+    numbered = seq.is_valid().to_numpy()
+    peers = _are(op, ops, PEER_OPS)
+    kind = np.where(peers, _MESSAGE, np.where(_by_order(group, numbered, peers), _ORDER, _NUMBER))
+    step = table.column("step").is_valid().to_numpy()
+    root = table.column("root").is_valid().to_numpy()
+    known = np.select([kind == _NUMBER, kind == _ORDER], [numbered, step], step & root)
+    at = np.flatnonzero(known & (group != NONE))
+    if not len(at):
+        return found
+    # A number of another rank's step says nothing, so it is looked at only where it is what counts.
+    place = np.where(kind == _NUMBER, ints(seq), ints(table.column("step")))[at]
+    rank = ints(table.column("rank"))[at]
+    size = ints(table.column("message_bytes"), NONE)[at]
+    size[_are(op, ops, _SIZELESS)[at]] = 0
+    op, kind = op[at], kind[at]
+    keys = [group[at], kind, place]
+    if (kind == _MESSAGE).any():
+        # A message is one of those from its sender to its receiver, whichever end it was recorded on.
+        peer, message = ints(table.column("root"))[at], kind == _MESSAGE
+        sends = _are(op, ops, ("send",))
+        keys += [
+            np.where(message, np.where(sends, rank, peer), NONE),
+            np.where(message, np.where(sends, peer, rank), NONE),
+        ]
+        op = np.where(message, NONE, op)
+    slot = equal_rows(*keys)
+    nth = _nth(slot, rank, table, at)
+    number = _told_apart(slot, nth, equal_rows(op, size))
+    told = (nth != NONE) & (np.bincount(number)[number] > 1)
+    found[at[told]] = number[told]
     return found
 
 
-def ints(column: pa.ChunkedArray, unknown: int = 0) -> Ints:
-    """Return whole numbers with `unknown` where there is none."""
-    values: Ints = pc.fill_null(column, unknown).to_numpy()
-    return values
-
-
-def codes(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
-    """Return a code for each text, -1 where there is none, and the texts in order of their codes."""
-    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    values: Ints = encoded.indices.cast(pa.int64()).fill_null(NONE).to_numpy(zero_copy_only=False)
-    return values, encoded.dictionary.to_pylist()
-
-
-def _asked(table: pa.Table) -> Ints:
-    """Return when each was asked for, which all ranks do in one order; the start where that is unknown."""
-    return ints(pc.coalesce(table.column("issue_ns"), table.column("start_ns")))
-
-
-def _group_ids(report: Report, table: pa.Table) -> Ints:
-    """Return each row's group, told by name, member and size; -1 where the ranks of it are not known."""
-    name, names = codes(table.column("group"))
-    keys = pd.DataFrame(
-        {"group": name, "rank": ints(table.column("rank")), "size": ints(table.column("group_size"))}
-    )
-    place = keys.groupby(["group", "rank", "size"], sort=False).ngroup().to_numpy(dtype=np.int64)
-    known: dict[tuple[str, tuple[int, ...]], int] = {}
-    for group in report.groups:
-        known.setdefault((group.name, group.ranks), len(known))
-    by_name: dict[str, list[tuple[tuple[int, ...], int]]] = {}
-    for (told, ranks), number in known.items():
-        by_name.setdefault(told, []).append((ranks, number))
-    members: Mapping[int, frozenset[int]] = {number: frozenset(ranks) for (_, ranks), number in known.items()}
-    ids: list[int] = []
-    for code, rank, size in keys.drop_duplicates().itertuples(index=False, name=None):
-        here = by_name.get(names[code], [])
-        fits = [number for ranks, number in here if len(ranks) == size and rank in members[number]]
-        if not fits and size == report.run.world_size:
-            # Never described, yet as large as the job: all ranks are in it.
-            fits = [len(known) + code]
-        ids.append(fits[0] if len(fits) == 1 else NONE)
-    found: Ints = np.array(ids, dtype=np.int64)[place]
-    return found
-
-
-def _unnumbered(frame: pd.DataFrame, *, live: bool) -> list[int]:
-    """Return groups in which sequence numbers cannot be compared: some are missing, or ranks began apart.
-
-    The windows of traces may begin apart; the ranks of an audit begin together.
-    """
-    without: list[int] = frame.loc[frame["seq"] == NONE, "group"].unique().tolist()
-    if not live:
-        return without
-    first = frame[frame["seq"] != NONE].groupby(["group", "rank"])["seq"].min()
-    apart = first.groupby(level=0).nunique()
-    return [*without, *apart.index[apart > 1].tolist()]
-
-
-def _nth(frame: pd.DataFrame, place: list[str]) -> Ints:
-    """Return each row's position among its rank's rows of the place, as they were asked for."""
-    ordered = frame.sort_values("began", kind="stable")
-    nth = ordered.groupby([*place, "rank"]).cumcount()
-    found: Ints = nth.reindex(frame.index).to_numpy(dtype=np.int64)
-    return found
-
-
-def _number(found: Ints, frame: pd.DataFrame, key: list[str]) -> None:
-    """Give the rows that agree in the key one number; several of a rank pair up in their order.
-
-    A row that no other rank's agrees with gets none.
-    """
-    if frame.empty:
-        return
-    frame = frame.assign(again=_nth(frame, key))
-    groups = frame.groupby([*key, "again"], sort=False)
-    number = groups.ngroup().to_numpy(dtype=np.int64) + found.max(initial=NONE) + 1
-    several = (groups["rank"].transform("size") > 1).to_numpy(dtype=bool)
-    found[frame.index.to_numpy()] = np.where(several, number, NONE)
-
-
-def _number_messages(found: Ints, frame: pd.DataFrame, table: pa.Table, ops: list[str]) -> None:
-    """Pair sends with receives: the nth of one rank to another in a step, where both have as many."""
-    if frame.empty:
-        return
-    peer = ints(table.column("root"), NONE)[frame.index.to_numpy()]
-    sends = frame["op"].isin([at for at, name in enumerate(ops) if name == "send"]).to_numpy(dtype=bool)
-    rank = frame["rank"].to_numpy(dtype=np.int64)
-    ends = frame.assign(source=np.where(sends, rank, peer), target=np.where(sends, peer, rank), sends=sends)[
-        peer != NONE
+def group_ids(report: Report, table: pa.Table) -> Ints:
+    """Return each row's group, told by its name and ranks; -1 where the ranks of it are not known."""
+    code, first = row_codes(table, KEYS)
+    kinds = to_frame(table.select(list(KEYS)).take(first))
+    numbers: dict[tuple[object, tuple[int, ...]], int] = {}
+    # Keys of the dict are the different rows of the frame, in its order.
+    each = [
+        NONE if ranks is None else numbers.setdefault((name, ranks), len(numbers))
+        for (name, *_), ranks in members(report, kinds).items()
     ]
-    lane = ["group", "step", "source", "target"]
-    ends = ends.assign(nth=_nth(ends, lane))
-    even = ends["sends"].groupby([ends[name] for name in lane]).transform("mean") == 0.5
-    _number(found, ends[even], [*lane, "nth", "bytes"])
+    found: Ints = np.array(each, dtype=np.int64)[code]
+    return found
+
+
+def _are(op: Ints, ops: list[str], wanted: tuple[str, ...]) -> Bools:
+    found: Bools = np.isin(op, [at for at, name in enumerate(ops) if name in wanted])
+    return found
+
+
+def _by_order(group: Ints, numbered: Bools, peers: Bools) -> Bools:
+    """Return which rows are of a group whose sequence numbers do not count."""
+    # The last one stands for NONE.
+    some = np.zeros(int(group.max(initial=NONE)) + 2, dtype=bool)
+    mixed = some.copy()
+    some[group[numbered]] = True
+    mixed[group[peers]] = True
+    found: Bools = (mixed | ~some)[group]
+    return found
+
+
+def _told_apart(slot: Ints, nth: Ints, what: Ints) -> Ints:
+    """Return a number for each row, equal where slot, place in it and what it is are."""
+    of_slot = np.empty(int(slot.max()) + 1, dtype=np.int64)
+    of_slot[slot] = what
+    # As a rule each slot holds one collective.
+    return equal_rows(slot, nth, what) if nth.any() or (of_slot[slot] != what).any() else slot
+
+
+def _nth(slot: Ints, rank: Ints, table: pa.Table, at: Ints) -> Ints:
+    """Return each row's position among its rank's rows of the slot, as they were asked for.
+
+    All ranks ask in one order; begin they may in another. So issue times count, where every row of the slot
+    has one; else starts. -1 where ranks have different numbers of rows in it, or a time is not known.
+    """
+    nth: Ints = np.zeros(len(slot), dtype=np.int64)
+    if all_differ(slot, rank):
+        return nth
+    own = equal_rows(slot, rank)
+    count = np.bincount(own)
+    slots = int(slot.max()) + 1
+    least, most = np.full(slots, len(slot)), np.zeros(slots, dtype=np.int64)
+    np.minimum.at(least, slot, count[own])
+    np.maximum.at(most, slot, count[own])
+    issue, start = table.column("issue_ns"), table.column("start_ns")
+    unasked, untimed = np.zeros(slots, dtype=bool), np.zeros(slots, dtype=bool)
+    unasked[slot[issue.is_null().to_numpy()[at]]] = True
+    untimed[slot[start.is_null().to_numpy()[at]]] = True
+    open_ = (least != most) | ((most > 1) & unasked & untimed)
+    time = np.where(unasked[slot], ints(start)[at], ints(issue)[at])
+    order = np.lexsort((time, own))
+    first = np.cumsum(count) - count
+    nth[order] = np.arange(len(slot)) - np.repeat(first, count)
+    nth[open_[slot]] = NONE
+    return nth

@@ -25,6 +25,6 @@ def members(report: Report, frame: pd.DataFrame) -> dict[tuple[Hashable, ...], t
             described.setdefault((group.name, rank, group.size), set()).add(group.ranks)
     found: dict[tuple[Any, ...], tuple[int, ...] | None] = {}
     for name, rank, size in frame[list(KEYS)].drop_duplicates().itertuples(index=False):
-        fits = described.get((name, rank, size)) or ({world} if size == len(world) else set())
+        fits = described.get((name, rank, size)) or ({world} if size == len(world) > rank >= 0 else set())
         found[name, rank, size] = next(iter(fits)) if len(fits) == 1 else None
     return found

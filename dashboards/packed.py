@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from shardtoll.dashboards.row_codes import Ints
 
 
-def lanes(start: Ints, end: Ints) -> Ints:
+def packed(start: Ints, end: Ints) -> Ints:
     """Return each span's lane, from 0; spans stand by start. As few lanes as overlap at one instant.
 
     What touches does not overlap. A span without length counts as one unit long, so that two of them at one

@@ -73,7 +73,7 @@ on a mark opens its dearest finding; arrow keys step from mark to mark, and Ente
 <p id="told" class="unseen" aria-live="polite"></p>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(figures)}</script>
-<script>{plotly}</script>
+<script type="text/plain" id="plotly">{plotly}</script>
 <script>{SCRIPT}</script>
 </body>
 </html>

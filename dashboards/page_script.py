@@ -1,8 +1,10 @@
 """The page's own script: draws the figures in the reader's colours, light or dark.
 
 A trace with `rects` is a set of rectangles: row, start and length come from the figure's columns.
-They become one outline a trace, and what the pointer is on is found by arithmetic. Figures are drawn one
-after the other, so that the page can be used before the last one is there.
+They become one outline a row, and what the pointer is on is found by arithmetic. The bill works at once;
+Plotly is run after the page was painted, and then figures are drawn one after the other, those nearest to
+what the reader sees first. `html[data-first]` names the first one to be seen; `html[data-drawn]` is there
+when all are drawn.
 """
 
 from __future__ import annotations
@@ -53,12 +55,22 @@ _DRAW: Final = """
     return [start, start + length, row - reach + rects.band[0], row + reach + rects.band[1]];
   }
 
+  // One path for each row: along the row's edge, round one rectangle after the other. What joins them has no
+  // height, so it fills nothing. Plotly makes an element of each stretch between two nulls.
   function outline(table, rects) {
-    const x = [], y = [];
+    const rows = new Map(), x = [], y = [];
     rects.pick.forEach(function (at) {
-      const side = box(table, rects, at);
-      x.push(side[0], side[1], side[1], side[0], null);
-      y.push(side[2], side[2], side[3], side[3], null);
+      const side = box(table, rects, at), row = side[2] + " " + side[3];
+      if (!rows.has(row)) { rows.set(row, []); }
+      rows.get(row).push(side);
+    });
+    rows.forEach(function (sides) {
+      sides.forEach(function (side) {
+        x.push(side[0], side[0], side[1], side[1]);
+        y.push(side[2], side[3], side[3], side[2]);
+      });
+      x.push(null);
+      y.push(null);
     });
     return { x: x, y: y };
   }
@@ -87,20 +99,58 @@ _DRAW: Final = """
 """
 
 _START: Final = """
-  function start(at) {
-    if (at === names.length) { document.documentElement.dataset.drawn = names.join(" "); return; }
-    draw(names[at]).then(function () {
-      wire(names[at]);
-      window.setTimeout(start, 0, at + 1);
+  const left = new Set(names);
+
+  // Of the figures that are not drawn yet the one nearest to what the reader sees.
+  function nearest() {
+    const tall = window.innerHeight;
+    const away = function (name) {
+      const side = place(name).getBoundingClientRect();
+      return Math.max(side.top - tall, -side.bottom, 0);
+    };
+    return Array.from(left).reduce(function (best, name) { return away(name) < away(best) ? name : best; });
+  }
+
+  // After the browser has painted; a page in the background is not painted.
+  function painting(then) {
+    if (document.hidden) { window.setTimeout(then, 0); return; }
+    window.requestAnimationFrame(function () { window.setTimeout(then, 0); });
+  }
+
+  function first(name) {
+    left.delete(name);
+    return draw(name).then(function () { wire(name); });
+  }
+
+  function next() {
+    if (!left.size) { document.documentElement.dataset.drawn = names.join(" "); return; }
+    const name = nearest();
+    first(name).then(function () {
+      painting(function () {
+        document.documentElement.dataset.first = document.documentElement.dataset.first || name;
+        next();
+      });
     });
   }
 
+  // Plotly's text is no script until then: the bill is painted and works before a browser has read it.
+  function load() {
+    const text = document.getElementById("plotly"), script = document.createElement("script");
+    if (!text) { return; }
+    script.textContent = text.textContent;
+    text.replaceWith(script);
+    next();
+  }
+
   fromAddress();
-  start(0);
-  dark.addEventListener("change", function () { names.forEach(draw); });
+  painting(load);
+  dark.addEventListener("change", function () {
+    names.forEach(function (name) { if (!left.has(name)) { draw(name); } });
+  });
   window.addEventListener("beforeprint", function () {
     document.documentElement.classList.add("paper");
-    names.forEach(draw);
+    load();
+    names.forEach(function (name) { if (left.has(name)) { first(name); } else { draw(name); } });
   });
   window.addEventListener("afterprint", function () {
     document.documentElement.classList.remove("paper");

@@ -25,12 +25,13 @@ from shardtoll.dashboards.figure import (
     height,
 )
 from shardtoll.dashboards.lanes import Lanes, lanes
-from shardtoll.dashboards.meetings import meetings
-from shardtoll.dashboards.row_codes import Ints
+from shardtoll.dashboards.match_ids import match_ids
+from shardtoll.dashboards.row_codes import Bools, Ints
 from shardtoll.dashboards.sites import asked, plain
-from shardtoll.dashboards.spoken import Bools, Spoken, spoken
+from shardtoll.dashboards.spoken import Spoken, spoken
 from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Report, Where
+from shardtoll.ledger.subject import speaks_of
 from shardtoll.ledger.tables import to_frame
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
         at = at[frame["rank"].isin(kept).to_numpy(dtype=bool)[at]]
         notes.append(f"The {RANKS_DRAWN} ranks with the most exposed time of {len(ranks):,} have a row.")
         ranks = kept
-    timed, met, said = frame.take(at), meetings(report), spoken(report)
+    timed, met, said = frame.take(at), match_ids(report), spoken(report)
     shown = _dearest(timed, met[at], drawn)
     rows = lanes(timed, ranks)
     stretches = max(LEAST_STRETCHES, min(STRETCHES, BARS // len(rows.ranks)))
@@ -220,13 +221,15 @@ def _folded(rest: pd.DataFrame, row: Ints, stretches: int) -> tuple[Columns, Int
 
 
 def _whole_steps(report: Report, rows: Lanes, steps: Columns) -> Marks:
-    """Return the steps of its ranks for each finding that names no part of the step; steps are trace 0."""
+    """Return the steps of its ranks for each finding that is not of collectives, or names no part of the
+    step; steps are trace 0."""
     middle = {rank: at for rank, (at, _) in rows.extent().items()}
     marks: Marks = {}
     for number, finding in by_severity(report.findings):
         own = {middle[rank] for rank in finding.ranks if rank in middle}
         found = [at for at, row in enumerate(steps["row"]) if row in own]
-        if finding.where == Where() and found:
+        whole = finding.where == Where() or speaks_of(finding.kind) != "collectives"
+        if whole and found:
             marks[number] = {0: found}
     return marks
 

@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from shardtoll.dashboards import perfetto_findings, summary
 from shardtoll.dashboards.files import write as write_file
-from shardtoll.dashboards.match_ids import NONE, codes, ints, match_ids
-from shardtoll.dashboards.packed import lanes
-from shardtoll.dashboards.perfetto_findings import Marks, marks
+from shardtoll.dashboards.match_ids import match_ids
+from shardtoll.dashboards.packed import packed
 from shardtoll.dashboards.perfetto_text import (
     Arg,
     flows,
@@ -36,10 +35,10 @@ from shardtoll.dashboards.perfetto_text import (
     slices,
     spelled,
 )
+from shardtoll.dashboards.row_codes import NONE, Ints, codes, ints
+from shardtoll.dashboards.spoken import Spoken, spoken
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
-
-Ints = npt.NDArray[np.int64]
 
 CHUNK: Final = 1 << 15
 """Rows made into text at a time."""
@@ -120,8 +119,8 @@ class _Job:
     phase: list[str | None] | npt.NDArray[np.object_]
     track: Ints
     track_names: list[str]
-    of_collectives: Marks
-    of_computes: Marks
+    of_collectives: Spoken
+    of_computes: Spoken
     speaking: pa.Array | None
     """Code of `of_collectives` -> the findings that speak of it, as JSON text."""
     step: Ints
@@ -155,7 +154,7 @@ class _Job:
         rank = ints(table.column("rank"))
         order = np.lexsort((end, start, rank))
         order = order[known[order]]
-        of_collectives = marks(report, "collectives")
+        of_collectives = spoken(report, "collectives")
         computes = _ByRank.of(report.tables["computes"])
         steps = _ByRank.of(report.tables["steps"])
         starts = [start[order], steps.start, computes.start]
@@ -179,8 +178,8 @@ class _Job:
             track=track[order],
             track_names=names,
             of_collectives=of_collectives,
-            of_computes=marks(report, "computes"),
-            speaking=of_collectives.words(),
+            of_computes=spoken(report, "computes"),
+            speaking=perfetto_findings.words(of_collectives),
             step=ints(table.column("step"), NONE)[order],
             wait=np.minimum(ints(table.column("wait_ns"))[order], end[order] - start[order]),
             steps=steps,
@@ -294,7 +293,7 @@ def _steps(job: _Job, rank: int) -> Iterator[str]:
         return
     start = ints(table.column("start_ns")) - job.least_ns
     length = ints(table.column("duration_ns"))
-    lane = lanes(start, start + length)
+    lane = packed(start, start + length)
     tids, names = _named(job, rank + 1, "steps", int(lane.max()) + 1)
     yield from names
     parts = [
@@ -322,11 +321,11 @@ def _findings(job: _Job, rank: int, low: int, high: int, drawn: set[int]) -> Ite
     for number, finding in job.numbered:
         if rank not in finding.ranks:
             continue
-        if number in job.of_collectives.speaks:
-            mine = job.of_collectives.speaks[number][codes_here]
+        if number in job.of_collectives.flags:
+            mine = job.of_collectives.flags[number][codes_here]
             rows, what = (start[mine], end[mine], steps[mine]), "collectives"
-        elif number in job.of_computes.speaks:
-            mine = job.of_computes.speaks[number][ran[0]]
+        elif number in job.of_computes.flags:
+            mine = job.of_computes.flags[number][ran[0]]
             rows, what = (ran[1][mine], ran[2][mine], ran[3][mine]), "computes"
         else:
             continue
@@ -346,7 +345,7 @@ def _findings(job: _Job, rank: int, low: int, high: int, drawn: set[int]) -> Ite
 
 def _computes(job: _Job, rank: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Return code, start, end and step of a rank's operators; nothing where no finding speaks of any."""
-    if not job.of_computes.speaks:
+    if not job.of_computes.flags:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, nothing, nothing
     at = job.computes.at(rank)
@@ -365,14 +364,14 @@ def _collectives(job: _Job, rank: int, low: int, high: int, chunk: int) -> Itera
     # In the order of the tracks' names a rank looks like every other.
     for number in sorted(np.unique(track).tolist(), key=lambda one: (job.track_names[one], one)):
         mine = np.flatnonzero(track == number)
-        lane = lanes(start[mine], end[mine])
+        lane = packed(start[mine], end[mine])
         tids, names = _named(job, pid, job.track_names[number], int(lane.max()) + 1)
         yield from names
         tid[mine] = np.array(tids, dtype=np.int64)[lane]
     waits = np.flatnonzero(wait > 0)
     waiting = np.zeros(high - low, dtype=np.int64)
     if len(waits):
-        lane = lanes(start[waits], start[waits] + wait[waits])
+        lane = packed(start[waits], start[waits] + wait[waits])
         tids, names = _named(job, pid, "waiting", int(lane.max()) + 1)
         yield from names
         waiting[waits] = np.array(tids, dtype=np.int64)[lane]

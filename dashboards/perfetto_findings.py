@@ -3,62 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from shardtoll.dashboards import human, summary
-from shardtoll.dashboards.packed import lanes
+from shardtoll.dashboards import human
+from shardtoll.dashboards.packed import packed
 from shardtoll.dashboards.perfetto_text import microseconds, quoted, slices
-from shardtoll.dashboards.spoken import spoken
-from shardtoll.ledger import Finding, Report
-
-Ints = npt.NDArray[np.int64]
-
-
-OF_COMPUTES: Final = ("duplicated-compute", "recompute")
-"""Kinds that speak of operators."""
-OF_NEITHER: Final = (
-    *("data-stall", "host-sync", "transfer-stall", "checkpoint-stall", "duplicated-data"),
-    *("unattributed-time", "incomplete-input", "clock-skew"),
-)
-"""Kinds that speak of time or of the report itself: a collective at the same place is not meant."""
+from shardtoll.dashboards.row_codes import Ints
+from shardtoll.dashboards.spoken import Spoken
+from shardtoll.ledger import Finding
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Which rows of one table the findings speak of."""
-
-    codes: Ints
-    """A number for each row; rows of one number, which are of one rank, are spoken of alike."""
-    speaks: Mapping[int, npt.NDArray[np.bool_]]
-    """Number of a finding on the bill -> for each of those whether it speaks of them."""
-
-    def words(self) -> pa.Array | None:
-        """Return for each code the findings that speak of it, as JSON text; None where none speaks at all."""
-        if not self.speaks:
-            return None
-        told: list[list[str]] = [[] for _ in next(iter(self.speaks.values()))]
-        for number, flags in self.speaks.items():
-            for code in np.flatnonzero(flags).tolist():
-                told[code].append(f"#{number}")
-        return pa.array([quoted(" ".join(one)) if one else None for one in told], pa.string())
-
-
-def marks(report: Report, name: Literal["collectives", "computes"]) -> Marks:
-    """Return which rows of that table the findings speak of that are about it."""
-    kinds = {number: finding.kind for number, finding in summary.by_severity(report.findings)}
-    found = spoken(report, name)
-    speaks = {
-        number: flags
-        for number, flags in found.flags.items()
-        if kinds[number] not in OF_NEITHER and (kinds[number] in OF_COMPUTES) is (name == "computes")
-    }
-    return Marks(found.codes, speaks)
+def words(said: Spoken) -> pa.Array | None:
+    """Return for each code the findings that speak of it, as JSON text; None where none speaks at all."""
+    if not said.flags:
+        return None
+    told: list[list[str]] = [[] for _ in next(iter(said.flags.values()))]
+    for number, flags in said.flags.items():
+        for code in np.flatnonzero(flags).tolist():
+            told[code].append(f"#{number}")
+    return pa.array([quoted(" ".join(one)) if one else None for one in told], pa.string())
 
 
 def arguments(number: int, finding: Finding) -> str:
@@ -155,7 +122,7 @@ def lanes_of(start: Ints, end: Ints, step: Ints) -> int:
 def _lanes(begin: Ints, until: Ints) -> Ints:
     order = np.argsort(begin, kind="stable")
     found = np.empty(len(begin), dtype=np.int64)
-    found[order] = lanes(begin[order], until[order])
+    found[order] = packed(begin[order], until[order])
     return found
 
 

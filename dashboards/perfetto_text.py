@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardtoll.dashboards.row_codes import Ints
 from shardtoll.dashboards.text import clip
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Arg: TypeAlias = tuple[str, Any]
 """Name of an argument and its JSON texts, an Arrow array with null where it is unknown."""
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from shardtoll.dashboards.row_codes import Ints, row_codes
+from shardtoll.dashboards.row_codes import Bools, Ints, row_codes
 from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Report
-from shardtoll.ledger.subject import NAMED, subject
+from shardtoll.ledger.subject import NAMED, Records, subject
 from shardtoll.ledger.tables import to_frame
-
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Spoken:
         return found
 
 
-def spoken(report: Report, name: Literal["collectives", "computes"] = "collectives") -> Spoken:
+def spoken(report: Report, name: Records = "collectives") -> Spoken:
     """Return what the findings say of the rows of that table, by `ledger.subject`.
 
     Rows that a place cannot tell apart are looked at once: long runs repeat few of them.
@@ -56,7 +52,7 @@ def spoken(report: Report, name: Literal["collectives", "computes"] = "collectiv
     kinds = to_frame(table.select(columns).take(first))
     flags: dict[int, Bools] = {}
     for number, finding in by_severity(report.findings):
-        fits: Bools = subject(finding, kinds).to_numpy(dtype=bool)
+        fits: Bools = subject(finding, kinds, name).to_numpy(dtype=bool)
         if fits.any():
             flags[number] = fits
     return Spoken(codes, flags)

@@ -69,7 +69,7 @@ def render(found: SweepTable) -> str:
 </main>
 <noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
 <script type="application/json" id="figures">{embedded(drawn)}</script>
-<script>{plotly}</script>
+<script type="text/plain" id="plotly">{plotly}</script>
 <script>{SCRIPT}</script>
 </body>
 </html>

@@ -44,6 +44,17 @@ class View:
     """The same as an HTML table, escaped."""
     alone: bool = False
     """The table says something where nothing can be drawn, too."""
+    always: bool = False
+    """It has a figure or a note of every report, which need not be drawn to know that."""
+
+    def says(self, report: Report, figure: Callable[[], Figure] | None = None) -> bool:
+        """Whether it has something to show of the report; `figure` returns its figure, where one is kept."""
+        if self.always:
+            return True
+        if self.alone and self.numbers is not None and self.numbers(report):
+            return True
+        found = self.figure(report) if figure is None else figure()
+        return bool(found.notes) or not found.empty
 
 
 def _roofline(report: Report) -> Figure:
@@ -81,8 +92,15 @@ def _operator_numbers(report: Report) -> str:
 
 
 VIEWS: Final = (
-    View("anatomy", "Where the step goes", page_anatomy.LEAD, page_anatomy.figure, page_tables.steps),
-    View("roofline", "What the fabric allows", page_roofline.LEAD, _roofline, _sites),
+    View(
+        "anatomy",
+        "Where the step goes",
+        page_anatomy.LEAD,
+        page_anatomy.figure,
+        page_tables.steps,
+        always=True,
+    ),
+    View("roofline", "What the fabric allows", page_roofline.LEAD, _roofline, _sites, always=True),
     View("light", "What the hardware allows", page_light.LEAD, _light, _light_numbers, alone=True),
     View(
         "operators",
@@ -92,7 +110,7 @@ VIEWS: Final = (
         _operator_numbers,
         alone=True,
     ),
-    View("timeline", "The ranks in time", page_timeline.LEAD, page_timeline.figure),
+    View("timeline", "The ranks in time", page_timeline.LEAD, page_timeline.figure, always=True),
     View("bytes", "Where the bytes go", page_bytes.LEAD, page_bytes.figure, page_bytes.numbers),
     View("matrix", "Bytes from rank to rank", page_matrix.LEAD, page_matrix.figure),
     View("modules", "What each module costs", page_modules.LEAD, page_modules.figure, page_modules.numbers),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.dashboards.matched import LEAST_LATE_NS, matched
+from shardtoll.dashboards.arrivals import arrivals
+from shardtoll.dashboards.row_codes import NONE, Ints, equal_rows, ints
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import surveyed_steps
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,46 +34,33 @@ def waited_for(report: Report) -> Grid | None:
     that rank. A rank that took part in collectives and was never waited for has 0; one without a matched
     collective in the step is unknown. None where nothing is matched.
     """
-    frame = matched(report)
-    frame = frame[frame["step"].notna() & frame["exposed_ns"].notna()]
-    # A row left out leaves the others of its collective without their last.
-    frame = frame[frame.groupby("collective")["rank"].transform("size") == frame["group_size"]]
-    if frame.empty:
+    found = arrivals(report, ("step", "exposed_ns"))
+    if not len(found.rows):
         return None
-    late = _late_rank(frame)
-    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64)
-    waited = np.maximum(exposed - frame["transfer_ns"].to_numpy(dtype=np.int64), 0)
-    rank = frame["rank"].to_numpy(dtype=np.int64)
-    counts = (late >= 0) & (late != rank)
-    rows = frame[["step", "rank"]].assign(late=late, waited=waited)
-    by_waiter = rows[counts].groupby(["late", "step", "rank"])["waited"].sum()
-    most = by_waiter.groupby(level=["late", "step"]).max()
-    ranks = tuple(sorted(report.run.ranks_seen))
-    steps = tuple(sorted({int(step) for step in report.tables["steps"].column("step").unique().to_pylist()}))
-    steps = steps or tuple(sorted({int(step) for step in frame["step"].unique()}))
-    row, column = {rank: at for at, rank in enumerate(ranks)}, {step: at for at, step in enumerate(steps)}
+    table = report.tables["collectives"]
+    exposed, transfer, rank, step = (
+        ints(table.column(name))[found.rows] for name in ("exposed_ns", "transfer_ns", "rank", "step")
+    )
+    late = np.repeat(found.last, found.count)
+    ranks = np.array(sorted(report.run.ranks_seen), dtype=np.int64)
+    finished = np.unique(ints(report.tables["steps"].column("step")))
+    steps = finished if len(finished) else np.unique(step)
     ns = np.full((len(ranks), len(steps)), np.nan)
-    took_part = rows[["rank", "step"]].drop_duplicates()
-    for who, step in took_part.itertuples(index=False):
-        if int(step) in column and int(who) in row:
-            ns[row[int(who)], column[int(step)]] = 0
-    for (who, step), value in most.items():
-        if int(step) in column and int(who) in row:
-            ns[row[int(who)], column[int(step)]] = float(value)
-    return Grid(ranks, steps, ns, waits=True)
+    row, column, late_row = _places(ranks, rank), _places(steps, step), _places(ranks, late)
+    here = (row >= 0) & (column >= 0)
+    ns[row[here], column[here]] = 0
+    counts = (late != NONE) & (late != rank) & (late_row >= 0) & (column >= 0)
+    waiter = equal_rows(late_row[counts], column[counts], rank[counts])
+    sums = np.zeros(int(waiter.max(initial=NONE)) + 1)
+    np.add.at(sums, waiter, np.maximum(exposed[counts] - transfer[counts], 0))
+    np.fmax.at(ns, (late_row[counts], column[counts]), sums[waiter])
+    return Grid(tuple(ranks.tolist()), tuple(steps.tolist()), ns, waits=True)
 
 
-def _late_rank(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return for each row the rank that came last to its collective; -1 where none was late."""
-    number = frame["collective"].to_numpy(dtype=np.int64)
-    waits = frame["wait_ns"].to_numpy(dtype=np.int64)
-    rank = frame["rank"].to_numpy(dtype=np.int64)
-    order = np.lexsort((waits, number))
-    first = np.flatnonzero(np.append(True, np.diff(number[order]) != 0))
-    # Each has two ranks or more, so the second least wait is the next one.
-    late = waits[order[first + 1]] - waits[order[first]]
-    last = np.where(late >= LEAST_LATE_NS, rank[order[first]], -1)
-    found: npt.NDArray[np.int64] = last[np.searchsorted(number[order[first]], number)]
+def _places(known: Ints, values: Ints) -> Ints:
+    """Return where each value stands among the known ones, which are sorted; -1 where it does not."""
+    at = np.minimum(np.searchsorted(known, values), max(0, len(known) - 1))
+    found: Ints = np.where(known[at] == values, at, NONE) if len(known) else np.full(len(values), NONE)
     return found
 
 

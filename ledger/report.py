@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from shardtoll.ledger import table_decode
 from shardtoll.ledger.codec import (
     finding_from_json,
     finding_to_json,
@@ -167,7 +168,7 @@ class Report:
         Raises SchemaError when the text is no report or has a newer schema.
         """
         try:
-            document = json.loads(text)
+            document = _read(text)
             version = document["schema_version"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
@@ -230,7 +231,25 @@ def _roofline(value: object) -> StepRoofline | None:
     return None if value is None else roofline_from_json(value)
 
 
+def _read(text: str) -> Any:
+    """Return the JSON document, with tables already made of those that can be made at once."""
+    try:
+        members = table_decode.split(text)
+        return {
+            name: table_decode.table_of(name, value) if name in SCHEMAS else json.loads(bytes(value))
+            for name, value in members.items()
+        }
+    except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        # Read again in full, for the words of what is wrong with it.
+        return json.loads(text)
+
+
 def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
+    made = document.get(name)
+    if isinstance(made, pa.Table):
+        check(name, made)
+        check_values(name, made)
+        return made
     rows = document.get(name, []) if name in LATER else document[name]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name} is no list of objects")

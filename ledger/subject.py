@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from shardtoll.ledger.finding import Finding
 
@@ -13,9 +13,30 @@ if TYPE_CHECKING:
 NAMED: Final = ("phase", "module", "parameter", "source", "group", "mesh_dim")
 """Parts of a place that name a column of the records; a record whose value is unknown does not fit."""
 
+Records: TypeAlias = Literal["collectives", "computes"]
 
-def subject(finding: Finding, frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows of a frame of collectives or computes the finding speaks of.
+OF_COMPUTES: Final = ("duplicated-compute", "recompute", "straggler")
+"""Kinds whose place is operators: the late rank's is where it computes for longer."""
+OF_TIME: Final = (
+    *("data-stall", "host-sync", "transfer-stall", "checkpoint-stall", "duplicated-data"),
+    *("pipeline-imbalance", "unattributed-time", "incomplete-input", "clock-skew"),
+)
+"""Kinds that speak of time, of ranks or of the report itself: of no record in particular."""
+
+
+def speaks_of(kind: str) -> Records | None:
+    """Return the table that a kind of finding speaks of; None for none.
+
+    What stands at the same place in the other table is not meant: computing a module twice says nothing
+    against its collectives.
+    """
+    if kind in OF_TIME:
+        return None
+    return "computes" if kind in OF_COMPUTES else "collectives"
+
+
+def subject(finding: Finding, frame: pd.DataFrame, of: Records = "collectives") -> pd.Series[bool]:
+    """Return which rows of a frame of that table the finding speaks of; see `speaks_of`.
 
     A place without any part speaks of the whole step: of no record in particular. `op` is the collective's
     own or the operator that caused it. `*` in a name stands for one part of a dotted name, as in
@@ -23,6 +44,8 @@ def subject(finding: Finding, frame: pd.DataFrame) -> pd.Series[bool]:
     """
     where = finding.where
     fits = frame["rank"].isin(finding.ranks)
+    if speaks_of(finding.kind) != of:
+        return fits & False
     parts = 0
     for name in NAMED:
         wanted = getattr(where, name)

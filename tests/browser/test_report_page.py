@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 
+from shardtoll.dashboards.page import render
 from shardtoll.dashboards.text import clean
 from tests import sample_reports
 
@@ -113,12 +117,66 @@ def test_drawn_rectangles_are_where_the_ledger_says(open_page):
     page = open_page(sample_reports.report()).page
     trace = page.evaluate(
         "(() => { const t = document.getElementById('timeline-figure').data.find(t => t.name === 'exposed');"
-        " return {x: t.x.slice(15, 20), y: t.y.slice(15, 20)}; })()"
+        " return {x: t.x, y: t.y}; })()"
     )
-    # Rank 0's fourth collective: 24 ms + 1.248576 ms, its exposed half drawn at the end.
-    assert trace["x"][:2] == pytest.approx([24 + 1.248576 - 0.624288, 24 + 1.248576])
-    assert trace["y"][:3] == pytest.approx([0.22, 0.22, 0.38])
-    assert trace["x"][4] is None
+    # Rank 0's fourth collective, the second of its group's row: 24 ms + 1.248576 ms, its exposed half drawn
+    # at the end. A row is one path: down to its lower edge after each rectangle, and a null after the last.
+    place = next(at for at, x in enumerate(trace["x"]) if x == pytest.approx(24 + 1.248576 - 0.624288))
+    left, right = 24 + 1.248576 - 0.624288, 24 + 1.248576
+    assert trace["x"][place : place + 4] == pytest.approx([left, left, right, right])
+    assert trace["y"][place : place + 4] == pytest.approx([0.22, 0.38, 0.38, 0.22])
+    assert trace["x"].count(None) == trace["y"].count(None) == 8
+    rows = [list(group) for gap, group in groupby(trace["y"], lambda y: y is None) if not gap]
+    assert all(set(row[::4]) == set(row[3::4]) == {min(row)} for row in rows)
+
+
+def test_each_row_of_the_timeline_is_one_path_however_many_it_holds(open_page):
+    page = open_page(sample_reports.many(8, 500)).page
+    rows = page.evaluate(
+        "JSON.parse(document.getElementById('figures').textContent).timeline.columns.rows.rank"
+    )
+    # Plotly makes an element of each stretch and joins them in the end: 4,000 of them took it a second.
+    paths = page.locator("#timeline-figure .scatterlayer .js-fill").evaluate_all(
+        "all => all.map(one => one.getAttribute('d').split('M').length - 1)"
+    )
+    assert len(paths) >= 3
+    assert all(0 < count <= len(rows) for count in paths)
+
+
+def test_the_bill_works_before_plotly_is_read(chromium, tmp_path: Path):
+    """The figures come afterwards, those in sight first, each lit by what was picked meanwhile."""
+    path = tmp_path / "page.html"
+    # A page that is never painted does not go on to read Plotly.
+    hold = (
+        "<script>const own = window.requestAnimationFrame; window.requestAnimationFrame = later => {"
+        "window.later = () => { window.requestAnimationFrame = own; later(); }; };</script>"
+    )
+    text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render(sample_reports.report()))
+    path.write_text(text.replace("<head>", f"<head>{hold}"), encoding="utf-8")
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(path.as_uri())
+    page.locator("#finding-2 > summary").click()
+    assert page.evaluate("[typeof Plotly, location.hash]") == ["undefined", "#finding-2"]
+    assert page.locator("#finding-2 .body").is_visible()
+    page.locator("#heat").scroll_into_view_if_needed()
+    page.evaluate("window.later()")
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    assert page.locator("html").get_attribute("data-first") in ("modules", "heat")
+    assert page.evaluate("document.getElementById('roofline-figure').data[2].selectedpoints") == [0, 1, 2, 3]
+    page.close()
+
+
+def test_paper_does_not_wait_for_the_figures(chromium, tmp_path: Path):
+    path = tmp_path / "page.html"
+    hold = "<script>window.requestAnimationFrame = later => 0; window.setTimeout = () => 0;</script>"
+    text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render(sample_reports.report()))
+    path.write_text(text.replace("<head>", f"<head>{hold}"), encoding="utf-8")
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(path.as_uri())
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for figure in FIGURES:
+        assert page.locator(f"#{figure}-figure .main-svg").count() > 0
+    page.close()
 
 
 def test_no_button_sends_the_chart_away(open_page):

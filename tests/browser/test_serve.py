@@ -122,6 +122,8 @@ def test_every_view_renders_cleanly(serve, visit, name: str):
     report = getattr(sample_reports, name)()
     seen = visit(serve(only(report)), "dark" if name == "hostile" else "light")
     seen.go()
+    # The list of views comes with another answer than the figure.
+    seen.until("document.querySelectorAll('#views a').length > 0")
     offered = seen.page.locator("#views a").evaluate_all("all => all.map(one => one.id.slice(5))")
     some = [view.name for view in VIEWS if not view.figure(report).empty]
     assert set(some) <= set(offered)
@@ -233,7 +235,8 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     assert time.monotonic() - started < 5
     assert seen.page.evaluate(axis) == pytest.approx(zoomed)
     assert seen.page.locator("#findings details").nth(1).get_attribute("open") is not None
-    assert seen.page.locator(".finding.picked").count() == 1
+    # The new bill is there before its picked finding is framed again.
+    seen.until("document.querySelectorAll('.finding.picked').length", 1)
     seen.page.click("#unzoom")
     seen.until("location.search.includes('zoom')", False)
     seen.until(f"{axis}[1] > {zoomed[1]}")

@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardtoll.dashboards import page_anatomy, page_light, page_operators, page_timeline, sites, views
+from shardtoll.dashboards import (
+    calls,
+    page_anatomy,
+    page_light,
+    page_operators,
+    page_timeline,
+    perfetto,
+    sites,
+    views,
+)
 from shardtoll.dashboards.spoken import spoken
 from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Finding, Where
@@ -84,6 +93,24 @@ def test_a_finding_on_whole_steps_marks_those_of_its_ranks():
     anatomy = page_anatomy.figure(report)
     assert anatomy.data[1]["name"] == "exposed: waiting"
     assert anatomy.marks == {1: {1: [0, 1, 3]}}
+
+
+def test_page_server_and_trace_light_no_collectives_for_what_is_computed_twice():
+    where = Where(module="blocks.0.mlp")
+    about = Finding("exposed-communication", "warning", "x", 9, None, None, None, 1, (0, 1), where)
+    others = [replace(about, kind=kind) for kind in ("duplicated-compute", "straggler", "data-stall")]
+    report = sample_reports.report(findings=(about, *others))
+    numbers = dict(by_severity(report.findings))
+    (own,) = [number for number, finding in numbers.items() if finding.kind == about.kind]
+    assert {number for site in sites.sites(report) for number in site.findings} == {own}
+    assert [number for number, _ in calls.numbered(report, calls.calls(report))] == [own]
+    pieces = "".join(perfetto.pieces(report))
+    assert f'"findings":"#{own}"' in pieces
+    assert '"findings":"#' not in pieces.replace(f'"findings":"#{own}"', "")
+    # What it can show of them is the steps of their ranks.
+    figure = page_timeline.figure(report)
+    lit = {number: marks for number, marks in figure.marks.items() if number != own}
+    assert lit == {number: {0: [0, 1, 4, 5]} for number in numbers if number != own}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from shardtoll.cli.inputs import load_reports, sort_inputs
 from shardtoll.cli.traces import TraceOptions
 from shardtoll.dashboards import perfetto
 from shardtoll.dashboards.match_ids import match_ids
-from shardtoll.dashboards.packed import lanes
+from shardtoll.dashboards.packed import packed
 from shardtoll.ledger import Collective, Compute, Finding, Report, Where
 from shardtoll.ledger.tables import to_table
 from tests import sample_reports
@@ -175,7 +175,8 @@ def test_flows_join_the_ranks_of_one_collective():
         ({}, 1),
         ({"op": "all_gather"}, 0),
         ({"message_bytes": 65}, 0),
-        ({"seq": 1}, 1),  # ranks whose numbers are a constant apart: they go by order
+        ({"seq": 1}, 0),
+        ({"seq": None}, 0),
         ({"group": "other"}, 0),
         ({"rank": 2}, 0),  # the other group of that name
         ({"start_ns": None}, 0),
@@ -250,7 +251,7 @@ def test_lanes_hold_no_overlap_and_are_as_few_as_can_be(spans: list[tuple[int, i
 
     spans = sorted(spans)
     start, length = np.array([*zip(*spans, strict=True)] or [[], []], dtype=np.int64)
-    lane = lanes(start, start + length)
+    lane = packed(start, start + length)
     busy = Counter(
         (at, number)
         for (begin, long), number in zip(spans, lane.tolist(), strict=True)

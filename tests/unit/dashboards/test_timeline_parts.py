@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from shardtoll.dashboards import exposed_parts, lanes, page_anatomy, page_roofline, page_timeline, step_times
-from shardtoll.dashboards.meetings import meetings
+from shardtoll.dashboards.match_ids import match_ids
 from shardtoll.dashboards.row_codes import row_codes
 from shardtoll.dashboards.sites import sites
 from shardtoll.ledger import Group, Report
@@ -45,7 +45,7 @@ def test_numbers_do_not_run_over_with_many_columns():
 
 def test_ranks_of_one_collective_met():
     report = sample_reports.report()
-    frame = report.collectives.assign(met=meetings(report))
+    frame = report.collectives.assign(met=match_ids(report))
     for (group, seq, pair), rows in frame[frame["step"].notna()].groupby(
         ["group", "seq", frame["rank"] // 2]
     ):
@@ -63,17 +63,17 @@ def test_ranks_of_one_collective_met():
 )  # fmt: skip
 def test_what_differs_did_not_meet(change, meets):
     report = with_calls([collective(0, 0, 0, 8), replace(collective(0, 1, 0, 8), **change)])
-    first, second = meetings(report).tolist()
+    first, second = match_ids(report).tolist()
     assert (first == second >= 0) is meets
 
 
 def test_a_group_that_nobody_described_meets_only_as_the_world():
     rows = [collective(0, rank, 0, 8, group="g", group_size=4) for rank in range(4)]
-    assert len(set(meetings(with_calls(rows, groups=())).tolist())) == 1
-    assert set(meetings(with_calls([replace(row, group_size=2) for row in rows], groups=()))) == {-1}
+    assert len(set(match_ids(with_calls(rows, groups=())).tolist())) == 1
+    assert set(match_ids(with_calls([replace(row, group_size=2) for row in rows], groups=()))) == {-1}
     # Nor where two groups fit.
     both = (Group("g", (0, 1)), Group("g", (0, 2)))
-    assert meetings(with_calls([replace(rows[0], group_size=2)] * 2, groups=both)).tolist() == [-1, -1]
+    assert match_ids(with_calls([replace(rows[0], group_size=2)] * 2, groups=both)).tolist() == [-1, -1]
 
 
 def test_rows_are_split_by_stream_where_one_is_known():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from shardtoll.ledger import Finding, Where
-from shardtoll.ledger.subject import subject
+from shardtoll.ledger.finding import KINDS
+from shardtoll.ledger.subject import OF_COMPUTES, OF_TIME, speaks_of, subject
 
 ROWS = pd.DataFrame(
     [
@@ -55,3 +58,26 @@ def test_of_an_empty_frame_nothing():
 def test_a_name_is_no_pattern():
     odd = ROWS.assign(module="layers(0)+")
     assert list(odd.index[subject(finding(module="layers(0)+"), odd)]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        ("redundant-collective", "collectives"),
+        ("wrong-gradient", "collectives"),
+        ("duplicated-compute", "computes"),
+        ("straggler", "computes"),
+        ("data-stall", None),
+        ("pipeline-imbalance", None),
+    ],
+)
+def test_what_stands_at_its_place_in_the_other_table_is_not_meant(kind: str, table: str | None):
+    one = replace(finding(module="layers.0.mlp"), kind=kind)
+    assert [name for name in ("collectives", "computes") if subject(one, ROWS, name).any()] == (
+        [table] if table else []
+    )
+
+
+def test_kinds_with_a_rule_of_their_own_are_in_the_closed_list():
+    assert {*OF_COMPUTES, *OF_TIME} < set(KINDS)
+    assert {speaks_of(kind) for kind in KINDS} == {"collectives", "computes", None}
