@@ -27,6 +27,7 @@ from shardtoll.analyzers.compare_steps import (
     step_series,
 )
 from shardtoll.analyzers.scaling import Kind, scaling
+from shardtoll.analyzers.scaling_kind import scaling_kind
 from shardtoll.analyzers.scaling_parts import scaling_parts
 from shardtoll.ledger import Report
 from shardtoll.ledger.comparison import (
@@ -61,7 +62,7 @@ class Options:
     """Work of one step of each run: times, bytes and FLOPs after are then of as much as before."""
     unit: str = "tokens"
     scaling: Kind | None = None
-    """None: strong, unless the work is given."""
+    """None: as the work given says, else as the effective batches say."""
     warm_up: int | None = None
     noise: float = RUN_NOISE
 
@@ -150,7 +151,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
         causes=reasons,
         unexplained_ns=rest,
         machine=machine.machine,
-        scaling=_scaling(reports, chosen, surveyed, series, options),
+        scaling=_scaling(reports, chosen, surveyed, series, options, (sides[0], sides[1])),
         warnings=(
             *compare_words.alike(sides[0], sides[1], chosen[0].alike),
             *warnings(before, after),
@@ -326,7 +327,7 @@ def _verdict(
 
 def _scaling(
     reports: tuple[Report, Report], chosen: tuple[Chosen, Chosen], surveyed: list[StepSeries],
-    series: list[StepSeries], options: Options,
+    series: list[StepSeries], options: Options, sides: tuple[Side, Side],
 ) -> Scaling | None:  # fmt: skip
     ranks = (reports[0].run.world_size, reports[1].run.world_size)
     if ranks[0] == ranks[1] or not all(len(one.own) for one in series):
@@ -338,8 +339,12 @@ def _scaling(
             reports, surveyed if whole else _unscaled(series, options), chosen, strict=True
         )
     ]
-    kind = options.scaling or ("given" if options.work else "strong")
-    return scaling(ranks, (parts[0], parts[1]), kind, options.work)
+    kind, work, why = scaling_kind(sides, (reports[0].run.mesh or (), reports[1].run.mesh or ()))
+    if options.work:
+        kind, work, why = "given", options.work, "by the work given"
+    elif options.scaling:
+        kind, work, why = options.scaling, None, "as --scaling says"
+    return scaling(ranks, (parts[0], parts[1]), kind, work, why)
 
 
 def _unscaled(series: list[StepSeries], options: Options) -> list[StepSeries]:

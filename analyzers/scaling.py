@@ -27,7 +27,7 @@ LOSSES: Final = (
     "other",
 )
 
-Kind = Literal["strong", "weak", "given"]
+Kind = Literal["strong", "weak", "given", "batch", "unknown"]
 
 
 def scaling(
@@ -35,14 +35,16 @@ def scaling(
     parts: tuple[Mapping[str, float], Mapping[str, float]],
     kind: Kind,
     work: tuple[float, float] | None,
+    why: str = "",
 ) -> Scaling | None:
     """Return efficiency and losses of the run with more ranks against the other; None without times.
 
     `parts`: for each run ns of a mean step and rank by the names in `LOSSES` (compute without what is
-    duplicated under `compute slowdown`). `work` of a step of each, needed where `kind` is `given`.
+    duplicated under `compute slowdown`). `work` of a step of each, needed where `kind` is `given` or
+    `batch`. `why` the kind was chosen. Of an unknown kind the figures are those of strong scaling.
     """
     smaller, larger = (0, 1) if ranks[0] <= ranks[1] else (1, 0)
-    if kind == "strong":
+    if kind in ("strong", "unknown"):
         done = (1.0, 1.0)
     elif kind == "weak":
         done = (float(ranks[0]), float(ranks[1]))
@@ -69,4 +71,5 @@ def scaling(
         speedup=(done[larger] / whole[larger]) / (done[smaller] / whole[smaller]),
         efficiency=cost[smaller] * whole[smaller] / total,
         losses=losses,
+        why=why,
     )

@@ -50,7 +50,7 @@ def command(
             "--scaling",
             metavar="strong|weak",
             help="With different world sizes: whether a step's work is the same in all (strong), or the same "
-            "a rank (weak). Without it strong, or as the work given says.",
+            "a rank (weak). Without it as the work given says, else as the effective batches say.",
         ),
     ] = None,
     warm_up: Annotated[

@@ -189,14 +189,23 @@ def scaling(found: Comparison) -> list[Row]:
 
 
 def scaling_words(found: Comparison) -> str:
-    """Return `strong scaling, 4 -> 8 ranks: 1.60x the work a second, efficiency 80 %`."""
+    """Return `strong scaling, 4 -> 8 ranks: 1.60x the work a second, efficiency 80 % (why it is strong)`."""
     one = found.scaling
     if one is None:
         return ""
-    kind = f"{one.kind} scaling" if one.kind != "given" else "scaling by the work given"
+    ranks = f"{one.ranks[0]} -> {one.ranks[1]} ranks"
+    why = f" ({clip(one.why, _TEXT)})" if one.why else ""
+    if one.if_weak is not None:
+        return (
+            f"scaling, {ranks}: strong and weak cannot be told apart{why}. Efficiency "
+            f"{100 * one.efficiency:.1f} % if strong, as below; {100 * one.if_weak:.1f} % if weak"
+        )
+    kind = {"given": "scaling by the work given", "batch": "scaling by the effective batch"}.get(
+        one.kind, f"{one.kind} scaling"
+    )
     return (
-        f"{kind}, {one.ranks[0]} -> {one.ranks[1]} ranks: {human.times(one.speedup)} the work a second, "
-        f"efficiency {100 * one.efficiency:.1f} %"
+        f"{kind}, {ranks}: {human.times(one.speedup)} the work a second, "
+        f"efficiency {100 * one.efficiency:.1f} %{why if one.kind != 'given' else ''}"
     )
 
 

@@ -169,8 +169,9 @@ class Loss:
 class Scaling:
     """How well the work spreads over more ranks."""
 
-    kind: Literal["strong", "weak", "given"]
-    """strong: the same work in all. weak: the same a rank. given: as the user says."""
+    kind: Literal["strong", "weak", "given", "batch", "unknown"]
+    """strong: the same work in all. weak: the same a rank. given: as the user says. batch: by effective
+    batches that are neither. unknown: nothing tells; the figures are then those of strong scaling."""
     ranks: tuple[int, int]
     """Of the run with fewer ranks, of the one with more."""
     smaller_is: Literal["before", "after"]
@@ -179,6 +180,13 @@ class Scaling:
     efficiency: float
     """The same for each rank; 1 is perfect."""
     losses: tuple[Loss, ...]
+    why: str = ""
+    """Why that kind was chosen."""
+
+    @property
+    def if_weak(self) -> float | None:
+        """The efficiency if the scaling were weak, where the kind is not known."""
+        return self.efficiency * self.ranks[1] / self.ranks[0] if self.kind == "unknown" else None
 
 
 @dataclass(frozen=True, slots=True)

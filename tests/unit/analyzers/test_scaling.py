@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from shardtoll.analyzers.compare import Options, compare
 from shardtoll.analyzers.scaling import LOSSES, scaling
-from tests.unit.analyzers.compare_runs import CALLS, MODULES, made
+from shardtoll.dashboards.compare_rows import scaling_words
+from shardtoll.ledger import Report
+from tests.unit.analyzers.compare_runs import CALLS, MODULES, made, with_run
 from tests.unit.analyzers.ledgers import MS
 
 times = st.fixed_dictionaries({name: st.floats(0, 1e9) for name in LOSSES})
@@ -50,9 +52,9 @@ def test_weak_scaling_loses_what_each_step_takes_more():
 
 def test_runs_of_different_world_sizes_have_an_efficiency():
     one, two = made(0, ranks=2), made(1, ranks=4)
-    found = compare(one, two, ("a", "b")).scaling
+    found = compare(one, two, ("a", "b"), Options(scaling="strong")).scaling
     assert found is not None
-    assert (found.kind, found.ranks) == ("strong", (2, 4))
+    assert (found.kind, found.ranks, found.why) == ("strong", (2, 4), "as --scaling says")
     assert found.efficiency == pytest.approx(0.5, abs=0.02)
     weak = compare(one, two, ("a", "b"), Options(scaling="weak")).scaling
     assert weak is not None
@@ -75,3 +77,36 @@ def test_where_the_loss_of_a_run_comes_from():
     assert lost["exposed communication"] == pytest.approx(32 / 118, abs=0.03)
     assert lost["waiting"] == pytest.approx(8 / 118, abs=0.02)
     assert lost["compute slowdown"] == pytest.approx(20 / 118, abs=0.03)
+
+
+def rows_of(rows: int, **given: object) -> Report:
+    """A run whose micro-batch has so many rows on each rank."""
+    return made(1, shapes=f"f32[{rows},32] f32[32,32]", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rows", "kind", "efficiency", "why"), [
+    (64, "weak", 1.0, "the effective batch is 64 a rank in both, every rank taken to have data of its own"),
+    (32, "strong", 0.5, "the effective batch is 128 in both, every rank taken to have data of its own"),
+    (48, "batch", 0.75, "effective batch 128 before, 192 after, every rank taken"),
+])  # fmt: skip
+def test_the_batches_say_how_runs_scale(rows: int, kind: str, efficiency: float, why: str):
+    found = compare(rows_of(64, ranks=2), rows_of(rows, ranks=4), ("a", "b"))
+    assert found.scaling is not None
+    assert (found.scaling.kind, found.scaling.efficiency) == (kind, pytest.approx(efficiency, abs=0.02))
+    assert found.scaling.why.startswith(why)
+    assert why in scaling_words(found)
+
+
+def test_where_ranks_may_share_data_strong_and_weak_cannot_be_told_apart():
+    runs = [with_run(rows_of(64, ranks=ranks), mesh={"tp": ranks}) for ranks in (2, 4)]
+    found = compare(runs[0], runs[1], ("a", "b"))
+    assert found.scaling is not None
+    assert found.scaling.kind == "unknown"
+    words = scaling_words(found)
+    assert "strong and weak cannot be told apart (which ranks share data is not known" in words
+    assert "--scaling strong|weak" in words
+    assert "50.0 % if strong, as below; 100.0 % if weak" in words
+    watched = compare(rows_of(64, ranks=2, level="watch"), rows_of(64, ranks=4, level="watch"), ("a", "b"))
+    assert "the effective batch is not known" in scaling_words(watched)
+    plain = [with_run(run, mesh={"dp": at}) for at, run in zip((2, 4), runs, strict=True)]
+    assert scaling_words(compare(plain[0], plain[1], ("a", "b"))).startswith("weak scaling, 2 -> 4 ranks")
