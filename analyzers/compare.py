@@ -15,6 +15,7 @@ from shardtoll.analyzers.compare_causes import causes
 from shardtoll.analyzers.compare_findings import findings
 from shardtoll.analyzers.compare_machine import State, state
 from shardtoll.analyzers.compare_modules import Module, modules
+from shardtoll.analyzers.compare_ranks import rank_judges, rank_series
 from shardtoll.analyzers.compare_rows import Judge, Rows, judge_all
 from shardtoll.analyzers.compare_sites import Site, paired, sites
 from shardtoll.analyzers.compare_steps import (
@@ -93,7 +94,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
         name: module if module.time is None else replace(module, time=module.time * scale)
         for name, module in now.items()
     }
-    floor = _Floor(options.noise, machine.off, _mean(series[0].own))
+    floor = _Floor(options.noise, machine.off, max(_mean(one.own) for one in series))
     step = timed.timed("step", series[0].own, series[1].own, floor.of(series[0].own, series[1].own))
     parts = [
         timed.timed(name, one, other, floor.of(one, other))
@@ -102,6 +103,11 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     ]
     slow = (series[0].slowest, series[1].slowest)
     totals = [timed.timed("step of the slowest rank", *slow, floor.of(*slow))]
+    outside = [rank_series(report, one.timed) for report, one in zip(reports, chosen, strict=True)]
+    alone = []
+    if reports[0].run.world_size == reports[1].run.world_size:
+        after_work = {rank: times * scale for rank, times in outside[1].items()}
+        alone = rank_judges(timed, outside[0], after_work, floor.of)
     places = [sites(report, one.timed) for report, one in zip(reports, chosen, strict=True)]
     pairs = paired(*places)
     site_judges = [_Place.of(pair, timed, floor, chosen, scale) for pair in pairs]
@@ -127,6 +133,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             timed_steps=len(one.timed),
             surveyed_steps=len(one.surveyed),
             left_out=one.left_out,
+            slow_start=one.slow,
             level=one.level,
             batch=batch(report, one.surveyed),
             work=options.work[at] if options.work else None,
@@ -143,6 +150,8 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
         step=whole_step,
         parts=judged_parts,
         totals=tuple(judge() for judge in totals),
+        # Where nothing else changed, a rank's time has nothing to explain.
+        ranks=tuple(one for one in (judge() for judge in alone) if one.changed and verdict == "changed"),
         modules=tuple(sorted(changed_modules, key=_weight)),
         sites=tuple(
             sorted(found, key=lambda site: (_ORDER.index(site.what), -abs(site.exposed.difference or 0)))

@@ -6,9 +6,10 @@ go. Four things are done about that.
 - Blocks of neighbouring steps are drawn again, not steps (circular block bootstrap: Politis and Romano, "A
   circular block-resampling procedure for stationary data", 1992). All rows of a run are drawn together.
 - Block means still hang together: load of hosts is self-similar (Dinda, "The statistical properties of
-  host load", Scientific Programming, 1999: Hurst parameters of 0.73 to 0.99, strongly biased to the top), so the mean of b blocks varies by b^(H - 1) of one
-  block's spread, not by b^(-1/2). `HURST` is the H that is taken: the low end of
-  those; whether the intervals hold with it is what benchmarks/compare_noise.py measures.
+  host load", Scientific Programming, 1999: Hurst parameters of 0.73 to 0.99, most of them high), so the
+  mean of b blocks varies by b^(H - 1) of one block's spread, not by b^(-1/2). `HURST` is the H that is
+  taken, the low end of those; whether the intervals hold with it is what benchmarks/compare_noise.py
+  measures.
 - The intervals hold together: the largest studentised deviation over all rows sets how many standard
   errors wide they are (max-T: Westfall and Young, 1993), with Student's t for the few blocks.
 - What differs from run to run is in neither run (Kalibera and Jones, "Rigorous benchmarking in reasonable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardtoll.ledger import Report
+from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_frame
 
@@ -19,6 +19,8 @@ WARM_UP: Final = 2
 """First steps left out of runs long enough: they compile, allocate, and open connections."""
 LONG: Final = 12
 """Steps from which a run can spare that many; of a shorter one the first is left out."""
+SLOW: Final = 5
+SLOW_SHARE: Final = 0.1
 LEAST_STEPS: Final = 8
 """Fewer steps say too little of how much a step varies."""
 
@@ -43,17 +45,25 @@ class Chosen:
     level: str
     alike: bool
     """Whether both runs have timed steps of that level: else their times must not be compared."""
+    slow: tuple[int, ...] = ()
+    """Those of `left_out` that were left out as slow against the steps after them."""
 
 
 def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[Chosen, Chosen]:
     """Return the steps of both runs, like with like: watched ones where both have them, else surveyed ones.
 
-    `warm_up`: so many first steps are left out; None: `WARM_UP`, or 1 of a short run.
+    `warm_up`: so many first steps are left out; None: `WARM_UP`, or 1 of a short run, and those after them
+    that are slow against the rest. Raises UsageError where it leaves a run no step.
     """
     found = []
     for report in (before, after):
         table = report.tables["steps"]
         every = alike_steps(table)
+        if warm_up is not None and warm_up >= len(every) > 0:
+            raise UsageError(
+                f"--warm-up {warm_up} leaves no step of a run of {len(every)}",
+                f"leave out fewer; {LEAST_STEPS} steps must be left for times to be compared",
+            )
         first = min(warm_up if warm_up is not None else WARM_UP if len(every) >= LONG else 1, len(every))
         if warm_up is None and len(every) - first < 2:
             first = 0
@@ -74,7 +84,32 @@ def choose(before: Report, after: Report, warm_up: int | None = None) -> tuple[C
         is_watched = both_watched or (not both_surveyed and bool(watched))
         timed = watched if is_watched else surveyed
         chosen.append(Chosen(timed, surveyed, left, "watched" if is_watched else "surveyed", alike))
+    if warm_up is None:
+        chosen = [_settled(report, one) for report, one in zip((before, after), chosen, strict=True)]
     return chosen[0], chosen[1]
+
+
+def _settled(report: Report, chosen: Chosen) -> Chosen:
+    """Return it without the leading steps that are slow against the rest, as long as enough are left.
+
+    Slow: longer than the median of the steps after them by `SLOW` of their standard deviations (as the median
+    absolute deviation tells it), and by `SLOW_SHARE`. One such step widens every interval of a short run.
+    """
+    own = step_series(report, chosen.timed).own
+    count = 0
+    for at in range(min(len(own) - LEAST_STEPS, len(own) // 4)):
+        middle = float(np.median(own[at + 1 :]))
+        spread = 1.4826 * float(np.median(np.abs(own[at + 1 :] - middle)))
+        if own[at] > middle + max(SLOW * spread, SLOW_SHARE * middle):
+            count = at + 1
+    if not count:
+        return chosen
+    begin = chosen.timed[count]
+    surveyed = tuple(step for step in chosen.surveyed if step >= begin) or chosen.surveyed
+    slow = chosen.timed[:count]
+    return replace(
+        chosen, timed=chosen.timed[count:], surveyed=surveyed, left_out=(*chosen.left_out, *slow), slow=slow
+    )
 
 
 @dataclass(frozen=True, slots=True)

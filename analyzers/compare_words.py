@@ -7,8 +7,9 @@ from typing import Final
 
 from shardtoll.analyzers.compare_batch import words as batch_words
 from shardtoll.analyzers.compare_causes import signed
+from shardtoll.analyzers.compare_ranks import rank_words
 from shardtoll.analyzers.compare_steps import LEAST_STEPS
-from shardtoll.analyzers.words import duration
+from shardtoll.analyzers.words import duration, times
 from shardtoll.ledger.comparison import Comparison, Side
 
 NAMED: Final = 3
@@ -54,12 +55,13 @@ def _changed(found: Comparison) -> str:
     named = "; ".join(cause.text for cause in found.causes[:NAMED])
     more = len(found.causes) - NAMED
     named += f"; and {more} more" if more > 0 else ""
+    alone = "".join(f"; {rank_words(one)}" for one in found.ranks[:NAMED])
     if not step.changed:
         if step.low is None or step.high is None:
             time = "its step's time cannot be told from noise"
         else:
             time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
-        return f"the program changed, {time}: {named or 'the bill has other errors'}"
+        return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
     assert step.difference is not None, "a change is known"
     assert step.low is not None, "and its interval"
     assert step.high is not None, "and its interval"
@@ -69,10 +71,10 @@ def _changed(found: Comparison) -> str:
         f"({share:+.3g} %, {signed(step.low)} to {signed(step.high)})"
     )
     if found.unexplained_ns is None or not found.causes:
-        return f"{text}; no cause on record accounts for it"
+        return f"{text}; no cause on record accounts for it{alone}"
     # What sums leave of the last digits is nothing.
     left = round(100 * found.unexplained_ns / step.difference, 3) + 0.0
-    return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained"
+    return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained{alone}"
 
 
 def alike(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
@@ -103,8 +105,18 @@ def notes(before: Side, after: Side) -> tuple[str, ...]:
             f"steps {side.left_out[0]} to {side.left_out[-1]}" if len(side.left_out) > 1 else "the first step"
         )
         out = f"; {left} left out, to warm up" if side.left_out else ""
+        if side.slow_start:
+            slow = ", ".join(map(str, side.slow_start))
+            out += f" (step {slow} as slow against the rest; --warm-up N says how many)"
         said.append(
             f"{word}: {side.timed_steps} {side.level} steps timed, {side.surveyed_steps} with operators "
             f"on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
+        )
+    few = min(before.surveyed_steps, after.surveyed_steps)
+    if few < LEAST_STEPS <= min(before.timed_steps, after.timed_steps):
+        counts = f"{times(before.surveyed_steps, 'step')} before and {after.surveyed_steps} after"
+        said.append(
+            f"times of modules are not judged: {counts} were surveyed, {LEAST_STEPS} of each are "
+            'needed; record both with audit(level="survey"), or survey_every=2 and 18 steps or more'
         )
     return tuple(said)

@@ -56,8 +56,8 @@ def _signed(value: float, unit: str | None) -> str:
 
 
 def times(found: Comparison) -> list[Row]:
-    """Return the step, its parts and the totals."""
-    return [change(one) for one in (found.step, *found.parts, *found.totals)]
+    """Return the step, its parts, the totals, and the ranks that changed by themselves."""
+    return [change(one) for one in (found.step, *found.parts, *found.totals, *found.ranks)]
 
 
 def causes(found: Comparison) -> list[Row]:

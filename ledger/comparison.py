@@ -83,6 +83,8 @@ class Side:
     """Steps whose operators were compared."""
     left_out: tuple[int, ...]
     """First steps, which set things up: left out."""
+    slow_start: tuple[int, ...]
+    """Those of them that are left out as slow against the steps after them."""
     level: str
     """How the timed steps were looked at: `watched` or `surveyed`."""
     batch: Batch
@@ -222,6 +224,8 @@ class Comparison:
     """What the step divides into; they add up to it."""
     totals: tuple[Change, ...]
     """The slowest rank's step, collectives, bytes, FLOPs."""
+    ranks: tuple[Change, ...]
+    """Time of a step outside collectives, of ranks whose own changed while the others' did not."""
     modules: tuple[ModuleChange, ...]
     sites: tuple[SiteChange, ...]
     findings: tuple[FindingChange, ...]

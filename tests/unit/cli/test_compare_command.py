@@ -65,6 +65,7 @@ def test_equal_work(shardtoll, runs):
     (["{0}", "{1}", "--work-before", "1"], "one of --work-before and --work-after is missing: give the work"),
     (["{0}", "{1}", "--work-before", "0", "--work-after", "1"], "--work-before and --work-after must be"),
     (["{0}", "{1}", "--work-before", "nan", "--work-after", "1"], "--work-before and --work-after must be"),
+    (["{0}", "{1}", "--warm-up", "99"], "--warm-up 99 leaves no step of a run of 14: leave out fewer"),
     (["{0}", "{1}", "--scaling", "up"], "--scaling up is not known: give strong or weak"),
     (["{0}", "{1}", "--scaling", "weak", "--work-before", "1", "--work-after", "1"], "--scaling is given"),
 ])  # fmt: skip
