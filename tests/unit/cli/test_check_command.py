@@ -58,7 +58,7 @@ def test_annotations_come_by_themselves_on_github(
     monkeypatch.setenv("GITHUB_WORKSPACE", str(Path.cwd()))
     told = [line for line in shardtoll("check", run_folder).out.splitlines() if line.startswith("::")]
     assert told[0].startswith(
-        "::error file=src/job/train.py,line=42,title=over%3A max_collectives::6 collectives, 4"
+        "::error file=src/job/train.py,line=42,title=over%3A max_collectives and 1 more::6 collectives, 4"
     )
     assert "::" not in shardtoll("check", run_folder, "--no-github").out
     ran = shardtoll("check", run_folder, "--json")

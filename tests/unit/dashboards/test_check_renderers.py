@@ -69,7 +69,7 @@ def test_hostile_names_neither_end_a_command_nor_begin_one():
 
 
 def test_files_are_named_from_the_checkout_and_lines_without_a_number_are_left_out():
-    found = check(overrun(), overrun(source="nowhere"), overrun(source=None))
+    found = check(overrun(), overrun(found=3, source="nowhere"), overrun(found=4, source=None))
     assert source_files(found) == {"job/train.py"}
     told = [
         decoded(line)[1].get("file")
@@ -82,9 +82,46 @@ def test_what_is_allowed_warns_and_there_are_no_more_than_github_shows():
     untold = overrun(answer="cannot be told")
     (command,) = workflow_commands(check(untold, allowed=True))
     assert command.startswith("::warning ")
-    many = workflow_commands(check(*[overrun()] * 80, warnings=("w",)))
+    lines = [overrun(found=2 + at, source=f"job/train.py:{at + 1}") for at in range(80)]
+    many = workflow_commands(check(*lines, warnings=("w",)))
     assert len(many) == MOST
     assert "and 32 more" in many[-1]
+
+
+def test_limits_that_tell_the_same_excess_are_one_annotation_at_the_line_they_share():
+    """An explicit gather added at line 7: the step, its group and its phase are all over by one."""
+    new = call(source="job/train.py:7 (step)", phase="forward")
+    reduce = call(op="all_reduce", count=5, source="job/train.py:30 (step)", phase="backward")
+    other = call(op="all_reduce", count=2, source="job/train.py:9 (step)", phase="forward", implicit=True)
+    whole = overrun(found=9, limit=8, source="job/train.py:30 (step)", calls=(reduce, other, new))
+    group = overrun(found=6, limit=5, place='mesh dim "dp"', source="job/train.py:30 (step)",
+                    calls=(reduce, new))  # fmt: skip
+    phase = overrun(found=3, limit=2, place='phase "forward"', source="job/train.py:9 (step)",
+                    calls=(other, new))  # fmt: skip
+    (command,) = workflow_commands(check(whole, group, phase))
+    kind, properties, text = decoded(command)
+    assert (kind, properties["line"]) == ("error", "7")
+    assert properties["title"] == "over: max_collectives and 2 more"
+    assert 'also over: max_collectives of mesh dim "dp"' in text
+    assert 'also over: max_collectives of phase "forward"' in text
+    # By another amount it is another excess.
+    assert len(workflow_commands(check(group, overrun(found=99, calls=(other,))))) == 3
+
+
+def test_each_line_that_may_be_the_new_one_is_marked_implicit_ones_first():
+    costly = call(op="all_reduce", source="job/train.py:30 (step)")
+    hidden = call(source="job/model.py:7 (forward)", implicit=True)
+    same = call(op="all_gather", source="job/train.py:30 (step)", phase="backward")
+    told = [decoded(line) for line in workflow_commands(check(overrun(calls=(costly, hidden, same))))]
+    assert [(at["file"], at["line"]) for _, at, _ in told] == [("job/model.py", "7"), ("job/train.py", "30")]
+    assert all("one of 2 lines that may be the cause" in text for _, _, text in told)
+    # Two limits at one line are one annotation; what is certain there is not called one of several.
+    sure = overrun(limit_name="no_implicit", place="head", found=1, limit=0, calls=(hidden,),
+                   source="job/model.py:7 (forward)")  # fmt: skip
+    both = [decoded(line) for line in workflow_commands(check(overrun(calls=(costly, hidden)), sure))]
+    assert len(both) == 2
+    assert 'also over: no_implicit "head"' in both[0][2]
+    assert "one of" not in both[0][2]
 
 
 def test_markdown_shows_names_as_text():
