@@ -95,7 +95,9 @@ def _settled(report: Report, chosen: Chosen) -> Chosen:
     Slow: longer than the median of the steps after them by `SLOW` of their standard deviations (as the median
     absolute deviation tells it), and by `SLOW_SHARE`. One such step widens every interval of a short run.
     """
-    own = step_series(report, chosen.timed).own
+    table = in_steps(report.tables["steps"], chosen.timed).select(["step", "duration_ns", "capture_ns"])
+    sums = table.group_by("step").aggregate([("duration_ns", "mean"), ("capture_ns", "mean")]).sort_by("step")
+    own = pc.subtract(sums.column("duration_ns_mean"), sums.column("capture_ns_mean")).to_numpy()
     count = 0
     for at in range(min(len(own) - LEAST_STEPS, len(own) // 4)):
         middle = float(np.median(own[at + 1 :]))
