@@ -15,7 +15,7 @@ from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.pipeline_bubble import message_waits
 from shardtoll.analyzers.straggler import named, uncertain, waiting
 from shardtoll.analyzers.tally import keep
-from shardtoll.analyzers.words import duration, percent, times
+from shardtoll.analyzers.words import bandwidth, duration, percent, times
 from shardtoll.ledger import Finding
 from shardtoll.ledger.levels import watched_steps
 
@@ -24,6 +24,9 @@ LEAST_SHARE: Final = 0.05
 
 TELLING: Final = 0.2
 """Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
+
+LEAST_UNTOLD: Final = 0.01
+"""Part of exposed communication below which it is not worth the words that it cannot be told which."""
 
 LACKING: Final = 0.1
 """Share of the issued collectives above which those that are not on record forbid a verdict."""
@@ -80,7 +83,8 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> st
         )
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = known - moving
-    unknown = "" if known == exposed else f", {percent(1 - known / exposed)} cannot be told"
+    untold = 1 - known / exposed
+    unknown = f", {percent(untold)} cannot be told" if untold >= LEAST_UNTOLD else ""
     rate, factor = _rate(split, moving)
     parts = (
         f"of this {percent(waited / exposed)} waiting, {percent(moving / exposed)} moving data{rate}{unknown}"
@@ -208,7 +212,7 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     rates = keep(split, split["busbw_gbps"].notna())
     if share(rates) < 0.5:
         return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
-    words = f" at {float(rates['busbw_gbps'].median()):.3g} GB/s"
+    words = f" at {bandwidth(float(rates['busbw_gbps'].median()))}"
     judged = keep(split, (split["floor_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna())
     if judged.empty or share(judged) < 0.5:
         return f"{words}, floor unknown", None

@@ -40,5 +40,8 @@ def verdict(context: Context, share: float, factor: float | None, findings: Sequ
     hosts = len(set(run.hosts))
     if hosts == 1 or run.ranks_per_host == run.world_size:
         # One host has no network between its ranks.
-        return "Slow transfers cost, not a late rank: CPU cores of one host both compute and move data"
-    return "Slow transfers cost, not a late rank: the network, or CPU cores that ranks share"
+        return (
+            "Slow transfers, not a late rank, are at fault, and on one host CPU cores both compute and move "
+            "data"
+        )
+    return "Slow transfers, not a late rank, are at fault: of the network, or of CPU cores that ranks share"

@@ -317,11 +317,14 @@ class TestHeadline:
     def test_slow_transfers_on_cpus_may_be_the_cores(self):
         said = reported(*job([2] * 5, **SLOW)).headline
         assert said.startswith(
-            "Slow transfers cost, not a late rank: CPU cores of one host both compute and move data: "
+            "Slow transfers, not a late rank, are at fault, and on one host CPU cores both compute and "
+            "move data: "
         )
         hosts = run_of(RANKS, hosts=("one", "two"), ranks_per_host=2)
         said = with_floors(hosts).headline
-        assert said.startswith("Slow transfers cost, not a late rank: the network, or CPU cores that ranks ")
+        assert said.startswith(
+            "Slow transfers, not a late rank, are at fault: of the network, or of CPU cores "
+        )
 
     def test_a_small_share_accuses_no_network(self):
         few = [

@@ -1,4 +1,4 @@
-"""Watched steps that no flush has come to when the session closes keep their times; without any, none is 0."""
+"""Watched steps still unwritten when the session closes keep their times; unknown ones are not 0."""
 
 from __future__ import annotations
 
