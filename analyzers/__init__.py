@@ -109,14 +109,14 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         fabric = replace(fabric, library_version=ledger.run.nccl_version)
     context = make_context(ledger, fabric)
     found = [each for find in ANALYSES for each in find(context)]
-    findings = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)])
+    findings = ranked(wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, found)]))
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),
         groups=ledger.groups,
         tables={**ledger.tables, "collectives": _filled(ledger, context)},
-        findings=ranked(findings),
-        headline=headline.sentence(context),
+        findings=findings,
+        headline=headline.sentence(context, findings),
         roofline=step_roofline(context),
     )
 

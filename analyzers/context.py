@@ -19,6 +19,7 @@ from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.told import exposure_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ class Context:
     def timed_rows(self) -> pd.DataFrame:
         """The rows of the steps whose times are truest: those that all ranks watched, else all `alike`."""
         return _timed(self.step_rows, self.ledger)
+
+    @property
+    def told_rows(self) -> pd.DataFrame:
+        """Those of `timed_rows` that tell how long communication was exposed; see `ledger.told`."""
+        return _told(self)
 
     @property
     def on_cpu(self) -> bool:
@@ -191,6 +197,17 @@ def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
 def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
     steps = ledger.tables["steps"]
     return keep(step_rows, step_rows["step"].isin(watched_steps(steps) or alike_steps(steps)))
+
+
+@once
+def _told(context: Context) -> pd.DataFrame:
+    told = exposure_told(context.ledger.tables)
+    timed = context.timed_rows
+    if told.num_rows == context.ledger.tables["steps"].num_rows:
+        return timed
+    known = told.select(["step", "rank"]).to_pandas().astype("int64")
+    places = pd.MultiIndex.from_frame(timed[["step", "rank"]].astype("int64"))
+    return keep(timed, places.isin(pd.MultiIndex.from_frame(known)))
 
 
 @once

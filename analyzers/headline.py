@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from shardtoll.analyzers import counted, headline_idle, pipeline_imbalance, straggler
+from shardtoll.analyzers import counted, headline_idle, headline_moving, pipeline_imbalance, straggler
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.lateness import LEAST_LATE_NS, late_to, waits
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.pipeline_bubble import message_waits
 from shardtoll.analyzers.straggler import named, uncertain, waiting
 from shardtoll.analyzers.tally import keep
-from shardtoll.analyzers.words import duration, percent, times
+from shardtoll.analyzers.words import bandwidth, duration, percent, times
+from shardtoll.ledger import Finding
+from shardtoll.ledger.levels import watched_steps
 
 LEAST_SHARE: Final = 0.05
 """Share of all ranks' steps below which communication is not the matter."""
 
-SLOW_FACTOR: Final = 2.0
-"""Transfers this many times above their floor are the network's fault."""
-
 TELLING: Final = 0.2
 """Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
+
+LEAST_UNTOLD: Final = 0.01
+"""Part of exposed communication below which it is not worth the words that it cannot be told which."""
 
 LACKING: Final = 0.1
 """Share of the issued collectives above which those that are not on record forbid a verdict."""
@@ -31,30 +34,41 @@ LACKING: Final = 0.1
 COLUMNS: Final = ("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns")
 """What is looked at of a collective."""
 
+_UNTOLD: Final = "Network or a late rank cannot be told: in no step is exposed communication known"
+
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that show that the floor is too high: it says nothing then."""
 
 
-def sentence(context: Context) -> str | None:
+def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     """Return the sentence; None where no step was recorded, so that there is nothing to say.
 
     Shares of waiting and moving are over all seen ranks together, as the late rank itself waits least.
+    `findings`, dearest first, are those it stands above: it does not contradict the first.
     """
-    steps = context.timed_rows
-    total = float(steps["duration_ns"].sum())
-    if steps.empty or total <= 0 or not context.step_ns:
+    if context.timed_rows.empty or not context.step_ns:
         return None
-    share = float(steps["exposed_comm_ns"].sum()) / total
+    rows = context.told_rows
+    total = float(_own_ns(context, rows).sum())
+    share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
     idle = headline_idle.verdict(context)
-    unknown = _off_record(context)
-    if unknown is not None:
+    unknown = _off_record(context) or (_UNTOLD if share is None else None)
+    if unknown is not None or share is None:
+        unknown = unknown or _UNTOLD
         return f"{unknown}." if idle is None else f"{idle}; {unknown[0].lower()}{unknown[1:]}."
     if idle is not None:
         return f"{idle}; {_brief(context, share)}."
-    return f"{_sentence(context, share)}{headline_idle.besides(context)}."
+    return f"{_sentence(context, share, findings)}{headline_idle.besides(context)}."
 
 
-def _sentence(context: Context, share: float) -> str:
+def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:
+    """Return how long steps took, as the table of ranks shows it: capture is left out of watched ones."""
+    took: pd.Series[float] = rows["duration_ns"].astype("float64")
+    watched = bool(watched_steps(context.ledger.tables["steps"]))
+    return took - rows["capture_ns"].astype("float64") if watched else took
+
+
+def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> str:
     fact = _fact(context, share)
     if share < LEAST_SHARE:
         head = "Neither network nor a late rank is at fault, communication is hidden or small"
@@ -69,7 +83,8 @@ def _sentence(context: Context, share: float) -> str:
         )
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = known - moving
-    unknown = "" if known == exposed else f", {percent(1 - known / exposed)} cannot be told"
+    untold = 1 - known / exposed
+    unknown = f", {percent(untold)} cannot be told" if untold >= LEAST_UNTOLD else ""
     rate, factor = _rate(split, moving)
     parts = (
         f"of this {percent(waited / exposed)} waiting, {percent(moving / exposed)} moving data{rate}{unknown}"
@@ -80,17 +95,11 @@ def _sentence(context: Context, share: float) -> str:
         return f"{_stages(context)}; {_brief(context, share)}, {between}"
     if waited > moving:
         return _late(context, _brief(context, share), fact, parts)
-    late = _warned(context)
+    late = _warned(context, findings)
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
         return f"Both a late rank and moving data cost: {late}; {_brief(context, share)}, {parts}"
-    if factor is None:
-        verdict = "Moving data, not late ranks, is what costs"
-    elif factor >= SLOW_FACTOR:
-        verdict = "The network is at fault, not a late rank"
-    else:
-        verdict = "Neither a late rank nor a slow network: what has to move is not hidden"
-    return f"{verdict}: {fact}; {parts}"
+    return f"{headline_moving.verdict(context, share, factor, findings)}: {fact}; {parts}"
 
 
 def _off_record(context: Context) -> str | None:
@@ -110,9 +119,11 @@ def _brief(context: Context, share: float) -> str:
 
 def _fact(context: Context, share: float) -> str:
     """Return how much communication is exposed, over all ranks and where it is most."""
-    mean = context.timed_rows.groupby("rank")[["duration_ns", "exposed_comm_ns"]].mean()
+    rows = context.told_rows
+    rows = rows.assign(own_ns=_own_ns(context, rows))
+    mean = rows.groupby("rank")[["own_ns", "exposed_comm_ns"]].mean()
     at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
-    most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["duration_ns"]))
+    most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["own_ns"]))
     if len(mean) == 1:
         return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} step"
     return f"exposed communication takes {percent(share)} of all ranks' steps, up to {most} of {took}"
@@ -150,12 +161,16 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
     )
 
 
-def _warned(context: Context) -> str | None:
-    """Return who is late, where the bill warns of it; None where it does not."""
+def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
+    """Return who is late, where the bill warns of it or begins with it; None where it does not."""
     rows, bills = straggler.bills(context)
+    first = headline_moving.dearest(findings)
+    dearest = first.ranks if first is not None and first.kind == "straggler" else ()
     for bill in bills:
         toll = bill.line.figures["waited_ns"]
-        if bill.rank is not None and toll and straggler.alarming(context, toll, rows, bill.rank):
+        if bill.rank is None or not toll:
+            continue
+        if dearest == (bill.rank,) or straggler.alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
             return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
     return None
@@ -197,7 +212,7 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     rates = keep(split, split["busbw_gbps"].notna())
     if share(rates) < 0.5:
         return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
-    words = f" at {float(rates['busbw_gbps'].median()):.3g} GB/s"
+    words = f" at {bandwidth(float(rates['busbw_gbps'].median()))}"
     judged = keep(split, (split["floor_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna())
     if judged.empty or share(judged) < 0.5:
         return f"{words}, floor unknown", None

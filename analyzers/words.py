@@ -34,6 +34,11 @@ def size(size_bytes: int | None) -> str:
     return "an unknown size" if size_bytes is None else _scaled(size_bytes, _SIZES, "bytes")
 
 
+def bandwidth(gbps: float) -> str:
+    """Return a bandwidth given in GB/s (1e9 bytes) as `12.3 GB/s` or `1.02 MB/s`."""
+    return _scaled(gbps * 1e9, [(scale, f"{unit}/s") for scale, unit in _SIZES], "B/s")
+
+
 def flops(count: int) -> str:
     """Return a count of floating-point operations as `16.8 MFLOP`."""
     for scale, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardtoll.dashboards.step_times import PARTS, RankTime
+from shardtoll.dashboards.step_times import PARTS, RankTime, told_rows
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_frame
@@ -35,7 +35,7 @@ def exposed_parts(report: Report, times: Sequence[RankTime]) -> list[ExposedPart
     in_watch = _sums(report, watched)
     counts = {
         "survey": Counter(in_steps(steps, surveyed).column("rank").to_pylist()),
-        "watch": Counter(in_steps(steps, watched).column("rank").to_pylist()),
+        "watch": Counter(told_rows(report).column("rank").to_pylist()),
     }
     found: list[ExposedParts | None] = []
     for time in times:

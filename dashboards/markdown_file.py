@@ -69,7 +69,7 @@ def _row(number: int, finding: Finding) -> list[str]:
 
 
 def _anatomy(report: Report) -> list[str]:
-    slowest = step_times.slowest(step_times.rank_times(report))
+    slowest = step_times.longest(step_times.rank_times(report))
     if slowest is None:
         return ["No step finished, so there are no step times."]
     parts = [

@@ -50,7 +50,7 @@ def figure(report: Report) -> Figure:
     every = step_times.rank_times(report)
     if not every:
         return Figure([], {}, ["No step finished, so there is no time to divide."])
-    times, rest = step_times.fold(every, RANKS_DRAWN)
+    times, rest = step_times.fold(every, RANKS_DRAWN, shown=True)
     notes = _notes(report)
     if rest is not None:
         notes.append(
@@ -58,7 +58,7 @@ def figure(report: Report) -> Figure:
             f"{len(rest.ranks):,}."
         )
         times = [*times, rest]
-    worst = step_times.slowest(every)
+    worst = step_times.longest(every)
     names = [_name(time, slowest=time is worst) for time in times]
     values = _values(report, times)
     data = [

@@ -31,13 +31,13 @@ def steps(report: Report) -> str:
     """Return each rank's mean step; its parts add up to the total."""
     times = step_times.rank_times(report)
     shown, rest = step_times.fold(times, RANKS_SHOWN)
-    worst = step_times.slowest(times)
+    marks = step_times.marks(times)
     mixed = step_times.mixed(times)
     rows = []
     listed = [*shown, rest] if rest is not None else shown
     for time, exposed in zip(listed, exposed_parts(report, listed), strict=True):
         name = str(time.ranks[0]) if len(time.ranks) == 1 else f"mean of the {len(time.ranks)} others"
-        mark = " <b>slowest</b>" if time is worst else ""
+        mark = f" <b>{marks[time.ranks]}</b>" if time.ranks in marks else ""
         split = (None, None) if exposed is None else (exposed.waiting_ns, exposed.moving_ns)
         values = [*time.parts_ns[:2], *split, *time.parts_ns[2:], time.capture_ns, time.total_ns]
         if mixed:

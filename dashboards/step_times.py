@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.told import exposure_told
 
 PARTS: Final = (
     ("compute_ns", "compute"),
@@ -41,7 +42,7 @@ class RankTime:
     watched_ns: float | None = None
     """The mean watched step, capture left out; None where none was watched."""
     watched_comm_ns: float | None = None
-    """Exposed communication in it."""
+    """Exposed communication in a watched step, over those that tell it; None where none does."""
 
     @property
     def step_ns(self) -> float:
@@ -54,24 +55,29 @@ def rank_times(report: Report) -> list[RankTime]:
     steps = report.tables["steps"]
     surveyed = _means(in_steps(steps, surveyed_steps(steps)))
     watched = _means(in_steps(steps, watched_steps(steps)))
+    told = _means(told_rows(report))
     times = []
     for rank in sorted({*surveyed, *watched}):
-        whole, light = surveyed.get(rank), watched.get(rank)
-        row = whole or watched[rank]
+        whole, light, telling = surveyed.get(rank), watched.get(rank), told.get(rank)
+        row = whole or telling or watched[rank]
+        known = [name for name, _ in PARTS] if whole else WATCHED_PARTS if telling else WATCHED_PARTS[1:]
         times.append(
             RankTime(
                 ranks=(rank,),
                 steps=row["count_all"],
                 total_ns=row["duration_ns_mean"],
-                parts_ns=tuple(
-                    row[f"{name}_mean"] if whole or name in WATCHED_PARTS else None for name, _ in PARTS
-                ),
+                parts_ns=tuple(row[f"{name}_mean"] if name in known else None for name, _ in PARTS),
                 capture_ns=row["capture_ns_mean"],
                 watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
-                watched_comm_ns=None if light is None else light["exposed_comm_ns_mean"],
+                watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
             )
         )
     return times
+
+
+def told_rows(report: Report) -> pa.Table:
+    """Return the rows of the watched steps that tell how long communication was exposed."""
+    return in_steps(exposure_told(report.tables), watched_steps(report.tables["steps"]))
 
 
 def _means(steps: pa.Table) -> dict[int, dict[str, Any]]:
@@ -86,20 +92,38 @@ def slowest(times: Sequence[RankTime]) -> RankTime | None:
     return max(times, key=lambda time: time.step_ns, default=None)
 
 
+def longest(times: Sequence[RankTime]) -> RankTime | None:
+    """Return the rank whose `total_ns` is longest, whose parts are shown; see `slowest`, which watched steps
+    decide."""
+    return max(times, key=lambda time: time.total_ns, default=None)
+
+
+def marks(times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
+    """Return ranks -> the word to stand by their name: which are slowest by the times that are shown."""
+    whole, light = longest(times), slowest(times)
+    if whole is None or light is None:
+        return {}
+    if whole is light or not mixed(times):
+        return {whole.ranks: "slowest"}
+    return {whole.ranks: "slowest surveyed", light.ranks: "slowest watched"}
+
+
 def mixed(times: Sequence[RankTime]) -> bool:
     """Return whether watched steps stand beside surveyed ones."""
     whole = any(None not in time.parts_ns for time in times)
     return whole and any(time.watched_ns is not None for time in times)
 
 
-def fold(times: Sequence[RankTime], most: int) -> tuple[list[RankTime], RankTime | None]:
+def fold(
+    times: Sequence[RankTime], most: int, *, shown: bool = False
+) -> tuple[list[RankTime], RankTime | None]:
     """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
 
-    The second is None where every rank is shown.
+    The second is None where every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
     """
     if len(times) <= most:
         return list(times), None
-    by_cost = sorted(times, key=lambda time: -time.step_ns)
+    by_cost = sorted(times, key=lambda time: -(time.total_ns if shown else time.step_ns))
     kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
     mean = RankTime(
         ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards import human
-from shardtoll.dashboards.step_times import PARTS, rank_times, slowest
+from shardtoll.dashboards.step_times import PARTS, longest, rank_times
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps
@@ -126,7 +126,7 @@ def _unbilled(report: Report) -> _Unbilled | None:
 
     Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed.
     """
-    time = slowest(rank_times(report))
+    time = longest(rank_times(report))
     if time is None or time.total_ns <= 0:
         return None
     rank = time.ranks[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -17,6 +17,7 @@ from shardtoll.dashboards.text import unbroken
 from shardtoll.ledger import Report
 
 RANKS_SHOWN: Final = 8
+Marks: TypeAlias = Mapping[tuple[int, ...], str]
 _HEADS: Final = {
     "exposed_comm_ns": "exposed\ncomm",
     "exposed_copy_ns": "exposed\ncopies",
@@ -30,15 +31,15 @@ def steps(report: Report, width: int) -> RenderableType:
     if not times:
         return Text("step: no step finished, so its time cannot be divided")
     shown, rest = step_times.fold(times, RANKS_SHOWN)
-    worst = step_times.slowest(times)
+    marks = step_times.marks(times)
     head = Text("the step", style="bold")
     head.append(f", {summary.mean_of(report)}", style="not bold")
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")
     rows = [*shown, rest] if rest is not None else shown
-    table = _table(rows, worst)
-    return Group(head, table if _width(table) <= width else _stacked(rows, worst))
+    table = _table(rows, marks)
+    return Group(head, table if _width(table) <= width else _stacked(rows, marks))
 
 
 def _width(table: Table) -> int:
@@ -47,14 +48,14 @@ def _width(table: Table) -> int:
     return Measurement.get(console, console.options, table).maximum
 
 
-def _name(time: RankTime, worst: RankTime | None) -> Text:
+def _name(time: RankTime, marks: Marks) -> Text:
     text = Text(f"rank {time.ranks[0]}" if len(time.ranks) == 1 else f"mean of {len(time.ranks)}")
-    if time is worst:
-        text.append(" slowest", style="bold yellow")
+    if time.ranks in marks:
+        text.append(f" {marks[time.ranks]}", style="bold yellow")
     return text
 
 
-def _table(rows: Sequence[RankTime], worst: RankTime | None) -> Table:
+def _table(rows: Sequence[RankTime], marks: Marks) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for name, words in PARTS:
@@ -69,15 +70,15 @@ def _table(rows: Sequence[RankTime], worst: RankTime | None) -> Table:
         values = [*time.parts_ns, time.capture_ns, time.total_ns]
         if mixed:
             values += [time.watched_comm_ns, time.watched_ns]
-        table.add_row(_name(time, worst), *map(human.duration, values))
+        table.add_row(_name(time, marks), *map(human.duration, values))
     return table
 
 
-def _stacked(rows: Sequence[RankTime], worst: RankTime | None) -> Group:
+def _stacked(rows: Sequence[RankTime], marks: Marks) -> Group:
     lines = []
     for time in rows:
         line = Text()
-        line.append_text(_name(time, worst)).append(": ")
+        line.append_text(_name(time, marks)).append(": ")
         line.append(human.duration(time.total_ns), style="bold")
         named = zip(PARTS, time.parts_ns, strict=True)
         sums = " + ".join(f"{words} {unbroken(human.duration(part))}" for (_, words), part in named)

@@ -15,6 +15,7 @@ DIFFERENCES_SHOWN: Final = 5
 ALSO: Final = "also on the bill before, not judged (times vary from run to run; name one with --finding)"
 _TITLE: Final = 400
 _PLACE: Final = 200
+_LEAST_PERCENT: Final = 0.1
 
 
 def headline(verification: Verification) -> str:
@@ -99,14 +100,17 @@ def also(verification: Verification) -> list[str]:
 
 
 def change(before: float | None, after: float | None) -> str:
-    """Return `-12.5 %`, `none`, or `unknown`."""
+    """Return `-12.5 %`, `under +0.1 %`, `none`, or `unknown`."""
     if before is None or after is None:
         return human.UNKNOWN
     if before == after:
         return "none"
     if before == 0:
         return "new"
-    return f"{100 * (after - before) / before:+.3g} %"
+    percent = 100 * (after - before) / before
+    if 0 < abs(percent) < _LEAST_PERCENT:
+        return f"under {'+' if percent > 0 else '-'}{_LEAST_PERCENT} %"
+    return f"{percent:+.3g} %"
 
 
 def new_findings(found: Sequence[Finding]) -> list[str]:

@@ -326,8 +326,8 @@ class Recorder:
             return "device times are not captured live on this device: durations and exposed time are unknown"
         if not spans:
             return (
-                "torch's profiler could not be used (another one runs, or this torch lacks it): "
-                "start and duration of collectives are unknown"
+                "torch's profiler could not be used in some steps (another one ran, this torch lacks it, or "
+                "a step ended inside backward): start and duration of their collectives are unknown"
             )
         return None
 

@@ -113,6 +113,9 @@ class Regions:
     def flush(self) -> None:
         """Write the rows of what was watched since the last time."""
         raw = self._recorder.take_spans()
+        if raw is None and self._is_fake:
+            # Nothing was in flight.
+            raw = []
         watched = self._watch.take()
         if not watched:
             return

@@ -66,6 +66,8 @@ def make_rows(
         _exposed_of_each(region, parts.exposed, in_flight) if host_times else _stalls_of_each(region, device)
     )
     exposed_known = host_times or device is not None
+    # Where C++ waited, only a collective in flight tells: without spans that is unknown, not nothing.
+    in_cpp = host_times and spans is None and bool(region.drains)
 
     def from_epoch(monotonic_ns: int) -> int:
         return clock.to_unix(monotonic_ns) - epoch_ns
@@ -89,7 +91,9 @@ def make_rows(
                 issue_ns=None if pending.unseen else from_epoch(pending.issue_ns),
                 start_ns=None if span is None else span.start_ns - epoch_ns,
                 duration_ns=None if span is None else span.end_ns - span.start_ns,
-                exposed_ns=exposed_ns.get(index, 0) if exposed_known else None,
+                exposed_ns=exposed_ns.get(index, None if in_cpp and _waited_in_cpp(pending) else 0)
+                if exposed_known
+                else None,
                 phase=place.phase,
                 implicit=place.implicit,
                 placements_from=place.placements_from,
@@ -225,8 +229,12 @@ def _last_unseen(region: Region, index_of: Mapping[int, int], owner: UnseenAfter
     if index < 0:
         return None
     found = region.collectives[index]
-    waits_in_cpp = found.unseen or found.place.waits_in_cpp
-    return index if waits_in_cpp else None
+    return index if _waited_in_cpp(found) else None
+
+
+def _waited_in_cpp(pending: PendingCollective) -> bool:
+    """Whether C++ waits for the collective, so that no door shows for how long."""
+    return pending.unseen or pending.place.waits_in_cpp
 
 
 def include_elsewhere(region: Region) -> None:

@@ -309,6 +309,8 @@ class Session:
                 self._steps_begun = 1
             else:
                 self._end_region()
+            # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
+            self._guarded(self._regions.flush)
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._guarded(lambda: self._regions.append_finished(wait=True))

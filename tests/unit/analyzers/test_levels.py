@@ -284,6 +284,23 @@ class TestHeadline:
         assert report.headline is not None
         assert "exposed communication takes 2 % of all ranks' steps" in report.headline
 
+    def test_the_step_is_the_table_s(self):
+        """Of a watched step, capture is left out; one without times is in no share."""
+        watched = {"exposed_comm_ns": 20 * MS, "unattributed_ns": 80 * MS, "capture_ns": 20 * MS}
+        given = steps(watch=watched)
+        last = replace(given[-1], exposed_comm_ns=0, unattributed_ns=100 * MS)
+        rows = each_step(seq=lambda n: n)
+        rows[-1] = replace(rows[-1], exposed_ns=None)
+        assert (rows[-1].step, rows[-1].rank) == (last.step, last.rank)
+        report = run(ledger(rows, steps=[*given[:-1], last]))
+        assert "25 % of all ranks' steps, up to 20 ms of 80 ms" in report.headline
+
+    def test_where_no_step_has_times_nothing_is_told(self):
+        rows = each_step(seq=lambda n: n, exposed_ns=lambda _: None)
+        quiet = {"exposed_comm_ns": 0, "unattributed_ns": 100 * MS}
+        said = run(ledger(rows, steps=steps(level=lambda _: "watch", watch=quiet))).headline
+        assert said == ("Network or a late rank cannot be told: in no step is exposed communication known.")
+
 
 class TestCountedOnly:
     """Collectives of which a watched step has only the group's own number."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
+from shardtoll.analyzers import headline, run, straggler
 from shardtoll.analyzers.context import make_context
 from shardtoll.ledger import Leadup, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND
@@ -23,6 +23,10 @@ def leadup(rank, index, late, **parts):
     }
     given |= {name: value for name, value in parts.items() if late}
     return Leadup(0, rank, index, since_ns=index * EVERY, **given)
+
+
+SLOW = {"late": 0, "transfer": 8 * MS}
+ON_DEVICES = run_of(RANKS, backend="nccl", device="cuda")
 
 
 def job(late_ranks, late=2 * MS, transfer=1 * MS, exposed=None, **parts):
@@ -49,6 +53,11 @@ def job(late_ranks, late=2 * MS, transfer=1 * MS, exposed=None, **parts):
 def reported(rows, leadups=(), **given):
     about = given.pop("run", run_of(RANKS))
     return run(ledger(rows, run=about, leadups=leadups, **given))
+
+
+def with_floors(about=ON_DEVICES, **given):
+    rows, leadups = job([2] * 5, **SLOW)
+    return run(ledger(rows, run=about, leadups=leadups, **given), ROUND)
 
 
 def stragglers(*args, **given):
@@ -301,9 +310,39 @@ class TestHeadline:
         assert said.startswith("Late ranks, no single one, are at fault, not the network: ")
 
     def test_the_network(self):
-        said = reported(*job([2] * 5, late=0, transfer=8 * MS)).headline
+        said = with_floors().headline
         assert said.startswith("The network is at fault, not a late rank: ")
         assert "of this 0 % waiting, 100 % moving data at" in said
+
+    def test_slow_transfers_on_cpus_may_be_the_cores(self):
+        said = reported(*job([2] * 5, **SLOW)).headline
+        assert said.startswith(
+            "Slow transfers, not a late rank, are at fault, and on one host CPU cores both compute and "
+            "move data: "
+        )
+        hosts = run_of(RANKS, hosts=("one", "two"), ranks_per_host=2)
+        said = with_floors(hosts).headline
+        assert said.startswith(
+            "Slow transfers, not a late rank, are at fault: of the network, or of CPU cores "
+        )
+
+    def test_a_small_share_accuses_no_network(self):
+        few = [
+            step(rank=rank, compute_ns=92 * MS, exposed_comm_ns=8 * MS, idle_ns=0) for rank in range(RANKS)
+        ]
+        said = with_floors(steps=few).headline
+        assert said.startswith("Communication is slow, but the smaller part of the step: ")
+
+    @pytest.mark.parametrize("late_rank", [2, None])
+    def test_it_does_not_contradict_the_finding_that_comes_first(self, late_rank):
+        """More moving than waiting over all ranks, yet the dearest on the bill is waiting for late ranks."""
+        rows, leadups = job([2] * 5, late=3 * MS, transfer=4 * MS)
+        context = make_context(ledger(rows, run=run_of(RANKS), leadups=leadups), ROUND)
+        (late,) = [each for each in straggler.find(context) if each.ranks == (2,)]
+        said = headline.sentence(context, [replace(late, ranks=(0, 1, 2, 3) if late_rank is None else (2,))])
+        assert said.startswith("Both ")
+        assert ("rank 2 is last in 5 of 5" in said) == (late_rank is not None)
+        assert not headline.sentence(context).startswith("Both ")
 
     def test_the_network_near_its_floor(self):
         said = reported(*job([2] * 5, late=0, transfer=1 * MS)).headline

@@ -13,6 +13,7 @@ import pytest
 from shardtoll.analyzers.looked_at import LOOKS
 from shardtoll.analyzers.step_change import change, step_times
 from shardtoll.analyzers.verify import verify
+from shardtoll.dashboards import verdict
 from shardtoll.dashboards.verdict import figures as verdict_lines
 from shardtoll.ledger import KINDS, Evidence, Finding, Notice, Report, UsageError, Where
 from shardtoll.ledger.report import FabricInfo
@@ -385,3 +386,11 @@ def test_as_json_everything_is_plain():
     document = json.loads(json.dumps(verification_to_json(found), allow_nan=False))
     assert document["findings"][0]["finding"]["kind"] == "redundant-collective"
     assert (document["schema_version"], document["passed"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [(1_000_006, "under +0.1 %"), (999_994, "under -0.1 %"), (1_002_000, "+0.2 %"), (1_000_000, "none")],
+)
+def test_a_change_too_small_to_read_is_a_bound(after: int, told: str) -> None:
+    assert verdict.change(1_000_000, after) == told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.words import in_steps
+from shardtoll.analyzers.words import bandwidth, in_steps
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,10 @@ from shardtoll.analyzers.words import in_steps
 )
 def test_a_mean_below_one_a_step_is_told_in_whole_numbers(each, told):
     assert in_steps(each, "all_gather") == told
+
+
+@pytest.mark.parametrize(
+    ("gbps", "told"), [(0.00102, "1.02 MB/s"), (1.57, "1.57 GB/s"), (296, "296 GB/s"), (5e-8, "50 B/s")]
+)
+def test_a_bandwidth_has_a_unit_that_it_can_be_read_in(gbps, told):
+    assert bandwidth(gbps) == told

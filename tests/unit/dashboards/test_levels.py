@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards import notebook, page, step_times, summary, terminal
+from shardtoll.dashboards import notebook, page, page_anatomy, page_tables, step_times, summary, terminal
 from shardtoll.dashboards.side_by_side import Attempt, rows
 from shardtoll.ledger import Report, Step
-from shardtoll.ledger.tables import to_table
+from shardtoll.ledger.tables import to_records, to_table
 from tests import sample_reports
 
 MS = 1_000_000
@@ -61,6 +61,54 @@ def test_parts_that_watched_steps_do_not_tell_are_unknown():
     time, _ = step_times.rank_times(watched())
     assert time.parts_ns == (None, 6 * MS, None, None, 19 * MS)
     assert (time.steps, time.total_ns) == (2, 25 * MS)
+
+
+def untimed(report: Report, numbers: tuple[int, ...]) -> Report:
+    """The report, with a collective of unknown exposed time on each rank in these steps, which say 0."""
+    (row, *_) = to_records("collectives", report.tables["collectives"])
+    rows = [replace(row, step=number, rank=rank, exposed_ns=None) for number in numbers for rank in (0, 1)]
+    steps = [
+        replace(step, exposed_comm_ns=0, unattributed_ns=step.duration_ns) if step.step in numbers else step
+        for step in to_records("steps", report.tables["steps"])
+    ]
+    changed = {"collectives": to_table("collectives", rows), "steps": to_table("steps", steps)}
+    return replace(report, tables={**report.tables, **changed})
+
+
+def test_a_watched_step_without_times_is_in_no_mean_of_exposed_communication(
+    capsys: pytest.CaptureFixture[str],
+):
+    report = untimed(mixed(), (98, 99))
+    time, _ = step_times.rank_times(report)
+    assert (time.watched_ns, time.watched_comm_ns) == (24 * MS, 6 * MS)
+    time, _ = step_times.rank_times(untimed(mixed(), tuple(range(1, 100))))
+    assert (time.watched_ns, time.watched_comm_ns) == (24 * MS, None)
+    text = shown(untimed(mixed(), tuple(range(1, 100))), 80, capsys)
+    assert "watched steps: 24.0 ms, exposed comm unknown of it" in text
+
+
+def test_watched_steps_alone_are_divided_where_one_tells():
+    time, _ = step_times.rank_times(untimed(watched(), (2,)))
+    assert time.parts_ns == (None, 6 * MS, None, None, 19 * MS)
+    assert (time.steps, time.total_ns) == (1, 25 * MS)
+    time, _ = step_times.rank_times(untimed(watched(), (1, 2)))
+    assert time.parts_ns == (None, None, None, None, 25 * MS)
+
+
+@pytest.mark.parametrize("width", [60, 160])
+def test_slowest_stands_by_the_times_that_are_shown(width: int, capsys: pytest.CaptureFixture[str]):
+    """Rank 0 takes longer in surveyed steps, rank 1 in watched ones."""
+    long = replace(SURVEYED, duration_ns=50 * MS, idle_ns=12 * MS)
+    slow = replace(WATCHED, rank=1, duration_ns=30 * MS, unattributed_ns=24 * MS)
+    whole = sample_reports.report()
+    table = to_table("steps", [long, replace(SURVEYED, rank=1), WATCHED, slow])
+    report = replace(whole, tables={**whole.tables, "steps": table})
+    text = shown(report, width, capsys)
+    assert "rank 0 slowest surveyed" in text
+    assert "rank 1 slowest watched" in text
+    bars = page_anatomy.figure(report).data[0]
+    assert bars["y"] == ["rank 0 (slowest)", "rank 1"]
+    assert "0 <b>slowest surveyed</b>" in page_tables.steps(report)
 
 
 def test_the_slowest_rank_is_that_of_the_watched_steps():

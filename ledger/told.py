@@ -1,0 +1,33 @@
+"""In which steps exposed communication is known: elsewhere the 0 that stands there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_KEYS: Final = ("step", "rank")
+
+
+def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the rows of the steps' table whose `exposed_comm_ns` is known, in no order.
+
+    Left out are rows of watched steps that say 0 while a collective of theirs has no known exposed time, or
+    was counted by its group and is not on record: in such a step nothing told of the waiting.
+    """
+    steps = tables["steps"]
+    said = pc.and_(pc.equal(steps.column("level"), "watch"), pc.equal(steps.column("exposed_comm_ns"), 0))
+    if not pc.any(said).as_py():
+        return steps
+    collectives, counts = tables["collectives"], tables["counts"]
+    untimed = collectives.filter(pc.is_null(collectives.column("exposed_ns")))
+    unseen = counts.filter(pc.greater(counts.column("issued"), counts.column("recorded")))
+    doubted = pa.concat_tables(
+        [table.select(_KEYS) for table in (untimed, unseen)], promote_options="default"
+    )
+    doubted = doubted.group_by(list(_KEYS)).aggregate([])
+    told = steps.filter(said).join(doubted, keys=list(_KEYS), join_type="left anti")
+    told = told.select(steps.column_names).cast(steps.schema)
+    return pa.concat_tables([steps.filter(pc.invert(said)), told])
