@@ -34,7 +34,7 @@ class Place:
     world_size: int | None = None
     error: str | None = None
     size_bytes: int = 0
-    """About how large a run's files are."""
+    """About how large its files are."""
 
 
 def look(path: str, now_s: float) -> tuple[list[Place], bool]:
@@ -126,11 +126,13 @@ def _run(folder: Path, name: str, now_s: float) -> Place | None:
 
 
 def _other(name: str, item: Input) -> Place:
+    kind: Kind = "report" if item.kind == "report" else "traces"
     try:
-        modified_ns = max(os.stat(path).st_mtime_ns for path in item.paths)
+        found = [os.stat(path) for path in item.paths]
     except (OSError, ValueError):
-        modified_ns = None
-    return Place(name, item, "report" if item.kind == "report" else "traces", modified_ns)
+        return Place(name, item, kind, None)
+    size_bytes = sum(state.st_size for state in found)
+    return Place(name, item, kind, max(state.st_mtime_ns for state in found), size_bytes=size_bytes)
 
 
 def _is_report(path: Path) -> bool:
