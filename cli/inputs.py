@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from shardtoll.cli.traces import TraceOptions
 from shardtoll.cli.traces import read as read_jobs
-from shardtoll.ledger import Report, UsageError, analyze, read_run
+from shardtoll.ledger import Report, TraceError, UsageError, analyze, read_run
 from shardtoll.ledger.store import is_run_folder
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ def load_reports(
         elif item.kind == "report":
             yield path, _saved(Path(path), chosen)
         else:
-            for job in read_jobs(item.paths, options):
+            jobs = read_jobs(item.paths, options)
+            while (job := _next_job(jobs, path)) is not None:
                 report = analyze(job.ledger, chosen)
                 for extra in extras:
                     report = extra(report, job)
@@ -115,6 +118,30 @@ def _kind(path: str) -> Kind:
         # A pipe would be waited for without end.
         raise UsageError(f"{path} is neither a file nor a folder", _HINT)
     return "trace file" if _is_trace(local) else "report"
+
+
+def _next_job(jobs: Iterator[Job], path: str) -> Job | None:
+    """Return the next job of traces; of a folder that holds runs the error names one of those."""
+    try:
+        return next(jobs, None)
+    except TraceError as error:
+        runs = _runs_inside(path)
+        if not runs:
+            raise
+        which = f"the run in {path}" if len(runs) == 1 else f"one of the {len(runs):,} runs in {path}"
+        raise TraceError(
+            error.message, f"name {which}, as {shlex.quote(str(Path(path) / runs[0]))}"
+        ) from error
+
+
+def _runs_inside(path: str) -> list[str]:
+    """Return the names of the runs in a folder of them; none where it is no such folder."""
+    if not Path(path).is_dir():
+        return []
+    from shardtoll.cli.serve_list import look
+
+    places, _ = look(path, time.time())
+    return sorted(place.name for place in places if place.item.kind == "run")
 
 
 def _saved(path: Path, fabric: Fabric | None) -> Report:

@@ -34,14 +34,15 @@ class Place:
     world_size: int | None = None
     error: str | None = None
     size_bytes: int = 0
-    """About how large a run's files are."""
+    """About how large its files are."""
 
 
 def look(path: str, now_s: float) -> tuple[list[Place], bool]:
     """Return what there is, the last changed first, and whether it is one thing by itself.
 
-    A folder without a run, saved report or trace in it is a folder that runs will be written to, if it is
-    empty. Raises UsageError where the path is nothing to show.
+    Links that lead out of a folder of runs are passed over. A folder without a run, saved report or trace
+    in it is a folder that runs will be written to, if it is empty. Raises UsageError where the path is
+    nothing to show.
     """
     root = Path(path)
     if not root.is_dir():
@@ -58,6 +59,7 @@ def look(path: str, now_s: float) -> tuple[list[Place], bool]:
 
 def _inside(root: Path, now_s: float) -> list[Place]:
     found: list[Place] = []
+    whole = root.resolve()
     left, seen = [(root, DEPTH)], 0
     while left:
         folder, deeper = left.pop(0)
@@ -67,8 +69,10 @@ def _inside(root: Path, now_s: float) -> list[Place]:
                 return found
             path = Path(entry.path)
             name = path.relative_to(root).as_posix()
+            if _leads_out(entry, whole):
+                continue
             if _is_folder(entry):
-                place = _run(path, name, now_s)
+                place = _run(path, name, now_s, whole)
                 if place is not None:
                     found.append(place)
                 elif deeper > 1:
@@ -86,6 +90,15 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
+def _leads_out(entry: os.DirEntry[str], whole: Path) -> bool:
+    """Whether it is a link to a place outside of the folder that is served, as others may have put there."""
+    try:
+        return entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(whole)
+    except (OSError, RuntimeError):
+        # A link that leads to itself.
+        return True
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -93,8 +106,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _run(folder: Path, name: str, now_s: float) -> Place | None:
-    """The run in a folder; None where there is none."""
+def _run(folder: Path, name: str, now_s: float, whole: Path | None = None) -> Place | None:
+    """The run in a folder; None where there is none, or where a file of it leads out of `whole`."""
     ranks: set[int] = set()
     is_open, modified_ns, size_bytes = False, 0, 0
     try:
@@ -104,6 +117,8 @@ def _run(folder: Path, name: str, now_s: float) -> Place | None:
                 # A pipe would be waited for without end.
                 if rank is None or not entry.is_file():
                     continue
+                if whole is not None and _leads_out(entry, whole):
+                    return None
                 if entry.name.startswith("run."):
                     ranks.add(rank)
                 is_open |= entry.name.endswith(".arrows")
@@ -126,11 +141,13 @@ def _run(folder: Path, name: str, now_s: float) -> Place | None:
 
 
 def _other(name: str, item: Input) -> Place:
+    kind: Kind = "report" if item.kind == "report" else "traces"
     try:
-        modified_ns = max(os.stat(path).st_mtime_ns for path in item.paths)
+        found = [os.stat(path) for path in item.paths]
     except (OSError, ValueError):
-        modified_ns = None
-    return Place(name, item, "report" if item.kind == "report" else "traces", modified_ns)
+        return Place(name, item, kind, None)
+    size_bytes = sum(state.st_size for state in found)
+    return Place(name, item, kind, max(state.st_mtime_ns for state in found), size_bytes=size_bytes)
 
 
 def _is_report(path: Path) -> bool:

@@ -14,6 +14,7 @@ import flask
 
 from shardtoll.dashboards.app_board import Board
 from shardtoll.dashboards.app_callbacks import add_callbacks
+from shardtoll.dashboards.app_errors import answer_failures
 from shardtoll.dashboards.app_layout import layout
 from shardtoll.dashboards.app_script import SCRIPT
 from shardtoll.dashboards.app_security import BODY_MOST, Guard, content_policy
@@ -63,6 +64,7 @@ def make_app(source: Source, hosts: Iterable[str], token: str | None = None) -> 
     )
     app.layout = layout()
     add_callbacks(app, Board(source))
+    answer_failures(server)
     _serve_text(server, "/shardtoll.js", SCRIPT, "text/javascript")
     _serve_text(server, "/shardtoll.css", STYLE + APP_STYLE, "text/css")
     return Guard(server.wsgi_app, content_policy(app.csp_hashes()), hosts, token)

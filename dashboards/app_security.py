@@ -117,7 +117,11 @@ class Guard:
             if path != _UPDATE:
                 return "404 Not Found", "There is no such page."
             origin = environ.get("HTTP_ORIGIN")
-            if origin is not None and origin != f"http://{host}":
+            # A proxy in front may speak https; that the names are the same is what tells a page of ours.
+            if origin is not None and origin.lower() not in (
+                f"http://{host.lower()}",
+                f"https://{host.lower()}",
+            ):
                 return "403 Forbidden", "Another site's page may not ask."
             if environ.get("HTTP_SEC_FETCH_SITE", "same-origin") != "same-origin":
                 return "403 Forbidden", "Another site's page may not ask."
@@ -129,7 +133,7 @@ class Guard:
                 return "413 Content Too Large", "The request is too long."
         elif method not in ("GET", "HEAD"):
             return "405 Method Not Allowed", "The server only shows."
-        elif path not in _PATHS and not path.startswith(_SUITES):
+        elif path not in _PATHS and not (path.startswith(_SUITES) and "/" in path[len(_SUITES) :]):
             return "404 Not Found", "There is no such page."
         if len(environ.get("QUERY_STRING", "")) > QUERY_MOST:
             return "414 URI Too Long", "The address is too long."

@@ -11,6 +11,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
+from shardtoll.ledger.regular import check_regular
 from shardtoll.ledger.tables import SCHEMAS, check, to_batch
 
 _LARGEST_BYTES: Final = 256 << 20
@@ -74,9 +75,11 @@ class JournalTail:
     def read(self) -> pa.Table:
         """Return all rows appended so far.
 
-        Raises FileNotFoundError where there is no file, ValueError when it holds another schema.
+        Raises FileNotFoundError where there is no file, OSError where a pipe or device has its name,
+        OtherColumns when it holds another schema.
         """
         schema = SCHEMAS[self._table]
+        check_regular(self._path)
         with pa.OSFile(str(self._path), "rb") as file:
             if file.size() < self._read_bytes:
                 # Another job's file by the same name.

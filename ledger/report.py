@@ -19,11 +19,12 @@ from shardtoll.ledger.codec import (
     run_from_json,
     run_to_json,
 )
-from shardtoll.ledger.errors import SchemaError
+from shardtoll.ledger.errors import SchemaError, first_line
 from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.hta_figures import HtaFigures, hta_from_json, hta_to_json
 from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Group, Notice, Run
+from shardtoll.ledger.regular import read_regular
 from shardtoll.ledger.step_roofline import StepRoofline, roofline_from_json, roofline_to_json
 from shardtoll.ledger.table_json import rows_json
 from shardtoll.ledger.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION: Final = 1
+MOST_BYTES: Final = 2_000_000_000
+"""Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +202,11 @@ class Report:
     def load(cls, path: Path) -> Report:
         """Return the report in a JSON file; SchemaError when it is none or cannot be read."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_regular(path, MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SchemaError(
-                f"{path} cannot be read as a report ({error})", "write one with `-o report.json`"
+                f"{path} cannot be read as a report ({first_line(error)})",
+                "write one with `-o report.json`, or name the run's folder",
             ) from error
         return cls.from_json(text, str(path))
 

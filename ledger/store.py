@@ -32,9 +32,12 @@ from shardtoll.ledger.finding import Finding
 from shardtoll.ledger.journal import Journal, read_journal
 from shardtoll.ledger.ledger import Ledger, merge
 from shardtoll.ledger.record import Group, Notice, Run, StepRows
+from shardtoll.ledger.regular import check_regular, read_regular
 from shardtoll.ledger.tables import LATER, SCHEMAS, check, check_values, completed, to_table
 
 STORE_VERSION: Final = 1
+_META_MOST_BYTES: Final = 256_000_000
+"""Bytes of a `run.rankN.json` that is read: 1,000 groups of 1,000 ranks take 5 MB."""
 _OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
@@ -220,9 +223,11 @@ def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table
     try:
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
+            check_regular(path)
             return read_journal(table, path)
         if closed and table in LATER and not path.exists():
             return SCHEMAS[table].empty_table()
+        check_regular(path)
         data = completed(table, pq.read_table(path))
         check(table, data)
         check_values(table, data)
@@ -249,16 +254,20 @@ def finished_only(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
 def _run_id(folder: Path, rank: int) -> str | None:
     """The run that a rank's files belong to; None where they do not say."""
     try:
-        meta = json.loads((folder / _name("run", rank, "json")).read_text(encoding="utf-8"))
+        meta = _read_json(meta_path(folder, rank))
         return str(meta["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
+def _read_json(path: Path) -> Any:
+    return json.loads(read_regular(path, _META_MOST_BYTES))
+
+
 def read_meta(path: Path) -> dict[str, Any]:
     """Return what `run.rankN.json` holds; RunFolderError or SchemaError where it cannot be read."""
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = _read_json(path)
         version = meta["store_version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error

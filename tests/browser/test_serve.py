@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -52,15 +53,32 @@ class Visit:
     url: str
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    pending: int = 0
+
+    def ended(self, _request: object) -> None:
+        self.pending -= 1
+
+    def asked(self, request: object) -> None:
+        self.pending += 1
+        self.requests.append(request.url)
 
     def go(self, path: str = "/", wait: str = DRAWN) -> None:
         self.page.goto(self.url + path)
-        self.page.wait_for_selector(wait, timeout=20_000)
+        self.page.wait_for_selector(wait, timeout=60_000)
         if wait == DRAWN:
             # The frame stands before its figure is known.
             self.until("document.querySelector('#figure .js-plotly-plot').data.length > 0")
+        self.settled()
 
-    def until(self, expression: str, wanted: object = True, seconds: float = 15) -> None:
+    def settled(self) -> None:
+        """Wait until no answer is due: one that comes while a key is pressed takes the focus with it."""
+        deadline, quiet = time.monotonic() + 45, 0
+        while quiet < 4:
+            assert time.monotonic() < deadline, f"{self.pending} answers never came"
+            self.page.wait_for_timeout(50)
+            quiet = 0 if self.pending else quiet + 1
+
+    def until(self, expression: str, wanted: object = True, seconds: float = 45) -> None:
         """Not wait_for_function, which the policy forbids."""
         deadline = time.monotonic() + seconds
         while (found := self.page.evaluate(expression)) != wanted:
@@ -75,27 +93,38 @@ class Visit:
         assert [url for url in self.requests if not url.startswith((self.url, "data:", "blob:"))] == []
 
 
+@contextlib.contextmanager
+def served(source: object, token: str | None = None) -> Iterator[str]:
+    listening = listen("127.0.0.1", 0)
+    server = serving(make_app(source, {"127.0.0.1"}, token), listening)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    listening.close()
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    started = []
+    with contextlib.ExitStack() as started:
+        yield lambda source, token=None: started.enter_context(served(source, token))
 
-    def start(source: object, token: str | None = None) -> str:
-        listening = listen("127.0.0.1", 0)
-        server = serving(make_app(source, {"127.0.0.1"}, token), listening)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        started.append((server, thread, listening))
-        return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
-    # Threads that leave `catch_warnings` in another order than they entered it leave filters behind.
-    with warnings.catch_warnings():
-        yield start
-        for server, thread, listening in started:
-            server.shutdown()
-            thread.join()
-            server.server_close()
-            listening.close()
-        answered()
+@pytest.fixture(scope="module")
+def plain() -> Iterator[str]:
+    """A server of the sample report, for all tests that change nothing in it."""
+    with served(only(sample_reports.report())) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def reader(chromium) -> Iterator[object]:
+    """A browser's profile for all readers but those that need one of their own: it keeps the scripts."""
+    context = chromium.new_context()
+    yield context
+    context.close()
 
 
 def answered() -> None:
@@ -107,22 +136,28 @@ def answered() -> None:
 
 
 @pytest.fixture
-def visit(chromium) -> Iterator[Callable[..., Visit]]:
-    contexts = []
+def visit(chromium, reader) -> Iterator[Callable[..., Visit]]:
+    made = []
 
-    def opened(url: str, scheme: str = "light", width: int = 1280) -> Visit:
-        context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
+    def opened(url: str, scheme: str = "light", width: int = 1280, own: bool = False) -> Visit:
+        page = chromium.new_page() if own else reader.new_page()
+        made.append(page)
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
         seen = Visit(page, url)
         page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: seen.console.append(str(error)))
-        context.on("request", lambda request: seen.requests.append(request.url))
+        page.on("request", seen.asked)
+        page.on("requestfinished", seen.ended)
+        page.on("requestfailed", seen.ended)
         return seen
 
-    yield opened
-    for context in contexts:
-        context.close()
+    # Threads that leave `catch_warnings` in another order than they entered it leave filters behind.
+    with warnings.catch_warnings():
+        yield opened
+        for page in made:
+            page.close()
+        answered()
 
 
 def only(report: Report) -> Fixed:
@@ -164,9 +199,9 @@ def test_hostile_names_stay_text(serve, visit):
     seen.clean()
 
 
-def test_a_clicked_finding_lights_up_and_its_link_restores_it(serve, visit):
+def test_a_clicked_finding_lights_up_and_its_link_restores_it(plain, visit):
     report = sample_reports.report()
-    seen = visit(serve(only(report)))
+    seen = visit(plain)
     seen.go("/?view=timeline")
     lit = (
         "document.querySelector('#figure .js-plotly-plot').data"
@@ -179,11 +214,11 @@ def test_a_clicked_finding_lights_up_and_its_link_restores_it(serve, visit):
     seen.until(lit, 1)
     key = next(key for key, number in keys(report.findings).items() if number == 2)
     assert f"finding={key}" in seen.query()
-    assert second.get_attribute("open") is not None
+    seen.until("document.querySelectorAll('#findings details')[1].open")
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
     assert "32 marks" in seen.page.locator("#picked").inner_text()
     # Another reader opens the link; then the first goes back.
-    other = visit(seen.url)
+    other = visit(seen.url, own=True)
     other.go(f"/{seen.query()}")
     other.until(lit, 1)
     other.until("document.querySelector('.finding.picked')?.open")
@@ -194,8 +229,8 @@ def test_a_clicked_finding_lights_up_and_its_link_restores_it(serve, visit):
     other.clean()
 
 
-def test_filters_change_figures_and_the_address_and_links_restore_them(serve, visit):
-    seen = visit(serve(only(sample_reports.report())))
+def test_filters_change_figures_and_the_address_and_links_restore_them(plain, visit):
+    seen = visit(plain)
     seen.go()
     bars = "document.querySelector('#figure .js-plotly-plot').data[0].y.length"
     seen.until(bars, 4)
@@ -246,7 +281,7 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.until("document.getElementById('status').textContent", "live, 3 steps")
     assert time.monotonic() - started < 5
     assert seen.page.evaluate(axis) == pytest.approx(zoomed)
-    assert seen.page.locator("#findings details").nth(1).get_attribute("open") is not None
+    seen.until("document.querySelectorAll('#findings details')[1].open")
     # The new bill is there before its picked finding is framed again.
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
     seen.page.click("#unzoom")
@@ -263,7 +298,7 @@ def test_runs_are_listed_and_what_is_wrong_is_told_in_words(serve, visit):
     source = Fixed(runs, single=False)
     seen = visit(serve(source))
     seen.go(wait=".runs")
-    assert seen.page.locator(".runs tbody tr").count() == 2
+    seen.until("document.querySelectorAll('.runs tbody tr').length", 2)
     assert "run.rank00000.json is damaged" in seen.page.locator(".runs").inner_text()
     seen.page.get_by_text("<b>odd</b>").click()
     seen.until("document.querySelectorAll('#trouble p').length", 1)
@@ -283,11 +318,11 @@ def test_runs_are_listed_and_what_is_wrong_is_told_in_words(serve, visit):
 
 def test_a_token_lets_in_and_nothing_else_does(serve, visit):
     url = serve(only(sample_reports.report()), "sesame-42")
-    refused = visit(url)
+    refused = visit(url, own=True)
     answer = refused.page.goto(f"{url}/?token=wrong")
     assert answer.status == 403
     assert "<script" not in answer.text()
-    seen = visit(url)
+    seen = visit(url, own=True)
     seen.go("/?view=timeline&token=sesame-42")
     assert seen.query() == "?view=timeline"
     cookie = seen.page.context.cookies()[0]
@@ -295,8 +330,8 @@ def test_a_token_lets_in_and_nothing_else_does(serve, visit):
     seen.clean()
 
 
-def test_dark_and_light_follow_the_reader(serve, visit):
-    seen = visit(serve(only(sample_reports.report())), "light")
+def test_dark_and_light_follow_the_reader(plain, visit):
+    seen = visit(plain, "light")
     seen.go()
     font = "document.querySelector('#figure .js-plotly-plot').layout.font.color"
     seen.until(font, "#1c2128")
@@ -312,8 +347,8 @@ _CLIPPED = """() => {
 }"""
 
 
-def test_the_bills_numbers_stay_in_their_columns_on_a_laptop(serve, visit):
-    seen = visit(serve(only(sample_reports.report())), width=1024)
+def test_the_bills_numbers_stay_in_their_columns_on_a_laptop(plain, visit):
+    seen = visit(plain, width=1024)
     seen.go()
     assert seen.page.locator(".side .row .num").count()
     assert seen.page.evaluate(_CLIPPED) == []

@@ -13,7 +13,7 @@ from shardtoll.cli.serve_source import make_source
 from shardtoll.ledger import RankWriter
 from shardtoll.ledger.record import StepRows
 from tests import sample_reports
-from tests.browser.test_serve import serve, visit  # noqa: F401
+from tests.browser.test_serve import reader, serve, visit  # noqa: F401
 
 pytestmark = pytest.mark.browser
 

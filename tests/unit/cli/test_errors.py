@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import sample_reports
+from tests.unit.cli.conftest import write_run
 
 LOOK = "name traces, a run folder, as given as out= to audit(), or a report written with -o report.json"
 
@@ -138,6 +139,25 @@ def test_many_unreadable_traces_are_counted(told, tmp_path: Path):
 def test_a_pipe_is_not_waited_for(told, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe.json")
     assert told(tmp_path / "pipe.json") == f"{tmp_path}/pipe.json is neither a file nor a folder: {LOOK}"
+
+
+def test_a_pipe_in_the_place_of_a_runs_file_is_not_waited_for(told, run_folder: Path):
+    about = run_folder / "run.rank00000.json"
+    about.unlink()
+    os.mkfifo(about)
+    assert told(run_folder).startswith(f"{about} is damaged (not a regular file): ")
+
+
+def test_a_folder_with_a_run_in_it_names_the_run(told, tmp_path: Path):
+    """As `shardtoll demo` leaves one for each attempt."""
+    (tmp_path / "demo" / "one").mkdir(parents=True)
+    (tmp_path / "demo" / "one" / "report.json").write_text(sample_reports.empty().to_json())
+    write_run(tmp_path / "demo" / "one" / "run")
+    wrong = f"{tmp_path}/demo/one/report.json is JSON without traceEvents, so no trace"
+    run = f"{tmp_path}/demo/one/run"
+    assert told(tmp_path / "demo" / "one") == f"{wrong}: name the run in {tmp_path}/demo/one, as {run}"
+    write_run(tmp_path / "demo" / "two" / "run")
+    assert told(tmp_path / "demo") == f"{wrong}: name one of the 2 runs in {tmp_path}/demo, as {run}"
 
 
 def test_a_glob_that_matches_nothing(told, tmp_path: Path):

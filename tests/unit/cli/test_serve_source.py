@@ -246,6 +246,50 @@ def test_a_list_is_bounded_and_links_in_it_lead_nowhere_else(tmp_path, monkeypat
     assert "odd.json" not in {place.name for place in serve_list.look(str(tmp_path), 0.0)[0]}
 
 
+def test_links_that_lead_out_of_the_folder_are_not_listed(served, tmp_path):
+    whole, other = tmp_path / "runs", tmp_path / "private"
+    make.written(other / "run")
+    (other / "bill.json").write_text(sample_reports.report().to_json())
+    make.written(whole / "a")
+    (whole / "bill.json").write_text(sample_reports.report().to_json())
+    # What stays inside is followed.
+    (whole / "latest").symlink_to("a")
+    (whole / "last.json").symlink_to(whole / "bill.json")
+    (whole / "run").symlink_to(other / "run")
+    (whole / "all").symlink_to(other)
+    (whole / "other.json").symlink_to("../private/bill.json")
+    (whole / "loop.json").symlink_to("loop.json")
+    (whole / "mixed").mkdir()
+    for path in (other / "run").iterdir():
+        (whole / "mixed" / path.name).symlink_to(path)
+    # The folder may be named by a link itself, and what a link leads to may be named.
+    (tmp_path / "link").symlink_to(whole)
+    for named in (whole, tmp_path / "link"):
+        found = {place.name for place in serve_list.look(str(named), 0.0)[0]}
+        assert found == {"a", "latest", "bill.json", "last.json"}
+    assert served(whole).report("run", 1.0).error == "there is no run of that name here (any more)"
+    assert serve_list.look(str(whole / "mixed"), 0.0)[1]
+
+
+def test_a_large_saved_report_is_read_only_when_it_is_asked_for(served, tmp_path, monkeypatch):
+    path = tmp_path / "large.json"
+    path.write_text(sample_reports.report().to_json())
+    (tmp_path / "small.json").write_text(sample_reports.empty().to_json())
+    assert {place.size_bytes for place in serve_list.look(str(tmp_path), 0.0)[0]} == {
+        one.stat().st_size for one in tmp_path.iterdir()
+    }
+    monkeypatch.setattr(serve_source, "MOST_LISTED_BYTES", path.stat().st_size - 1)
+    source = served(tmp_path)
+    deadline = time.monotonic() + WAIT_S
+    # The large one is newer or as new, and would come first or next.
+    while {entry.name: entry.steps for entry in source.runs()}["small.json"] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert source._next() is None
+    assert {entry.name: entry.steps for entry in source.runs()}["large.json"] is None
+    assert until(source, "large.json", lambda now: now.report is not None).report == sample_reports.report()
+
+
 def test_a_run_of_an_older_version_is_told_in_the_list(tmp_path):
     folder = make.written(tmp_path / "old")
     about = folder / "run.rank00000.json"

@@ -81,6 +81,8 @@ def test_the_link_leaves_a_strict_cookie_and_goes_on_without_the_token():
         ("GET", "/etc/passwd", 404),
         ("GET", "/assets/x", 404),
         ("GET", "/_reload-hash", 404),
+        ("GET", "/_dash-component-suites/x", 404),
+        ("GET", "/_dash-component-suites/dash/x.js", 200),
         ("GET", "/shardtoll.css", 200),
         ("GET", "/?" + "x" * 70_000, 414),
     ],
@@ -91,6 +93,12 @@ def test_only_what_the_page_needs_is_answered(method: str, path: str, status: in
 
 def test_requests_of_other_sites_pages_are_refused():
     assert asked(UPDATE, method="POST", Origin="http://127.0.0.1:8050").status_code == 200
+    # A proxy that speaks https passes the name on that was asked for.
+    proxied = {"method": "POST", "token": TOKEN, "cookie": f"shardtoll-8050={TOKEN}", "host": "localhost"}
+    assert asked(UPDATE, **proxied, Origin="https://localhost").status_code == 200
+    assert asked(UPDATE, **proxied, Origin="https://evil.example").status_code == 403
+    assert asked(UPDATE, **proxied, Origin="https://localhost.evil.example").status_code == 403
+    assert asked(UPDATE, **proxied, Origin="ftp://localhost").status_code == 403
     assert asked(UPDATE, method="POST").status_code == 200
     assert asked(UPDATE, method="POST", Origin="http://evil.example").status_code == 403
     assert asked(UPDATE, method="POST", Origin="null").status_code == 403

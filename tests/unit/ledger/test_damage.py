@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardtoll.ledger import RunFolderError, SchemaError, read_run
+from shardtoll.ledger.follow import Follower
 from shardtoll.ledger.store import STORE_VERSION
 from shardtoll.ledger.tables import SCHEMAS
 
@@ -114,6 +116,35 @@ def test_a_run_file_that_is_none_is_refused(folder, content):
     error = _refused(folder)
     assert error.message.startswith(f"{path} is damaged (")
     assert error.hint == HINT
+
+
+@pytest.mark.parametrize("name", ["run.rank00001.json", "steps.rank00001.parquet"])
+def test_a_pipe_or_device_by_the_name_of_a_file_is_refused_and_not_waited_for(folder, name):
+    path = folder / name
+    for make_other in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make_other(path)
+        error = _refused(folder)
+        assert error.message.startswith(f"{path} is damaged")
+        assert "not a regular file" in error.message
+        with pytest.raises(RunFolderError, match="not a regular file"):
+            Follower(folder).read()
+
+
+def test_a_pipe_by_the_name_of_a_journal_is_refused_and_not_waited_for(make, tmp_path):
+    make.written(tmp_path, closed=False)
+    path = tmp_path / "collectives.rank00000.arrows"
+    path.unlink()
+    os.mkfifo(path)
+    assert "not a regular file" in _refused(tmp_path).message
+    with pytest.raises(RunFolderError, match="not a regular file"):
+        Follower(tmp_path).read()
+
+
+def test_a_run_file_larger_than_any_is_refused_unread(folder):
+    path = folder / "run.rank00001.json"
+    os.truncate(path, 3 << 30)
+    assert "larger than 256,000,000 bytes" in _refused(folder).message
 
 
 @pytest.mark.parametrize("field", ["run", "groups", "findings", "closed"])

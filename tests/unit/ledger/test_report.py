@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from shardtoll.ledger import SCHEMA_VERSION, FabricInfo, Report, SchemaError, analyze, merge, wiring
+from shardtoll.ledger.report import MOST_BYTES
 from shardtoll.ledger.tables import to_table
 
 RUN = "world_size backend device torch hosts mesh source ranks_seen"
@@ -200,6 +202,30 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         with pytest.raises(SchemaError, match="cannot be read as a report") as caught:
             Report.load(path)
         assert str(path) in caught.value.message
+
+
+def test_a_file_that_is_too_large_or_a_pipe_is_refused_unread(tmp_path):
+    """A sparse file of 3 GB would fill the memory; a pipe would be waited for without end."""
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.write(b'{"schema_version":1')
+        file.truncate(MOST_BYTES + 1)
+    os.mkfifo(tmp_path / "pipe.json")
+    for name, why in (("huge.json", "larger than 2,000,000,000 bytes"), ("pipe.json", "not a regular file")):
+        with pytest.raises(SchemaError, match=why) as caught:
+            Report.load(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SchemaError, match="not a regular file"):
+        Report.load(Path("/dev/zero"))
+
+
+def test_a_report_of_the_most_bytes_is_read(report, tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    path.write_text(report.to_json())
+    monkeypatch.setattr("shardtoll.ledger.report.MOST_BYTES", path.stat().st_size)
+    assert Report.load(path) == report
+    monkeypatch.setattr("shardtoll.ledger.report.MOST_BYTES", path.stat().st_size - 1)
+    with pytest.raises(SchemaError, match="larger than"):
+        Report.load(path)
 
 
 def test_show_analyze_and_notebooks_go_through_the_wiring(make, report, monkeypatch):

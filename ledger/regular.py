@@ -1,0 +1,32 @@
+"""Reads files as others left them: a pipe or device is never waited for, nor a file larger than it may be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return what a file holds; OSError where it is no regular file, or has more than `most_bytes` bytes."""
+    # Opening a pipe would wait for its writer.
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(opened)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError("not a regular file")
+        if state.st_size <= most_bytes:
+            with os.fdopen(opened, "rb", closefd=False) as file:
+                # It may grow meanwhile.
+                data = file.read(most_bytes + 1)
+            if len(data) <= most_bytes:
+                return data
+    finally:
+        os.close(opened)
+    raise OSError(f"larger than {most_bytes:,} bytes")
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError where a path is there but no regular file; for readers that open it themselves."""
+    if path.exists() and not path.is_file():
+        raise OSError("not a regular file")
