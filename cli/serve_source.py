@@ -21,6 +21,7 @@ from shardtoll.cli.serve_inputs import Shown, shown
 from shardtoll.cli.serve_list import Place, look
 from shardtoll.cli.traces import TraceOptions
 from shardtoll.dashboards.source import RunEntry, Snapshot
+from shardtoll.dashboards.summary import by_severity
 from shardtoll.ledger import Ledger, Report, ShardtollError, analyze
 from shardtoll.ledger.errors import first_line
 
@@ -229,7 +230,7 @@ class Served:
             if report is not None:
                 state.report, state.live, state.version = report, live, state.tried
                 state.steps = pc.count_distinct(report.tables["steps"].column("step")).as_py()
-                state.dearest = report.findings[0].title if report.findings else None
+                state.dearest = next((found.title for _, found in by_severity(report.findings)), None)
             state.ended_s = time.monotonic()
             state.took_s = state.ended_s - begun_s
             self._forget()

@@ -21,7 +21,8 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 .columns h2 { margin-top: 22px; } .shown h2 { margin-top: 8px; } #lead { margin-top: 10px; font-size: 14px; }
 .shown { position: sticky; top: 0; padding-top: 18px; max-height: 100vh; overflow-y: auto; }
 .side .row.head { display: none; }
-.side .row { grid-template-columns: 34px repeat(3, minmax(0, 1fr)); gap: 4px 10px; padding: 8px 12px; }
+.side .row { grid-template-columns: 34px repeat(3, minmax(max-content, 1fr)); gap: 4px 10px;
+  padding: 8px 12px; }
 .side .row .kind, .side .row .title { grid-column: 2 / -1; }
 .side .row .num { text-align: left; } .side .row .toll { grid-column: 2; }
 .side .row .num::before { content: attr(data-name) " "; color: var(--dim); font-weight: 400; }
@@ -35,7 +36,8 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 #picked:empty { display: none; } #picked { margin: 0 0 6px; }
 #figure-panel { position: relative; } #unzoom { position: absolute; right: 10px; top: 8px; z-index: 3; }
 .runs { width: 100%; } .runs th, .runs td { padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); }
-.runs .num { text-align: right; } .runs td:nth-child(2) { white-space: nowrap; }
+.runs .num { text-align: right; } .runs th, .runs td:nth-child(2) { white-space: nowrap; }
+.runs td:first-child { min-width: 200px; }
 .badge.live { color: #009e73; } .wrong { color: var(--error); }
 @media (max-width: 1000px) { .columns, .filters { grid-template-columns: minmax(0, 1fr); }
   .shown { position: static; max-height: none; } }

@@ -291,6 +291,21 @@ def test_dark_and_light_follow_the_reader(serve, visit):
     seen.clean()
 
 
+_CLIPPED = """() => {
+  const over = [...document.querySelectorAll(".side .row")].flatMap(row => [...row.querySelectorAll(".num")]
+    .filter(one => one.scrollWidth > one.clientWidth + 1 && !one.matches(".toll")));
+  return over.map(one => one.textContent);
+}"""
+
+
+def test_the_bills_numbers_stay_in_their_columns_on_a_laptop(serve, visit):
+    seen = visit(serve(only(sample_reports.report())), width=1024)
+    seen.go()
+    assert seen.page.locator(".side .row .num").count()
+    assert seen.page.evaluate(_CLIPPED) == []
+    seen.clean()
+
+
 def test_the_policy_stops_other_scripts(serve, visit):
     seen = visit(serve(only(sample_reports.report())))
     seen.go()

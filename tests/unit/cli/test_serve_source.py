@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,10 @@ def test_a_folder_of_runs_is_a_list_that_says_of_each_what_it_costs_or_why_not(s
     (damaged / "steps.rank00000.parquet").write_bytes(b"no parquet")
     (tmp_path / "worse").mkdir()
     (tmp_path / "worse" / "run.rank00000.json").write_text("{")
-    (tmp_path / "saved.json").write_text(sample_reports.report().to_json())
+    first, *others = sample_reports.report().findings
+    # An error stands first on the bill, wherever it stands in the report.
+    bill = [replace(one, severity="warning") for one in others] + [replace(first, severity="error")]
+    (tmp_path / "saved.json").write_text(replace(sample_reports.report(), findings=bill).to_json())
     (tmp_path / "notes.json").write_text("{}")
     source = served(tmp_path)
     assert not source.single
@@ -107,7 +111,7 @@ def test_a_folder_of_runs_is_a_list_that_says_of_each_what_it_costs_or_why_not(s
         time.sleep(0.02)
     assert set(found) == {"good", "group/inner", "damaged", "worse", "saved.json"}
     assert found["saved.json"].kind == "report"
-    assert found["saved.json"].dearest == sample_reports.report().findings[0].title
+    assert found["saved.json"].dearest == first.title
     assert (found["good"].kind, found["good"].world_size, found["good"].steps) == ("run", 4, 2)
     assert "damaged or cut short" in found["damaged"].error
     assert "damaged" in found["worse"].error
