@@ -72,9 +72,11 @@ def test_arrivals_are_joined_through_all_ranks_of_a_group():
     figure = page_timeline.figure(sample_reports.report())
     at = next(at for at, trace in enumerate(figure.data) if trace["name"] == "explicit")
     drawn = plotted(figure, clicked=(at, 0))
-    lines = named(drawn, "arrivals")
+    lines = named(drawn, "arrivals of one collective")
     assert len(lines["x"]) == 5  # Four ranks of the all_gather, and the end of the line.
     last = named(drawn, "last to arrive")
+    # What is drawn over the timeline is told in its legend.
+    assert (lines["showlegend"], last["showlegend"]) == (True, True)
     assert last["x"] == [max(x for x in lines["x"] if x is not None)]
     assert plotted(figure, clicked=(0, 0)) == plotted(figure, clicked=(99, -1)) == plotted(figure)
 
