@@ -17,7 +17,15 @@ from shardtoll.analyzers.compare_machine import State, state
 from shardtoll.analyzers.compare_modules import Module, modules
 from shardtoll.analyzers.compare_rows import Judge, Rows, judge_all
 from shardtoll.analyzers.compare_sites import Site, paired, sites
-from shardtoll.analyzers.compare_steps import LEAST_STEPS, PARTS, Chosen, StepSeries, choose, step_series
+from shardtoll.analyzers.compare_steps import (
+    ALL_ELSE,
+    LEAST_STEPS,
+    PARTS,
+    Chosen,
+    StepSeries,
+    choose,
+    step_series,
+)
 from shardtoll.analyzers.scaling import Kind, scaling
 from shardtoll.analyzers.scaling_parts import scaling_parts
 from shardtoll.ledger import Report
@@ -75,14 +83,15 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
         for guide in guides
     )
     was, now = modules(reports, (chosen[0].surveyed, chosen[1].surveyed))
+    shared = all(report.run.device in (None, "cpu") for report in reports)
+    machine = State(None)
+    if computed.enough:
+        # By the times as they were: how much work a step does says nothing of the machine.
+        machine = state(was, now, guides[1], options.noise, shared=shared)
     now = {
         name: module if module.time is None else replace(module, time=module.time * scale)
         for name, module in now.items()
     }
-    shared = all(report.run.device in (None, "cpu") for report in reports)
-    machine = State(None)
-    if computed.enough:
-        machine = state(was, now, guides[1], options.noise, shared=shared)
     floor = _Floor(options.noise, machine.off, _mean(series[0].own))
     step = timed.timed("step", series[0].own, series[1].own, floor.of(series[0].own, series[1].own))
     parts = [
@@ -105,7 +114,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     bills = findings(before, after)
     whole_step = step()
     judged_parts = tuple(judge() for judge in parts)
-    reasons, rest = causes(whole_step, judged_parts, found, changed_modules, machine, was)
+    reasons, rest = causes(whole_step, judged_parts, found, changed_modules, machine, (was, now), scale)
     verdict = _verdict(timed, whole_step, judged_parts, found, changed_modules, machine,
                        any(one.firm and None in (one.before, one.after) for one in bills
                            if one.severity == "error"))  # fmt: skip
@@ -170,7 +179,7 @@ def _scaled(series: StepSeries, scale: float) -> StepSeries:
 
 def _part_names(chosen: Chosen) -> tuple[str, ...]:
     # Of a watched step only collectives are known.
-    return (*PARTS[:-1], "computing and all else") if chosen.level == "watched" else PARTS
+    return (*PARTS[:-1], ALL_ELSE) if chosen.level == "watched" else PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +213,10 @@ def _modules(
         if vouched:
             size = max(_mean(t) if t is not None else 0 for t in times)
             wide = max((floor.noise + VOUCHED * machine.spread) * size, LEAST_SHARE * floor.step_ns)
-        time = rows.timed(name, times[0], times[1], wide, pace=machine.pace if vouched else None)
+        pace = None
+        if vouched and machine.pace is not None:
+            pace = (machine.pace[0], machine.pace[1] * scale)
+        time = rows.timed(name, times[0], times[1], wide, pace=pace)
         formats = (one.formats, other.formats) if one and other and one.formats != other.formats else None
         made.append((name, time, rows.exact(name, *work, unit="FLOP", scale=scale), formats))
     return made

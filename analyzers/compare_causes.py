@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shardtoll.analyzers.compare_machine import State
 from shardtoll.analyzers.compare_modules import Module
+from shardtoll.analyzers.compare_steps import ALL_ELSE
 from shardtoll.analyzers.words import duration, place, size
 from shardtoll.ledger.comparison import Cause, Change, ModuleChange, SiteChange
 
@@ -16,13 +17,16 @@ def causes(
     sites: Sequence[SiteChange],
     modules: Sequence[ModuleChange],
     machine: State,
-    before: Mapping[str, Module],
+    computed: tuple[Mapping[str, Module], Mapping[str, Module]],
+    scale: float = 1.0,
 ) -> tuple[tuple[Cause, ...], float | None]:
     """Return the causes, most first, and what is left of the step's change without them.
 
     What a collective adds is its exposed time, what a module adds its computing: both are parts of the step,
     counted once. Where equal operators took longer everywhere that is one cause, and a module's own is what
-    comes on top. Copies and idle time have no place on record; where they changed they are causes as a whole.
+    comes on top. `scale`: what times after are times, for as much work as a step before; it has a cause of
+    its own where the same operators serve another amount of work. Copies and idle time have no place on
+    record; where they changed they are causes as a whole, as is what is no collective of a watched step.
     The rest is the step's change less the causes, so that all adds up.
     """
     found: list[Cause] = []
@@ -31,31 +35,45 @@ def causes(
             # Unknown exposed time explains nothing; the cause is named all the same.
             certain = site.exposed.changed or site.waiting.changed
             found.append(_cause(site_words(site), site.exposed.difference or 0.0, step, certain))
+    before, after = computed
     vouched = set(machine.names)
     state = machine.machine
-    stretched = state is not None and state.apart
-    if state is not None and stretched:
-        share = state.factor - 1
-        times = [before[name].time for name in machine.names]
-        longer = share * sum(float(time.mean()) for time in times if time is not None)
-        words = "slower" if share > 0 else "faster"
+    factor = 1.0 if state is None or not state.apart else state.factor
+    usual = [before[name].time for name in machine.names]
+    whole = sum(float(time.mean()) for time in usual if time is not None)
+    if vouched and scale != 1:
+        text = f"the same operators serve {1 / scale:.3g} times the work: {signed((scale - 1) * whole)}"
+        found.append(_cause(text, (scale - 1) * whole, step, True))
+    if state is not None and state.apart:
+        words = "slower" if factor > 1 else "faster"
         why = "a busier machine, or other settings" if state.shared else "clock, power or settings"
-        text = f"the same operators took {state.factor:.3g} times as long in all modules: {words} ({why})"
-        found.append(_cause(text, longer, step, True))
+        where = "all" if state.alike else "most"
+        text = f"the same operators took {factor:.3g} times as long in {where} modules: {words} ({why})"
+        found.append(_cause(text, (factor - 1) * scale * whole, step, True))
     for module in modules:
         if module.time.changed or module.work.changed or module.formats:
             change = module.time.difference or 0.0
-            if stretched and state is not None and module.name in vouched:
-                change -= (module.time.before or 0.0) * (state.factor - 1)
-            found.append(_cause(module_words(module), change, step, module.time.changed))
+            if module.name in vouched:
+                change -= (module.time.before or 0.0) * (factor * scale - 1)
+            one, other = before.get(module.name), after.get(module.name)
+            same = scale == 1 and one is not None and other is not None and one.signature == other.signature
+            found.append(_cause(module_words(module, same_work=same), change, step, module.time.changed))
     for part in parts:
         if part.name in ("copies", "idle") and part.changed:
             change = part.difference or 0.0
             found.append(_cause(f"{part.name} time: {signed(change)} a step", change, step, True))
+        elif part.name == ALL_ELSE and part.changed and not any(map(_told, modules)):
+            change = part.difference or 0.0
+            text = f"{part.name}: {signed(change)} a step, with too few operators on record to tell where"
+            found.append(_cause(text, change, step, True))
     found.sort(key=lambda cause: -abs(cause.change_ns))
     if step.difference is None:
         return tuple(found), None
     return tuple(found), step.difference - sum(cause.change_ns for cause in found)
+
+
+def _told(module: ModuleChange) -> bool:
+    return module.time.low is not None or module.work.changed or module.formats is not None
 
 
 def _cause(text: str, change: float, step: Change, certain: bool) -> Cause:
@@ -82,21 +100,25 @@ def site_words(site: SiteChange) -> str:
     return f"{name} {part} {words}: {signed(site.exposed.difference)} a step"
 
 
-def module_words(module: ModuleChange) -> str:
-    """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms a step`."""
+def module_words(module: ModuleChange, *, same_work: bool) -> str:
+    """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms a step`.
+
+    `same_work`: operators, shapes and the amount of work are those of before; equal FLOPs alone do not say
+    so, as many operators have none.
+    """
     was, now = module.time.before, module.time.after
     time = f": {signed(module.time.difference)} a step"
     if module.formats:
         return f"{module.name} computes in {module.formats[1]}, not in {module.formats[0]}{time}"
     if was == 0 or now == 0:
         return f"{module.name} computes {'now' if was == 0 else 'no longer'}{time}"
-    work = "the same work"
+    work = " with the same work" if same_work else ""
     if module.work.changed and module.work.before:
-        work = f"{module.work.after or 0:,.0f} FLOP a step, not {module.work.before:,.0f}"
+        work = f" with {module.work.after or 0:,.0f} FLOP a step, not {module.work.before:,.0f}"
     if not module.time.changed or not was or now is None:
-        return f"{module.name} computes {work}{time}"
+        return f"{module.name} computes{work}{time}"
     by = 100 * (now - was) / was
-    return f"{module.name} computes {abs(by):.3g} % {'slower' if by > 0 else 'faster'} with {work}{time}"
+    return f"{module.name} computes {abs(by):.3g} % {'slower' if by > 0 else 'faster'}{work}{time}"
 
 
 def signed(time_ns: float | None) -> str:

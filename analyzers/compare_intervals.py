@@ -17,6 +17,7 @@ go. Four things are done about that.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -64,8 +65,7 @@ class Intervals:
 
 def intervals(pairs: Sequence[Pair], seed: int = 0) -> list[Intervals]:
     """Return the intervals of each pair's rows, which all hold in `CONFIDENCE` of cases."""
-    random = np.random.default_rng(seed)
-    drawn = [_Drawn.of(pair, random) for pair in pairs]
+    drawn = [_Drawn.of(pair, seed) for pair in pairs]
     most = np.zeros(RESAMPLES)
     for one in drawn:
         np.maximum(most, one.largest(), out=most)
@@ -140,14 +140,14 @@ class _Drawn:
     freedom: Array
 
     @classmethod
-    def of(cls, pair: Pair, random: np.random.Generator) -> _Drawn:
+    def of(cls, pair: Pair, seed: int) -> _Drawn:
         rows = fold(pair.before), fold(pair.after)
         weights, widened, blocks = [], [], []
         for values, guide in zip(rows, pair.guide, strict=True):
             length = block_length(fold(guide))
             count = values.shape[1]
             blocks.append(count / length)
-            weights.append(_weights(count, length, random))
+            weights.append(_weights(count, length, _random(guide, seed)))
             # Block means vary less about their own mean than about the true one.
             widened.append(math.sqrt(blocks[-1] / (blocks[-1] - 1)) * blocks[-1] ** (HURST - 0.5))
         variances = [
@@ -184,6 +184,11 @@ class _Drawn:
             if sure.any():
                 np.maximum(most, (np.abs(now - was)[sure] / error[sure, None]).max(axis=0), out=most)
         return most
+
+
+def _random(guide: Array, seed: int) -> np.random.Generator:
+    """Return a generator for one run: the same on either side, so that A and B swapped say the same."""
+    return np.random.default_rng((seed, zlib.crc32(np.ascontiguousarray(guide).tobytes())))
 
 
 def _parts(rows: Array) -> list[Array]:

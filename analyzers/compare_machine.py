@@ -19,6 +19,8 @@ LEAST_SHARE: Final = 0.005
 """Part of the computing from which a module's time says something."""
 APART: Final = 3
 """Standard errors from which the machine counts as another."""
+ALIKE: Final = 0.9
+"""Share of the modules that must lie near the middle one for it to speak of all."""
 _MAD: Final = 1.4826
 """Standard deviations in a median absolute deviation of normal values."""
 
@@ -42,7 +44,8 @@ class State:
         """By how much a shared machine differs; 0 of others, whose speed is a part of what is compared."""
         if self.machine is None or not self.machine.shared:
             return 0.0
-        return abs(self.machine.factor - 1)
+        # As far one way as the other, for runs that are swapped.
+        return max(self.machine.factor, 1 / self.machine.factor) - 1
 
 
 def state(
@@ -86,5 +89,11 @@ def state(
     spread = max(0.0, spread**2 - float(np.median(own)) ** 2) ** 0.5
     sure = APART * float(error[-1] / now.sum(axis=0).mean())
     factor = float(np.exp(middle))
-    machine = Machine(factor, len(rows), shared, apart=abs(middle) > max(noise, sure))
+    near = np.abs(ratios - middle) <= max(abs(middle) / 2, noise)
+    alike = float(near.mean()) >= ALIKE
+    apart = abs(middle) > max(noise, sure)
+    if apart and not alike and not shared:
+        # Some modules changed, not the device: each is judged by itself.
+        return State(Machine(factor, len(rows), shared, apart=False, alike=False))
+    machine = Machine(factor, len(rows), shared, apart, alike)
     return State(machine, tuple(rows), spread, pace)

@@ -25,6 +25,9 @@ LEAST_STEPS: Final = 8
 PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattributed")
 """What a step divides into: exposed communication is moving and waiting for other ranks."""
 
+ALL_ELSE: Final = "computing and all else"
+"""The rest of a watched step, of which only collectives are known."""
+
 Array = npt.NDArray[np.float64]
 
 

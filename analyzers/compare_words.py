@@ -39,10 +39,14 @@ def _machine(found: Comparison) -> str:
     state = found.machine
     if state is None or not state.shared or not state.apart:
         return ""
-    return (
-        f"; the machine was {'slower' if state.factor > 1 else 'faster'} after: the same operators took "
-        f"{state.factor:.3g} times as long, all alike"
+    how = (
+        "all alike: a busier machine, or a change that slows every operator"
+        if state.alike
+        else "not all alike: a busier machine, or a change of many modules; run both again"
     )
+    if state.factor < 1:
+        how = how.replace("busier", "less busy").replace("slows", "quickens")
+    return f"; but the same operators took {state.factor:.3g} times as long, {how}"
 
 
 def _changed(found: Comparison) -> str:
@@ -66,7 +70,8 @@ def _changed(found: Comparison) -> str:
     )
     if found.unexplained_ns is None or not found.causes:
         return f"{text}; no cause on record accounts for it"
-    left = 100 * found.unexplained_ns / step.difference
+    # What sums leave of the last digits is nothing.
+    left = round(100 * found.unexplained_ns / step.difference, 3) + 0.0
     return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained"
 
 

@@ -105,7 +105,8 @@ def _run(folder: Path, name: str, now_s: float) -> Place | None:
         with os.scandir(folder) as entries:
             for entry in entries:
                 rank = rank_of(entry.name)
-                if rank is None:
+                # A pipe would be waited for without end.
+                if rank is None or not entry.is_file():
                     continue
                 if entry.name.startswith("run."):
                     ranks.add(rank)

@@ -34,7 +34,8 @@ def _unlinked(text: str) -> str:
 def code(value: object, most: int = 2000) -> list[str]:
     """Return lines of a block of code; no line of the code can end it."""
     text = clip_lines(str(value), most)
-    longest = max((len(line) - len(line.lstrip("`")) for line in text.splitlines()), default=0)
+    # Anywhere in a line: a fence that ends a block may be indented.
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}python", *text.splitlines(), fence]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardtoll.dashboards.text import clean
+from shardtoll.dashboards.escaped import plain
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -14,5 +14,4 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def cell(text: str) -> str:
     """Return text that Markdown shows as it is: names come from users' programs."""
-    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
-    return "".join(f"\\{char}" if char in "`*[]" else char for char in shown)
+    return plain(text, max(1, len(text) * 10))

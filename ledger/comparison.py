@@ -192,7 +192,9 @@ class Machine:
     shared: bool
     """The device runs other programs too, as a CPU does: its speed is then no change of the program."""
     apart: bool
-    """The factor differs from 1 by more than noise."""
+    """The factor differs from 1 by more than noise, and speaks of the machine."""
+    alike: bool = True
+    """Nine in ten of the operators took about that factor; where not, the program may have changed."""
 
 
 @dataclass(frozen=True, slots=True)

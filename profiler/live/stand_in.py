@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.record import MOST_RANKS
+from shardtoll.profiler.live.fake_ddp import patch_ddp
 from shardtoll.profiler.live.groups import initialized
 
 _LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -77,19 +78,27 @@ def process_group(shape: Shape) -> Iterator[Any]:
     group of this process and any other a fake group. Raises UsageError where the sizes do not agree.
     """
     made = False
+    undo: Callable[[], None] = _nothing
     if initialized():
         _agree(shape, dist.get_world_size(), "the process group that exists already", shape.rank)
     else:
         _make(shape)
         made = True
+    if str(dist.get_backend()) == "fake":
+        undo = patch_ddp()
     try:
         yield _make_mesh(shape)
     finally:
+        undo()
         if made:
             _forget_meshes()
             # The test itself may have ended it.
             if initialized():
                 dist.destroy_process_group()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _make(shape: Shape) -> None:

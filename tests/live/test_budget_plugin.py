@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardtoll.ledger import UsageError
@@ -84,6 +85,18 @@ def test_figures_of_a_fake_job_follow_the_closed_form(comm_budget: CommBudget):
         assert job.implicit == []
         assert job.check.passed
         assert job.report.run.world_size == size
+
+
+def test_ddp_reduces_over_a_fake_group_too(comm_budget: CommBudget):
+    original = DistributedDataParallel.forward
+    with comm_budget.record(world_size=1024) as job:
+        model = DistributedDataParallel(torch.nn.Linear(8, 8))
+        with job.step():
+            model(torch.randn(2, 8)).sum().backward()
+    assert job.by_op == {"all_reduce": 1}
+    assert job.wire_bytes == 576  # 2 (n-1)/n of the gradient's 288 bytes, rounded up
+    assert model.module.weight.grad is not None
+    assert DistributedDataParallel.forward is original
 
 
 def test_alone_it_is_a_gloo_group_of_one_and_only_steps_count(comm_budget: CommBudget):

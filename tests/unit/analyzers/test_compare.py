@@ -127,7 +127,7 @@ def test_a_busier_machine_is_no_change_of_the_program_on_a_cpu():
     assert found.machine is not None
     assert (found.machine.apart, found.machine.shared) == (True, True)
     assert found.machine.factor == pytest.approx(1.3, rel=0.05)
-    assert "the machine was slower after: the same operators took 1." in found.headline
+    assert "but the same operators took 1." in found.headline
     slower = compared(made(6, speed=1.3, modules={**MODULES, "head": 9}))
     assert [one.name for one in slower.modules if one.time.changed] == ["head"]
     adds_up(slower)
@@ -272,3 +272,57 @@ def traced(seed: int, factor: float = 1.0) -> Report:
 def test_traces_tell_operators():
     found = compared(traced(1, 1.05), traced(0))
     assert [one.name for one in found.modules if one.time.changed] == ["aten::op2 in forward"]
+
+
+def test_runs_swapped_say_the_same_the_other_way_round():
+    one = made(20, spread=0.01, level="watch")
+    other = made(21, spread=0.01, level="watch", modules={**MODULES, "head": 10.0})
+    there, back = compared(other, one), compared(one, other)
+    assert there.verdict == back.verdict == "changed"
+    assert there.step.low is not None
+    assert back.step.high is not None
+    for part, mirrored in zip((there.step, *there.parts), (back.step, *back.parts), strict=True):
+        assert part.least == pytest.approx(mirrored.least)
+        assert part.low == pytest.approx(-(mirrored.high or 0))
+
+
+def test_modules_that_changed_are_not_told_as_all_of_them():
+    # Half of them: the middle one is neither. An accelerator's are each judged by themselves.
+    slower = {**MODULES, "layers.0.mlp": 10.5, "layers.1.mlp": 10.5, "layers.2.mlp": 10.5}
+    gpu = compared(made(3, device="cuda", spread=0.003, modules=slower), made(4, device="cuda", spread=0.003))
+    assert sorted(one.name for one in gpu.modules if one.time.changed) == [
+        "layers.0.mlp",
+        "layers.1.mlp",
+        "layers.2.mlp",
+    ]
+    assert "all modules" not in gpu.headline
+    cpu = compared(made(3, spread=0.003, modules=slower), made(4, spread=0.003))
+    assert "all alike" not in cpu.headline.replace("not all alike", "")
+    assert cpu.machine is not None
+    assert not cpu.machine.alike
+    adds_up(gpu)
+
+
+def test_other_work_a_step_is_no_other_machine():
+    # Weak scaling: each rank computes what it did, for twice the work.
+    twice = compared(made(5, ranks=4, device="cuda"), made(6, ranks=2, device="cuda"), work=(8, 16))
+    assert twice.machine is not None
+    assert twice.machine.factor == pytest.approx(1, abs=0.02)
+    assert "clock, power or settings" not in " ".join(cause.text for cause in twice.causes)
+    (more,) = [cause for cause in twice.causes if "the same operators serve 2 times the work" in cause.text]
+    assert more.change_ns == pytest.approx(-21 * MS, rel=0.05)
+    adds_up(twice)
+
+
+def test_other_shapes_are_not_the_same_work():
+    larger = {name: 2 * took for name, took in MODULES.items()}
+    found = compared(made(7, shapes="f32[128,32] f32[32,32]", modules=larger))
+    assert "head computes " in " ".join(cause.text for cause in found.causes)
+    assert "with the same work" not in " ".join(cause.text for cause in found.causes)
+
+
+def test_watched_steps_name_what_is_no_collective():
+    found = compared(made(8, level="watch", speed=1.1), made(9, level="watch"))
+    assert found.verdict == "changed"
+    assert found.causes[0].text.startswith("computing and all else: +")
+    assert "100 % of it, 0 % unexplained" in found.headline

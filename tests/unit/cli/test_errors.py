@@ -161,9 +161,10 @@ def test_a_report_that_mentions_trace_events_is_a_report(shardtoll, tmp_path: Pa
 
 
 def test_output_of_an_unknown_kind(told, run_folder: Path):
-    for name in ("x.pdf", "x", "x.parquet"):
+    known = ".html, .json, .csv, .parquet, .md, .prom, .sarif, .perfetto.json, .perfetto.json.gz"
+    for name in ("x.pdf", "x", "x.perfetto"):
         assert told(run_folder, "-o", name) == (
-            f"-o {name} ends in none of .html, .json, .csv: end the file's name in one of them"
+            f"-o {name} ends in none of {known}: end the file's name in one of them"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -101,6 +102,8 @@ def test_a_folder_of_runs_is_a_list_that_says_of_each_what_it_costs_or_why_not(s
     bill = [replace(one, severity="warning") for one in others] + [replace(first, severity="error")]
     (tmp_path / "saved.json").write_text(replace(sample_reports.report(), findings=bill).to_json())
     (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / "run.rank00000.json")
     source = served(tmp_path)
     assert not source.single
     deadline = time.monotonic() + WAIT_S

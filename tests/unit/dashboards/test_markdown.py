@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from shardtoll.dashboards import markdown_file
 from shardtoll.dashboards.markdown_file import MOST, markdown
+from shardtoll.dashboards.markdown_table import cell
 from shardtoll.ledger import Evidence, Remedy, Where
 from tests import sample_reports
 
@@ -74,7 +75,7 @@ def test_names_stay_text(name: str):
         title=name,
         where=Where(source=name, module=name),
         evidence=(Evidence(name, name),),
-        remedy=Remedy(name, f"{name}\n```\n# not a heading\n", name),
+        remedy=Remedy(name, f"{name}\n  ````\n# not a heading\n", name),
     )
     text = markdown(sample_reports.report(findings=(finding,), headline=name))
     shown = unescape(text.split("```")[0])
@@ -93,3 +94,11 @@ def test_names_stay_text(name: str):
     # One row has as many cells as the head: no name ends one.
     assert all(len(row) == 6 for row in cells(text))
     assert len([token for token in tokens if token.type == "fence"]) == 1
+
+
+@pytest.mark.parametrize("name", [NASTY, *sample_reports.HOSTILE.values()])
+def test_cells_of_compare_and_verify_call_nobody_and_link_nowhere(name: str):
+    shown = cell(name)
+    assert re.search(r"@\w|(?<!&)#\d|://\w|www\.\w", shown) is None
+    (line,) = MarkdownIt("commonmark").enable(["strikethrough"]).parseInline(shown)
+    assert {child.type for child in line.children or ()} <= {"text", "text_special"}
