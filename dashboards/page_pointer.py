@@ -75,7 +75,7 @@ POINTER: Final = """
       const row = table.row[last], x = table.start[last];
       // Where all came at once nobody was late.
       if (x > first) {
-        paths.last.push("M" + x + "," + (row - 0.36) + "L" + x + "," + (row + 0.36));
+        paths.last.push("M" + x + "," + (row - 0.375) + "L" + x + "," + (row + 0.375));
       }
     });
     const style = { line: [1, "dot", "text"], bold: [2.5, "solid", "text"], last: [2.5, "solid", "late"] };
