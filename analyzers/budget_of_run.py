@@ -22,6 +22,9 @@ from shardtoll.ledger.record import PHASES
 
 DEVIATIONS: Final = 3
 """How many standard deviations over steps a time limit lies above the mean, if that is above the worst."""
+STEADY: Final = 1.5
+"""A limit on the step's time is written where, without slack, it is at most so many times the mean: a wider
+one guards nothing."""
 MOST_PATTERNS: Final = 100
 MOST_GROUPS: Final = 50
 
@@ -93,20 +96,33 @@ def _times(
     else:
         lasted = np.where(rows.timed, rows.duration_ns, 0)
         share = np.divide(rows.exposed_ns, lasted, out=np.zeros(len(lasted)), where=lasted > 0)
-        comments["max_step_ms"] = [
-            f"Times: the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their mean, "
-            f"and {percent(slack)} more."
-        ]
         fraction = None if unknown else _above(_worst(rows, share, steps), slack, 4)
         if fraction is not None and fraction >= 1:
             fraction = None
             comments["max_exposed_fraction"] = [
                 "max_exposed_fraction: not written, as with the noise of these steps it would allow all"
             ]
-        step_ms = _above(_worst(rows, lasted / 1e6, steps), slack, 3)
-        return fraction, step_ms if step_ms > 0 else None
+        step_ms = _step_ms(_worst(rows, lasted / 1e6, steps), slack, comments)
+        if fraction is not None or step_ms is not None:
+            comments["max_step_ms" if fraction is None else "max_exposed_fraction"] = [
+                f"Times: the worst of {len(steps)} steps, or {DEVIATIONS} standard deviations above their "
+                f"mean, and {percent(slack)} more."
+            ]
+        return fraction, step_ms
     comments["max_exposed_fraction"] = [f"max_exposed_fraction, max_step_ms: not written, as {why}"]
     return None, None
+
+
+def _step_ms(each: Floats, slack: float, comments: dict[str, list[str]]) -> float | None:
+    limit, mean = _above(each, 0.0, 3), float(each.mean())
+    if limit <= STEADY * mean:
+        return _above(each, slack, 3) if limit > 0 else None
+    comments["max_step_ms"] = [
+        f"max_step_ms: not written, as steps are not steady: {each.min():.3g} to {each.max():.3g} ms, and a",
+        f"limit above their noise is {limit / mean:.2g} times the mean, which guards nothing.",
+        "More steps on a quiet machine may tell it, or --skip-steps without the first ones.",
+    ]
+    return None
 
 
 def _worst(rows: Rows, values: Floats, steps: npt.NDArray[np.int64]) -> Floats:

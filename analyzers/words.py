@@ -89,7 +89,8 @@ def place(module: str | None, source: str | None) -> str:
     """Return ` in mlp.up at train.py:12`, as far as known; empty where nothing is."""
     where = ""
     if module is not None:
-        where += f" in {module}" if module else " in the root module"
+        # A Sequential's layers have nothing but numbers for names.
+        where += " in layers *" if module == "*" else f" in {module}" if module else " in the root module"
     if source:
         where += f" at {source}"
     return where

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Train one layer, sharded in four ways, on four ranks of this machine, and compare the bills.
 
-    Takes about a minute on two cores. First measures what collectives cost here, so that floors are
+    Takes one to two minutes on two cores. First measures what collectives cost here, so that floors are
     real; then every attempt is audited and its gradients are compared with one device's.
 
     \b

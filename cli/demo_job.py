@@ -51,7 +51,8 @@ LESSONS: Final = (
     Lesson(
         "dit-partial",
         "shardtoll.samples.dit_modulation.partial",
-        "Slice the conditioning first and reduce the weight gradient once: right, and nothing is done twice.",
+        "Slice the conditioning first and reduce the weight gradient once: right, and no matmul is done "
+        "twice. That each rank makes the same update is a choice, told as information.",
     ),
     Lesson(
         "dit-dtensor",

@@ -45,6 +45,10 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of the bill, one line a PATH.")
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("-q", "--quiet", help="Print no bill, only which files -o wrote; needs -o."),
+    ] = False,
     jobs: Jobs = None,
     dask: Dask = None,
     no_cache: NoCache = False,
@@ -74,13 +78,19 @@ def command(
       shardtoll report traces --hta
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv
+      shardtoll report runs/a -o bill.html --quiet
       shardtoll report bill.json --width 80
       shardtoll report bill.json -o bill.md -o bill.sarif -o bill.perfetto.json.gz
     """
     from shardtoll.cli.inputs import Extra, load_reports, sort_inputs
     from shardtoll.cli.outputs import choose_writers
     from shardtoll.cli.traces import TraceOptions
+    from shardtoll.ledger import UsageError
 
+    if quiet and not output:
+        raise UsageError("--quiet without -o prints nothing", "name a file with -o, or leave --quiet out")
+    if quiet and as_json:
+        raise UsageError("--quiet and --json contradict each other", "give one of them")
     inputs = sort_inputs(paths)
     writers = choose_writers(output or [], sources=len(inputs))
     options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
@@ -94,7 +104,7 @@ def command(
     for at, (name, report) in enumerate(reports):
         if as_json:
             typer.echo(report.to_json())
-        else:
+        elif not quiet:
             if len(inputs) > 1:
                 typer.echo(f"{'' if at == 0 else chr(10)}== {name}")
             report.show(width)

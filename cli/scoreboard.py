@@ -66,9 +66,12 @@ def summary(score: Score) -> str:
     again = (
         "" if not score.again else f"; {human.plural(score.again, 'incident')} missed by times and ran again"
     )
+    left = (
+        "" if not score.unweighed else f", {score.unweighed} of them told as times or as choices, not weighed"
+    )
     failed = "" if not score.failed else f"; {human.plural(score.failed, 'incident')} did not run"
     return (
-        f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings), "
+        f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings{left}), "
         f"precision {_share(score.precision)} ({true} of {human.plural(score.weighed, 'finding')} that say "
         f"something is wrong or avoidable){failed}; weighed are kinds of correctness, "
         f"{', '.join(AVOIDABLE)}; {human.plural(score.others, 'other finding')} that nothing was expected of "

@@ -73,6 +73,11 @@ class Verdict:
     """Why a program did not run, in one line; None where both did."""
 
     @property
+    def unweighed(self) -> int:
+        """How many of the expected findings that were found precision leaves out: of times, or a choice."""
+        return sum(not is_weighed(finding) for _, finding in self.found)
+
+    @property
     def good(self) -> bool:
         """Whether all was found and nothing else."""
         return not (self.missing or self.still or self.alarms or self.failed)
@@ -89,6 +94,8 @@ class Score:
     failed: int
     others: int = 0
     others_warn: int = 0
+    unweighed: int = 0
+    """Of those found, how many precision leaves out."""
     again: int = 0
     """Incidents that were run more than once."""
 
@@ -167,6 +174,7 @@ def total(verdicts: Sequence[Verdict]) -> Score:
         failed=sum(verdict.failed is not None for verdict in verdicts),
         others=sum(verdict.others for verdict in verdicts),
         others_warn=sum(verdict.others_warn for verdict in verdicts),
+        unweighed=sum(verdict.unweighed for verdict in verdicts),
         again=sum(verdict.runs > 1 for verdict in verdicts),
     )
 

@@ -60,7 +60,7 @@ def call(one: Call) -> str:
     parts = [
         f"{one.count:,} {clip(one.op, _NAME)}",
         f"{human.size(one.wire_bytes)} sent",
-        f"on {clip(one.mesh_dim or f'group {one.group}', _NAME)}",
+        f"on {'mesh dim' if one.mesh_dim else 'group'} {clip(one.mesh_dim or one.group, _NAME)}",
         one.phase,
     ]
     if one.implicit:

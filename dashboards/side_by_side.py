@@ -148,11 +148,11 @@ def rows(attempts: Sequence[Attempt]) -> list[Row]:
     questions = (
         ("gradient", gradient_verdict),
         ("matmul FLOPs, all ranks", _flops),
-        ("duplicated compute", lambda report: _time(_duplicated(report)) if _repeated(report) else "none"),
+        ("matmuls done twice", lambda report: _time(_duplicated(report)) if _repeated(report) else "none"),
         ("collectives", _collectives),
         ("message bytes", lambda report: human.size(_per_step_and_rank(report, "message_bytes"))),
         ("exposed communication", lambda report: _time(_exposed(report))),
-        ("toll: exposed and duplicated", lambda report: _time(_toll(report))),
+        ("toll: exposed, and matmuls done twice", lambda report: _time(_toll(report))),
         ("floor of the collectives", lambda report: _time(_floor(report))),
         ("step, capture left out", lambda report: _time(_step(report))),
     )

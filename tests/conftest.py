@@ -13,6 +13,23 @@ from tests import leftovers
 GOLDEN = Path(__file__).parent / "golden"
 
 
+LONGEST_S = 300
+"""A test that takes longer hangs."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings errors: in our tests alone, not in what a reader tries in this folder."""
+    config.addinivalue_line("filterwarnings", "error")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test a time limit where pytest-timeout is there and no `--timeout` was given."""
+    if config.pluginmanager.hasplugin("timeout") and config.getoption("--timeout") is None:
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LONGEST_S))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--renew-golden",

@@ -1,6 +1,6 @@
 """Third attempt: slice the conditioning first, add the gradient up by hand.
 
-Each rank projects only its own samples' conditioning, so nothing is computed twice: the matmuls of forward
+Each rank projects only its own samples' conditioning, so no matmul is done twice: those of forward
 and backward take 2 * hidden * hidden * samples / n FLOPs a rank. `weight.grad` is then a part again, as in
 the first attempt, but this time the program adds the parts up: one all_reduce of hidden * hidden elements
 after backward.

@@ -1,6 +1,6 @@
 """Each rank multiplies its own rows, and the weight's gradient is summed by hand: the right program.
 
-Nothing is wrong and nothing is done twice; that is what has to come out. What remains is the price of
+Nothing is wrong and no matmul is done twice; that is what has to come out. What remains is the price of
 its collectives: an all_gather of the outputs and, after backward, one all_reduce of H H elements that
 nothing hides, 4 H H bytes a step: exposed communication, with its floor beside it, and no more.
 

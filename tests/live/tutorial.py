@@ -93,7 +93,7 @@ def _run(command: str, folder: Path) -> tuple[str, int]:
 
 def _written(folder: Path) -> str:
     """Return what the commands wrote for the reader to look at."""
-    path = folder / "budget.toml"
+    path = folder / "modulation.toml"
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 

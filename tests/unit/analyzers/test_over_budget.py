@@ -315,6 +315,26 @@ def test_a_made_budget_is_exact_and_names_what_is_clean():
     assert "noise of one step" in one_step.comments["max_exposed_fraction"][0]
 
 
+@pytest.mark.parametrize(("slow_ms", "limit"), [(130, 146.25), (300, None)])
+def test_a_limit_on_time_is_written_only_where_steps_are_steady(slow_ms: int, limit: float | None):
+    # Four steps of 100 ms and one of 130: mean 106, deviation 13.42, so 146.25 ms. Of 300: mean 140 and
+    # deviation 89.4, so 408 ms, 2.9 times the mean.
+    lasted = [100, 100, 100, 100, slow_ms]
+    steps = [
+        step(number, rank, start_ns=number * 1000 * MS, duration_ns=ms * MS, idle_ns=(ms - 90) * MS)
+        for number, ms in enumerate(lasted)
+        for rank in (0, 1)
+    ]
+    made = draft(report(steps=steps), run="r", slack=0.0)
+    assert made.budget.limits.max_step_ms == (None if limit is None else pytest.approx(limit, abs=0.01))
+    told = "\n".join(made.comments.get("max_step_ms", ()))
+    assert ("not steady: 100 to 300 ms" in told, "2.9 times the mean" in told) == (
+        limit is None,
+        limit is None,
+    )
+    assert judge(report(steps=steps), made.budget).passed
+
+
 def test_no_budget_of_a_broken_or_empty_record():
     broken = report([collective()], notices=[Notice(1, "capture-stopped", "stopped: KeyError")])
     with pytest.raises(UsageError, match="KeyError"):

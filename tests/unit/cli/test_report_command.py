@@ -40,6 +40,21 @@ def test_output_files(shardtoll, run_folder: Path, tmp_path: Path):
     assert all((tmp_path / name).stat().st_size for name in written)
 
 
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+def test_quiet_says_only_what_was_written(shardtoll, run_folder: Path, tmp_path: Path, option: str):
+    ran = shardtoll("report", run_folder, "-o", tmp_path / "x.html", "-o", tmp_path / "x.md", option)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"wrote {tmp_path / 'x.html'}\nwrote {tmp_path / 'x.md'}\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--json", "-o", "x.html"]])
+def test_quiet_with_nothing_to_write_or_with_json_is_a_mistake(shardtoll, run_folder: Path, more: list[str]):
+    ran = shardtoll("report", run_folder, "--quiet", *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--quiet" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_a_saved_report_is_shown_again(shardtoll, tmp_path: Path):
     path = tmp_path / "saved.json"
     path.write_text(sample_reports.report().to_json(), encoding="utf-8")

@@ -188,6 +188,15 @@ def test_the_document_is_what_the_board_says() -> None:
     )
 
 
+def test_more_found_than_weighed_is_explained() -> None:
+    late = Expected("straggler", "all_reduce")
+    seen = finding("straggler", where=Where(op="all_reduce"))
+    verdict = judge(Wanted("one", 2, (EXPECTED, late)), report(finding(), seen), report())
+    line = scoreboard.summary(total([verdict]))
+    assert "(2 of 2 expected findings, 1 of them told as times or as choices, not weighed)" in line
+    assert "(1 of 1 finding that" in line
+
+
 def test_the_last_line_says_what_was_not_weighed_and_what_ran_again() -> None:
     late = finding("straggler", where=Where(op="all_reduce"))
     verdict = judge(WANTED, report(finding(), late), report(replace(late, severity="info")), 1.0)

@@ -108,7 +108,7 @@ def test_lines_tell_all_that_is_known():
         '  over: no_implicit "layers.*": 2 collectives, 1 collective allowed\n'
         "      at job/train.py:7 (step), step 3, rank 1\n"
         "      1 all_gather · unknown sent · on group 3 · forward · implicit · parameter w\n"
-        "      1 all_gather · unknown sent · on tp · forward · module (root) · (S,) -> ?\n"
+        "      1 all_gather · unknown sent · on mesh dim tp · forward · module (root) · (S,) -> ?\n"
         "      and 3 causes more\n"
         "  warning: renamed?"
     )

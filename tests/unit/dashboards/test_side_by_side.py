@@ -78,8 +78,8 @@ def test_duplicated_flops_give_a_factor() -> None:
     )
     found = replace(report, findings=(replace(twice, where=Where(op="aten.mm.default", phase="backward")),))
     assert "needed (2x)" in cell(found, "matmul FLOPs, all ranks")
-    assert cell(found, "duplicated compute") == "7 ns"
-    assert cell(replace(report, findings=()), "duplicated compute") == "none"
+    assert cell(found, "matmuls done twice") == "7 ns"
+    assert cell(replace(report, findings=()), "matmuls done twice") == "none"
 
 
 def repeated(toll_ns: int | None, op: str, phase: str = "forward") -> Finding:
@@ -91,7 +91,7 @@ def repeated(toll_ns: int | None, op: str, phase: str = "forward") -> Finding:
 
 def test_the_toll_is_what_is_exposed_and_what_is_done_twice_but_no_choice() -> None:
     report = with_tables(sample_reports.empty(), steps=[Step(0, 0, 0, 100, 40, 50, 0, 0, 10, 10)])
-    assert cell(report, "toll: exposed and duplicated") == "50 ns"
+    assert cell(report, "toll: exposed, and matmuls done twice") == "50 ns"
     found = replace(
         report,
         findings=(
@@ -101,11 +101,11 @@ def test_the_toll_is_what_is_exposed_and_what_is_done_twice_but_no_choice() -> N
             repeated(50, "aten.mm.default", "optimizer"),
         ),
     )
-    assert cell(found, "duplicated compute") == "7 ns"
-    assert cell(found, "toll: exposed and duplicated") == "57 ns"
+    assert cell(found, "matmuls done twice") == "7 ns"
+    assert cell(found, "toll: exposed, and matmuls done twice") == "57 ns"
     unknown = replace(found, findings=(repeated(None, "aten.mm.default"),))
-    assert cell(unknown, "duplicated compute") == "unknown"
-    assert cell(unknown, "toll: exposed and duplicated") == "unknown"
+    assert cell(unknown, "matmuls done twice") == "unknown"
+    assert cell(unknown, "toll: exposed, and matmuls done twice") == "unknown"
 
 
 def test_the_floor_is_that_of_all_collectives_or_unknown() -> None:
