@@ -76,6 +76,7 @@ def command(
     from shardtoll.dashboards.app_server import listen
 
     source = make_source(path, fabric)
+    left = False
     try:
         listening = listen(host, port)
         with listening:
@@ -83,7 +84,19 @@ def command(
                 source, host, listening, new_token() if token or not is_loopback(host) else None, open_browser
             )
     finally:
-        source.close()
+        left = source.close()
+    if left:
+        _leave()
+
+
+def _leave() -> None:
+    """End now. Python's own end would stop the thread of an analysis inside a library, which may abort."""
+    import os
+    import sys
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _serve(

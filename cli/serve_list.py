@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ MOST_ENTRIES: Final = 5_000
 MOST_RANKS_LOOKED_AT: Final = 64
 """Ranks, the first of a run, whose files are asked when they were changed and how large they are."""
 _PEEK_BYTES: Final = 4_096
+_REPORT: Final = re.compile(rb'\s*\{"schema_version"\s*:\s*\d{1,9}')
+_WORLD_SIZE: Final = re.compile(_REPORT.pattern + rb'\s*,\s*"run"\s*:\s*\{\s*"world_size"\s*:\s*(\d{1,7})\b')
+"""How a saved report begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +150,23 @@ def _other(name: str, item: Input) -> Place:
         found = [os.stat(path) for path in item.paths]
     except (OSError, ValueError):
         return Place(name, item, kind, None)
-    size_bytes = sum(state.st_size for state in found)
-    return Place(name, item, kind, max(state.st_mtime_ns for state in found), size_bytes=size_bytes)
+    modified_ns, size_bytes = max(state.st_mtime_ns for state in found), sum(state.st_size for state in found)
+    if kind != "report":
+        return Place(name, item, kind, modified_ns, size_bytes=size_bytes)
+    said = _WORLD_SIZE.match(_beginning(Path(item.paths[0])))
+    return Place(name, item, kind, modified_ns, int(said.group(1)) if said else None, size_bytes=size_bytes)
 
 
 def _is_report(path: Path) -> bool:
-    """Whether a file begins as a saved report does; a pipe would be waited for without end."""
+    return _REPORT.match(_beginning(path)) is not None
+
+
+def _beginning(path: Path) -> bytes:
+    """Return a file's first bytes, none of what is no file: a pipe would be waited for without end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return False
+            return b""
         with path.open("rb") as file:
-            return file.read(_PEEK_BYTES).lstrip().startswith(b'{"schema_version"')
+            return file.read(_PEEK_BYTES)
     except OSError:
-        return False
+        return b""

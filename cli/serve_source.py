@@ -38,6 +38,8 @@ MOST_LISTED: Final = 200
 """Runs of a list that are analysed unasked, the last changed ones."""
 MOST_LISTED_BYTES: Final = 64_000_000
 """Runs whose files are larger are analysed only when they are asked for."""
+CLOSE_S: Final = 0.3
+"""How long an analysis may take to end when the server does."""
 NONE: Final = "none"
 """The version of no report."""
 
@@ -66,6 +68,8 @@ class _State:
     took_s: float = 0.0
     steps: int | None = None
     dearest: str | None = None
+    world_size: int | None = None
+    fabric: str | None = None
 
 
 @dataclass(slots=True)
@@ -124,14 +128,17 @@ class Served:
             behind = state.tried != state.seen or (state.version != state.tried and state.error is None)
             return Snapshot(state.report, state.version, state.live, state.gone or state.error, behind)
 
-    def close(self) -> None:
-        """Stop; an analysis under way is waited for."""
+    def close(self) -> bool:
+        """Stop, and return whether an analysis is still under way; it may take minutes and is not awaited."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             worker = self._worker
-        if worker is not None:
-            worker.join()
+        if worker is None:
+            return False
+        # One that does nothing ends at once.
+        worker.join(CLOSE_S)
+        return worker.is_alive()
 
     def _look(self) -> None:
         """Look what there is, unless that was done a moment ago."""
@@ -231,6 +238,7 @@ class Served:
                 state.report, state.live, state.version = report, live, state.tried
                 state.steps = pc.count_distinct(report.tables["steps"].column("step")).as_py()
                 state.dearest = next((found.title for _, found in by_severity(report.findings)), None)
+                state.world_size, state.fabric = report.run.world_size, report.fabric.name
             state.ended_s = time.monotonic()
             state.took_s = state.ended_s - begun_s
             self._forget()
@@ -247,7 +255,7 @@ class Served:
 
 def _entry(state: _State) -> RunEntry:
     place = state.place
-    sized = place.world_size if state.report is None else state.report.run.world_size
+    sized = place.world_size if state.world_size is None else state.world_size
     return RunEntry(
         place.name,
         place.item.paths[0],
@@ -257,6 +265,7 @@ def _entry(state: _State) -> RunEntry:
         state.steps,
         state.dearest,
         state.gone or state.error or place.error,
+        state.fabric,
     )
 
 

@@ -73,8 +73,8 @@ def arrivals(figure: Figure, meetings: Collection[int], colour: str) -> list[dic
         "hovertext": [_late(table, members, at) for at in lasts],
     }
     return [
-        {**line, "name": "arrivals", "hoverinfo": "skip", "showlegend": False},
-        {**end, "name": "last to arrive", "showlegend": False},
+        {**line, "name": "arrivals of one collective", "hoverinfo": "skip", "showlegend": True},
+        {**end, "name": "last to arrive", "showlegend": True},
     ]
 
 

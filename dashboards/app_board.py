@@ -19,6 +19,8 @@ from shardtoll.ledger import Report
 DRAWN: Final = 1_500
 """Collectives of the timeline drawn one by one. Each can be pointed at and clicked, which makes it an
 element of the page; zooming in shows the others."""
+TOLD_MOST: Final = 2
+"""States of runs that are kept for pages that were told of them, while a newer one may be there."""
 FIRST_WAIT_S: Final = 1.0
 """How long an answer waits for a run's first report; a short run's page then comes at once."""
 
@@ -55,6 +57,8 @@ class Board:
         self._reports = Kept(6)
         self._figures = Kept(48)
         self._shown = Kept(12)
+        self._told: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
+        self._telling = threading.Lock()
 
     def run_of(self, place: Place) -> str | None:
         """Return the run's name; None where the list is to be shown."""
@@ -66,6 +70,21 @@ class Board:
     def snapshot(self, run: str, wait_s: float = 0.0) -> Snapshot:
         """Return what is known of the run now."""
         return self.source.report(run, wait_s)
+
+    def tell(self, run: str, snapshot: Snapshot) -> None:
+        """Keep what a reader is told the state of, so that all parts of the page can show that one."""
+        with self._telling:
+            self._told[run, snapshot.version] = snapshot
+            self._told.move_to_end((run, snapshot.version))
+            while len(self._told) > TOLD_MOST:
+                self._told.popitem(last=False)
+
+    def told(self, run: str, about: object) -> Snapshot | None:
+        """Return the state a page was told, of which `about` has run and version; None where it is gone."""
+        if not isinstance(about, dict) or about.get("run") != run:
+            return None
+        with self._telling:
+            return self._told.get((run, str(about.get("version"))))
 
     def filtered(self, run: str, snapshot: Snapshot, only: Filter) -> Report | None:
         """Return the run's last report with the rows the reader wants."""

@@ -10,6 +10,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, no_update
 
 from shardtoll.dashboards import app_layout, human, summary
 from shardtoll.dashboards.app_board import FIRST_WAIT_S, Board, view_of
+from shardtoll.dashboards.app_clicks import clicked_at
 from shardtoll.dashboards.app_figure import plotted
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_lit import whole
@@ -28,11 +29,18 @@ def add_callbacks(app: Dash, board: Board) -> None:
     _add_choices(app, board)
 
 
-def _seen(board: Board, query: str | None, wait_s: float = 0.0) -> tuple[Place, str | None, Snapshot]:
-    """Return where the reader is, which run that is, and what is known of it."""
+def _seen(
+    board: Board, query: str | None, wait_s: float = 0.0, told: object = None
+) -> tuple[Place, str | None, Snapshot]:
+    """Return where the reader is, which run that is, and what is known of it.
+
+    `told` is what the page was told to show: of a run that grows all its parts then show the same steps.
+    """
     place = Place.from_query(query or "")
     run = board.run_of(place)
-    return place, run, _NO_RUN if run is None else board.snapshot(run, wait_s)
+    if run is None:
+        return place, None, _NO_RUN
+    return place, run, board.told(run, told) or board.snapshot(run, wait_s)
 
 
 def _add_polling(app: Dash, board: Board) -> None:
@@ -59,6 +67,8 @@ def _add_polling(app: Dash, board: Board) -> None:
             if run is not None
             else hashlib.sha256(repr(entries).encode("utf-8", "replace")).hexdigest()
         )
+        if run is not None:
+            board.tell(run, snapshot)
         now = {
             "run": run,
             "version": version,
@@ -81,7 +91,7 @@ def _add_polling(app: Dash, board: Board) -> None:
             run is None or snapshot.report is None,
             no_update if same_subject else about,
             no_update if same_subject and place.view == old.get("view") else {**about, "view": place.view},
-            app_layout.only(place.only) if run is not None else [],
+            app_layout.only(place.only, snapshot.report) if run is not None else [],
         )
 
 
@@ -95,15 +105,15 @@ def _add_run(app: Dash, board: Board) -> None:
         State("opened", "data"),
         prevent_initial_call=True,
     )
-    def run(_subject: Any, query: str | None, opened: Any) -> tuple[Any, ...]:
+    def run(subject: Any, query: str | None, opened: Any) -> tuple[Any, ...]:
         """Return the bill and what stands around it."""
-        place, name, snapshot = _seen(board, query)
+        place, name, snapshot = _seen(board, query, told=subject)
         report = None if name is None else board.filtered(name, snapshot, place.only)
-        if report is None:
+        if report is None or snapshot.report is None:
             return [], [], []
         return (
-            app_layout.head(report),
-            app_layout.findings(report, _opened(opened, place)),
+            app_layout.head(report, snapshot.report),
+            app_layout.findings(report, snapshot.report, _opened(opened, place)),
             app_layout.rest(report),
         )
 
@@ -140,22 +150,25 @@ def _add_figure(app: Dash, board: Board) -> None:
         Output("picked", "children"),
         Output("unzoom", "hidden"),
         Output("notes", "children"),
+        Output("title", "children"),
+        Output("lead", "children"),
         Input("address", "search"),
         Input("looked", "data"),
         Input("scheme", "data"),
         Input("figure", "clickData"),
         prevent_initial_call=True,
     )
-    def draw(query: str | None, _looked: Any, scheme: str | None, clicked: Any) -> tuple[Any, ...]:
-        """Return the view's figure: zoomed, lit and in the reader's colours."""
-        place, run, snapshot = _seen(board, query)
+    def draw(query: str | None, looked: Any, scheme: str | None, clicked: Any) -> tuple[Any, ...]:
+        """Return the view's figure: zoomed, lit and in the reader's colours; with it its own heading."""
+        place, run, snapshot = _seen(board, query, told=looked)
         figure = None if run is None or scheme is None else board.figure(run, snapshot, place)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if figure is None or report is None or run is None:
-            return {"data": [], "layout": {}}, {}, True, "", True, []
+            return {"data": [], "layout": {}}, {}, True, "", True, [], "", ""
+        view = view_of(place.view)
         number = keys(report.findings).get(place.finding or "")
         drawn = plotted(
-            figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked)
+            figure, scheme or "light", place.zoom, number, f"{run}/{place.view}", clicked_at(clicked, figure)
         )
         return (
             drawn,
@@ -165,6 +178,8 @@ def _add_figure(app: Dash, board: Board) -> None:
             _lit_words(number, figure.marks.get(number or 0), figure.empty),
             not place.zoom,
             app_layout.notes(figure.notes),
+            view.title,
+            app_layout.lead(view),
         )
 
     @app.callback(
@@ -173,33 +188,32 @@ def _add_figure(app: Dash, board: Board) -> None:
         Input("looked", "data"),
         prevent_initial_call=True,
     )
-    def offer(query: str | None, _looked: Any) -> Any:
+    def offer(query: str | None, looked: Any) -> Any:
         """Return links to the views; apart from the figure, which must not wait for all others."""
-        place, run, snapshot = _seen(board, query)
+        place, run, snapshot = _seen(board, query, told=looked)
         if run is None or snapshot.report is None:
             return []
         return app_layout.views(place, board.shown(run, snapshot, place.only))
 
     @app.callback(
-        Output("title", "children"),
-        Output("lead", "children"),
         Output("numbers", "children"),
         Input("looked", "data"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def words(_looked: Any, query: str | None) -> tuple[Any, ...]:
-        """Return the view's title, how to read it, and its numbers as a table."""
-        place, run, snapshot = _seen(board, query)
+    def numbers(looked: Any, query: str | None) -> list[Any]:
+        """Return the view's numbers as a table, which may come after the figure and so names the view."""
+        place, run, snapshot = _seen(board, query, told=looked)
         report = None if run is None else board.filtered(run, snapshot, place.only)
         if report is None:
-            return "", "", []
+            return []
         view = view_of(place.view)
         text = "" if view.numbers is None else view.numbers(report)
-        table = (
-            f'<details class="more"><summary>The same as a table</summary>{text}</details>' if text else ""
+        if not text:
+            return []
+        return components(
+            f'<details class="more"><summary>{view.title}, as a table</summary>{text}</details>'
         )
-        return view.title, app_layout.lead(view), components(table)
 
 
 def _lit_words(number: int | None, marks: Any, empty: bool) -> str:
@@ -252,7 +266,7 @@ def _add_choices(app: Dash, board: Board) -> None:
         elif by == "unzoom":
             after = replace(place, zoom=())
         elif by == "figure" and "clickData" in ctx.triggered[0]["prop_id"]:
-            found = _spoken_of(board, query, clicked_at(clicked))
+            found = _spoken_of(board, query, clicked)
             if found is not None:
                 keep = [*(one for one in _opened(opened, place) if one != found), found]
                 after = replace(place, finding=found)
@@ -271,24 +285,12 @@ def _add_choices(app: Dash, board: Board) -> None:
         return (search, keep, *filled, *((no_update,) * count))
 
 
-def clicked_at(clicked: Any) -> tuple[int, int] | None:
-    """Return trace and point of what Plotly says was clicked; None where it says neither."""
-    try:
-        point = clicked["points"][0]
-        trace, number = point["curveNumber"], point["pointNumber"]
-        if isinstance(number, list):
-            # A heat map's: row and column.
-            return None
-        return int(trace), int(number)
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
-
-
-def _spoken_of(board: Board, query: str | None, at: tuple[int, int] | None) -> str | None:
+def _spoken_of(board: Board, query: str | None, clicked: Any) -> str | None:
     """Return the key of the dearest finding that speaks of a mark; None where none does."""
     place, run, snapshot = _seen(board, query)
     figure = None if run is None else board.figure(run, snapshot, place)
     report = None if run is None else board.filtered(run, snapshot, place.only)
+    at = None if figure is None else clicked_at(clicked, figure)
     if at is None or figure is None or report is None:
         return None
     tolls = {number: finding.toll_ns for number, finding in summary.by_severity(report.findings)}

@@ -14,7 +14,7 @@ from shardtoll.dashboards.app_figure import CONFIG
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_state import Place, keys
 from shardtoll.dashboards.figure import ASKED_LEAD
-from shardtoll.dashboards.filters import LONGEST_NAME, Filter
+from shardtoll.dashboards.filters import LONGEST_NAME, Filter, absent
 from shardtoll.dashboards.page_bill import bill
 from shardtoll.dashboards.source import RunEntry, Snapshot
 from shardtoll.dashboards.text import clean, clip
@@ -175,19 +175,36 @@ def _options(values: Iterable[str | None]) -> list[dict[str, str]]:
     return [{"label": label, "value": value, "search": label} for value, label in named]
 
 
-def head(report: Report) -> list[Any]:
-    """Return the headline, the fault and the facts of a run."""
-    sentence = summary.headline(report)
-    fine = "" if report.findings else " fine"
+def head(report: Report, whole: Report) -> list[Any]:
+    """Return the headline of what is shown, and the fault and the facts of the whole run."""
+    sentence = _none_left(report, whole) or summary.headline(report)
+    fine = "" if whole.findings else " fine"
     found: list[Any] = [html.P(clean(sentence), id="headline", className=f"headline{fine}")]
-    if report.headline:
-        found.append(html.P(clip(report.headline, 600), className="fault"))
-    found.append(html.Dl(components(page_tables.facts(report)), className="facts"))
+    if whole.headline:
+        found.append(html.P(clip(whole.headline, 600), className="fault"))
+    found.append(html.Dl(components(page_tables.facts(whole)), className="facts"))
     return found
 
 
-def findings(report: Report, opened: Sequence[str]) -> list[Any]:
+def _none_left(report: Report, whole: Report) -> str:
+    """Return that the filters leave no finding, which is no praise of the run; nothing where they do."""
+    if report.findings or not whole.findings:
+        return ""
+    some = human.plural(len(whole.findings), "finding")
+    tables = ("collectives", "computes", "steps")
+    if not any(report.tables[name].num_rows for name in tables):
+        return f"Nothing of this run fits the filters. Without them there {_are(whole)} {some}."
+    return f"No finding fits the filters. Without them there {_are(whole)} {some}."
+
+
+def _are(report: Report) -> str:
+    return "is" if len(report.findings) == 1 else "are"
+
+
+def findings(report: Report, whole: Report, opened: Sequence[str]) -> list[Any]:
     """Return the bill: each finding opens at a click, which also picks it."""
+    if left := _none_left(report, whole):
+        return [html.P(left, className="none")]
     key_of = {number: key for key, number in keys(report.findings).items()}
     current: list[str] = [""]
 
@@ -253,10 +270,12 @@ def status(snapshot: Snapshot) -> str:
     return " · ".join(words)
 
 
-def only(chosen: Filter) -> list[Any]:
-    """Return in words what is filtered, and what of a link's filters cannot be."""
-    words = [*([chosen.words()] if chosen else []), *(f"Not used: {why}." for why in chosen.refused[:5])]
-    return notes(words)
+def only(chosen: Filter, report: Report | None) -> list[Any]:
+    """Return in words what is filtered, what the run has nothing of, and what of a link cannot be."""
+    words = [chosen.words()] if chosen else []
+    if report is not None:
+        words += [f"{why[0].upper()}{why[1:]}." for why in absent(report, chosen)]
+    return notes([*words, *(f"Not used: {why}." for why in chosen.refused[:5])])
 
 
 def notes(texts: Iterable[str]) -> list[Any]:
@@ -286,15 +305,26 @@ def listed(entries: Sequence[RunEntry]) -> list[Any]:
         html.Tr(
             [
                 html.Th(name, scope="col")
-                for name in ("run", "time (UTC)", "ranks", "steps", "dearest finding")
+                for name in ("run", "time (UTC)", "ranks", "steps", "fabric", "first on the bill")
             ]
         )
     )
     body = html.Tbody([_line(entry) for entry in entries])
-    return [
+    found: list[Any] = [
         html.H2(human.plural(len(entries), "run")),
         html.Div(html.Table([head, body], className="runs"), className="panel"),
     ]
+    kinds = {entry.kind for entry in entries}
+    if "report" in kinds and len(kinds) > 1:
+        found.append(html.P(_TWICE, className="note"))
+    return found
+
+
+_TWICE: Final = (
+    "A saved report stands beside the run it was made from. It keeps the floors of the fabric it was made "
+    "with; runs and traces are analysed here, for the fabric of --fabric or else for the one that device and "
+    "backend choose. So tolls and floors of the two may differ."
+)
 
 
 def _line(entry: RunEntry) -> html.Tr:
@@ -315,6 +345,7 @@ def _line(entry: RunEntry) -> html.Tr:
             html.Td(_when(entry.modified_ns)),
             html.Td(human.UNKNOWN if entry.world_size is None else f"{entry.world_size:,}", className="num"),
             html.Td("" if entry.steps is None else f"{entry.steps:,}", className="num"),
+            html.Td(clip(entry.fabric or "", 60)),
             html.Td(told),
         ]
     )

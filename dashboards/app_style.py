@@ -21,12 +21,11 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 .columns h2 { margin-top: 22px; } .shown h2 { margin-top: 8px; } #lead { margin-top: 10px; font-size: 14px; }
 .shown { position: sticky; top: 0; padding-top: 18px; max-height: 100vh; overflow-y: auto; }
 .side .row.head { display: none; }
-.side .row { grid-template-columns: 34px repeat(3, minmax(max-content, 1fr)); gap: 4px 10px;
-  padding: 8px 12px; }
-.side .row .kind, .side .row .title { grid-column: 2 / -1; }
-.side .row .num { text-align: left; } .side .row .toll { grid-column: 2; }
+.side .row { display: flex; flex-wrap: wrap; gap: 4px 14px; padding: 8px 12px; }
+.side .row .rank { flex: 0 0 30px; } .side .row .kind { flex: 1 1 0; min-width: 0; }
+.side .row .title { flex: 1 1 100%; min-width: 0; padding-left: 44px; }
+.side .row .num { text-align: left; } .side .row .toll { margin-left: 44px; min-width: 110px; }
 .side .row .num::before { content: attr(data-name) " "; color: var(--dim); font-weight: 400; }
-.side .toll i { right: auto; left: -4px; }
 .side .body { grid-template-columns: minmax(0, 1fr); padding: 6px 14px 14px; }
 .finding.picked { outline: 2px solid var(--link); outline-offset: 1px; }
 #views ul { display: flex; flex-wrap: wrap; gap: 4px; list-style: none; margin: 0 0 10px; padding: 0; }
@@ -37,7 +36,7 @@ button:not(.dash-dropdown):not([class*="dash-"]) { font: inherit; font-size: 14p
 #figure-panel { position: relative; } #unzoom { position: absolute; right: 10px; top: 8px; z-index: 3; }
 .runs { width: 100%; } .runs th, .runs td { padding: 6px 14px 6px 0; border-bottom: 1px solid var(--line); }
 .runs .num { text-align: right; } .runs th, .runs td:nth-child(2) { white-space: nowrap; }
-.runs td:first-child { min-width: 200px; }
+.runs td { overflow-wrap: break-word; } .runs td:first-child { min-width: 200px; }
 .badge.live { color: #009e73; } .wrong { color: var(--error); }
 @media (max-width: 1000px) { .columns, .filters { grid-template-columns: minmax(0, 1fr); }
   .shown { position: static; max-height: none; } }

@@ -131,6 +131,35 @@ def ranges(ranks: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
+def absent(report: Report, only: Filter) -> list[str]:
+    """Return in words what is asked for and the whole report has nothing of, one sentence part each."""
+    said = []
+    seen = report.run.ranks_seen
+    if missing := sorted(set(only.ranks) - set(seen)):
+        noun = "rank" if len(missing) == 1 else "ranks"
+        here = f"rank{'' if len(seen) == 1 else 's'} {clip(ranges(sorted(seen)), 120)}" if seen else "none"
+        said.append(f"there is no {noun} {clip(ranges(missing), 120)} on record, only {here}")
+    groups = {group.name for group in report.groups} | {group.mesh_dim for group in report.groups}
+    for column in ("group", "mesh_dim"):
+        groups |= set(pc.unique(report.tables["collectives"][column]).to_pylist())
+    said += _none_of("group", set(only.groups) - groups)
+    if only.modules:
+        known = {
+            name
+            for table in ("collectives", "computes")
+            for name in pc.unique(report.tables[table]["module"]).drop_null().to_pylist()
+        }
+        known |= {finding.where.module for finding in report.findings if finding.where.module is not None}
+        said += _none_of(
+            "module", {want for want in only.modules if not any(_inside(name, [want]) for name in known)}
+        )
+    return said + _none_of("finding of kind", set(only.kinds) - {found.kind for found in report.findings})
+
+
+def _none_of(what: str, names: set[str]) -> list[str]:
+    return [f"the run has no {what} {clip(name or '(root)', 60)}" for name in sorted(names)[:5]]
+
+
 def apply(report: Report, only: Filter) -> Report:
     """Return the report with the records and findings that fit; those whose part is unknown do not.
 

@@ -130,7 +130,7 @@ def figure(report: Report) -> Figure:
         )
         told = told[:BARS]
     # Categories of a bar chart are told apart by name alone.
-    names = [f"#{one.number} {literal(one.place(), 64)}<br>{literal(one.over(), 40)}" for one in told]
+    names = [_name(one) for one in told]
     words = [_words(one) for one in told]
     needed = _bar("needed", PALETTE["green"], "", names, [one.needed or 0 for one in told], words)
     beyond = _bar(
@@ -145,6 +145,12 @@ def figure(report: Report) -> Figure:
     }
     marks = {one.number: {0: [at], 1: [at]} for at, one in enumerate(told)}
     return Figure([needed, beyond], layout, notes, marks={at: marks[at] for at in sorted(marks)})
+
+
+def _name(one: Doubled) -> str:
+    over = one.over()
+    under = "" if over == human.UNKNOWN else f"<br>{literal(over, 40)}"
+    return f"#{one.number} {literal(one.place(), 64)}{under}"
 
 
 def _bar(
@@ -166,7 +172,9 @@ def _bar(
 
 
 def _words(one: Doubled) -> str:
-    lines = [f"<b>#{one.number} {literal(one.place())}</b>", f"over {literal(one.over(), 60)}"]
+    over = one.over()
+    repeated = "what repeats it is unknown" if over == human.UNKNOWN else f"over {literal(over, 60)}"
+    lines = [f"<b>#{one.number} {literal(one.place())}</b>", repeated]
     if one.finding.where.source:
         lines.append(literal(one.finding.where.source))
     lines.append(f"done {human.work(one.done)}, needed {human.work(one.needed)} a step")

@@ -23,6 +23,8 @@ LEAD: Final = (
 ROWS: Final = 64
 COLUMNS: Final = 160
 """Cells; more ranks or steps are taken together."""
+TICKS: Final = 12
+"""Columns that are named under the figure: so few short numbers need not be slanted."""
 
 KINDS: Final = ("straggler", "pipeline-imbalance", "data-stall", "host-sync", "transfer-stall")
 """Findings that speak of ranks, and not of records."""
@@ -78,7 +80,7 @@ def figure(report: Report) -> Figure:
         )
     layout = {
         "height": 170 + min(26 * len(names), 560),
-        "xaxis": {"type": "category", "nticks": 20, "showgrid": False},
+        "xaxis": {"type": "category", "showgrid": False, **_ticks(ticks)},
         "yaxis": {
             "type": "category",
             "autorange": "reversed",
@@ -125,6 +127,19 @@ def _fewer_steps(values: Floats, steps: tuple[int, ...]) -> tuple[Floats, list[s
         names.append(f"steps {first}-{last}" if last > first else f"step {first}")
     said = f"Each column is the mean over {each} of {len(steps):,} steps, those left out that are not known."
     return wide, names, [said]
+
+
+def _ticks(names: list[str]) -> dict[str, Any]:
+    """Return the axis's labels: the number of the step, or of the first one of a column's."""
+    some = names[:: max(1, -(-len(names) // TICKS))]
+    together = any(name.startswith("steps") for name in names)
+    return {
+        "tickmode": "array",
+        "tickvals": some,
+        "ticktext": [name.split(" ")[1].partition("-")[0] for name in some],
+        "tickangle": 0,
+        "title": {"text": "step, of each column the first" if together else "step"},
+    }
 
 
 def _over(values: Floats, axis: int, how: str) -> Floats:

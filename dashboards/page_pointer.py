@@ -54,6 +54,8 @@ POINTER: Final = """
       });
     });
     if (!wanted.size) { return []; }
+    // More would hide all else.
+    Array.from(wanted).slice(60).forEach(function (number) { wanted.delete(number); });
     const members = new Map();
     table.met.forEach(function (number, one) {
       if (!wanted.has(number)) { return; }
@@ -73,13 +75,22 @@ POINTER: Final = """
       const row = table.row[last], x = table.start[last];
       // Where all came at once nobody was late.
       if (x > first) {
-        paths.last.push("M" + x + "," + (row - 0.44) + "L" + x + "," + (row + 0.44));
+        paths.last.push("M" + x + "," + (row - 0.375) + "L" + x + "," + (row + 0.375));
       }
     });
-    const style = { line: [1, "dot", "text"], bold: [2.5, "solid", "text"], last: [4, "solid", "late"] };
+    const style = { line: [1, "dot", "text"], bold: [2.5, "solid", "text"], last: [2.5, "solid", "late"] };
     return Object.keys(style).filter(function (kind) { return paths[kind].length; }).map(function (kind) {
-      return { type: "path", path: paths[kind].join(""), layer: "above",
+      return { type: "path", name: kind, path: paths[kind].join(""), layer: "above",
         line: { width: style[kind][0], dash: style[kind][1], color: colour(style[kind][2]) } };
+    });
+  }
+
+  // Lines and strokes are shapes, which have no legend: a trace of nothing stands there for each.
+  function keyed(name) {
+    const words = { line: "arrivals of one collective", last: "last to arrive" };
+    return met(name).filter(function (shape) { return words[shape.name]; }).map(function (shape) {
+      return { type: "scatter", mode: "lines", x: [null], y: [null], name: words[shape.name],
+        line: shape.line, hoverinfo: "skip", showlegend: true };
     });
   }
 

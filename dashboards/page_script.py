@@ -94,7 +94,7 @@ _DRAW: Final = """
     // The buttons are named one by one: Plotly's own choice has one that uploads the chart.
     const buttons = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
     const options = { responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtons: [buttons] };
-    return Plotly.react(place(name), traces(name), painted(name), options);
+    return Plotly.react(place(name), traces(name).concat(keyed(name)), painted(name), options);
   }
 """
 

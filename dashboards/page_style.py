@@ -4,13 +4,13 @@ from typing import Final
 
 STYLE: Final = """
 :root { color-scheme: light dark; --text: #1c2128; --dim: #57606a; --back: #f6f8fa; --panel: #ffffff;
-  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038;
+  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e00b0;
   --late: #c00000; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --dim: #9da7b3; --back: #0d1117;
   --panel: #161b22; --line: #343b44; --link: #79b8ff; --error: #ff8a80; --warning: #f0b429; --info: #79b8ff;
-  --bar: #d55e0066; --late: #ff9d9d; } }
+  --bar: #d55e00c0; --late: #ff9d9d; } }
 :root.paper { color-scheme: light; --text: #1c2128; --dim: #57606a; --back: #ffffff; --panel: #ffffff;
-  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e0038;
+  --line: #d0d7de; --link: #0059a0; --error: #b3261e; --warning: #8a5a00; --info: #0059a0; --bar: #d55e00b0;
   --late: #c00000; }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 20px 24px 60px; max-width: 1240px; background: var(--back);
@@ -41,8 +41,8 @@ summary { cursor: pointer; list-style: none; } summary::-webkit-details-marker {
 .kind { font-weight: 600; font-size: 14px; line-height: 22px; } .title small { color: var(--dim); }
 .num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .toll { position: relative; font-weight: 600; isolation: isolate; }
-.toll i { position: absolute; right: -4px; bottom: -3px; height: 26px; background: var(--bar);
-  border-radius: 3px; pointer-events: none; max-width: 100%; z-index: -1; }
+.toll i { position: absolute; left: 0; bottom: -5px; height: 5px; background: var(--bar);
+  border-radius: 2px; pointer-events: none; max-width: 100%; min-width: 2px; }
 em.unknown { color: var(--dim); font-weight: 400; }
 .body { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 16px 32px;
   padding: 6px 18px 16px 60px; border-top: 1px solid var(--line); }

@@ -32,6 +32,8 @@ class RunEntry:
     """Title of the finding that stands first on the bill; known once the run was analysed."""
     error: str | None = None
     """Why it cannot be read, in one line."""
+    fabric: str | None = None
+    """Name of the interconnect its floors are computed for; known once the run was analysed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +68,8 @@ class Source(Protocol):
         An unknown name gives a snapshot with an error, no exception: names come from links.
         """
 
-    def close(self) -> None:
-        """Stop working in the background; what was returned stays good."""
+    def close(self) -> bool:
+        """Stop working in the background, and return whether anything still ends there; none is waited for.
+
+        What was returned stays good.
+        """

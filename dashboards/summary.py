@@ -149,6 +149,15 @@ def _unbilled(report: Report) -> _Unbilled | None:
     return found if found.time_ns >= UNBILLED_SHARE * time.total_ns else None
 
 
+def no_hardware(report: Report) -> bool:
+    """Whether there is nothing to say of what the hardware allows: jobs on CPUs have no peaks to meet.
+
+    A bound that measurements refute is said even then.
+    """
+    found = report.roofline
+    return found is None or (found.gpu is None and report.run.device == "cpu" and not found.refuted)
+
+
 def places(finding: Finding) -> list[tuple[str, str]]:
     """Return what is known of where a finding is, as (name, value); the telling part comes first."""
     where = finding.where

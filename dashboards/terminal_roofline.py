@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardtoll.dashboards import human, step_times
+from shardtoll.dashboards import human, step_times, summary
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.step_roofline import RankRoofline, StepRoofline
@@ -16,9 +16,9 @@ REFUTED_SHOWN: Final = 3
 
 
 def roofline(report: Report) -> list[RenderableType]:
-    """Return the block under the step table; nothing where the report has no such section."""
+    """Return the block under the step table; nothing where the report has no such section, or ran on CPUs."""
     found = report.roofline
-    if found is None or not found.ranks:
+    if found is None or not found.ranks or summary.no_hardware(report):
         return []
     rank = slowest(found)
     if found.gpu is None:

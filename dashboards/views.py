@@ -22,6 +22,7 @@ from shardtoll.dashboards import (
     page_roofline,
     page_tables,
     page_timeline,
+    summary,
 )
 from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.sites import sites
@@ -68,7 +69,7 @@ def _sites(report: Report) -> str:
 def _hardware(report: Report) -> StepRoofline | None:
     """Return what the hardware allows; None in reports without, which have no view of it."""
     found = report.roofline
-    return found if found is not None and found.ranks else None
+    return None if found is None or not found.ranks or summary.no_hardware(report) else found
 
 
 def _light(report: Report) -> Figure:

@@ -157,7 +157,11 @@ def test_the_last_to_arrive_is_marked(open_page):
         .endswith("arrivals of 2 ranks: last is rank 1, 2 ms after the first")
     )
     paths = drawn(page, "timeline", "g.layout.shapes.map(s => s.path)")
-    assert paths == ["M10,-0.07L12,0.9299999999999999", "M12,0.56L12,1.44"]
+    assert paths == ["M10,-0.07L12,0.9299999999999999", "M12,0.625L12,1.375"]
+    # Picked with a finding they stand in the legend.
+    page.evaluate("document.querySelector('#finding-2 > summary').click()")
+    legend = "Array.from(g.querySelectorAll('.legendtext')).map(t => t.textContent)"
+    assert "last to arrive" in drawn(page, "timeline", legend)
 
 
 def other_figures() -> tuple[View, ...]:

@@ -351,7 +351,25 @@ def test_the_bills_numbers_stay_in_their_columns_on_a_laptop(plain, visit):
     seen = visit(plain, width=1024)
     seen.go()
     assert seen.page.locator(".side .row .num").count()
+    wide = "Array.from(document.querySelectorAll('.side .finding')).map(o => o.scrollWidth - o.clientWidth)"
+    assert max(seen.page.evaluate(wide)) <= 1
     assert seen.page.evaluate(_CLIPPED) == []
+    seen.clean()
+
+
+def test_a_clicked_cell_picks_its_finding_and_the_heading_comes_with_the_figure(serve, visit):
+    report = sample_reports.report()
+    seen = visit(serve(only(report)))
+    seen.go("/?view=matrix")
+    seen.until("document.getElementById('title').textContent", "Bytes from rank to rank")
+    box = seen.page.locator("#figure .nsewdrag").first.bounding_box()
+    # Row 0, column 1 of four by four.
+    seen.page.mouse.move(box["x"] + box["width"] * 3 / 8, box["y"] + box["height"] / 8)
+    seen.page.wait_for_selector("#figure .hoverlayer .hovertext")
+    seen.page.mouse.down()
+    seen.page.mouse.up()
+    seen.until("document.querySelectorAll('.finding.picked').length", 1)
+    assert "finding=" in seen.query()
     seen.clean()
 
 

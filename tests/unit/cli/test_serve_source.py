@@ -115,6 +115,9 @@ def test_a_folder_of_runs_is_a_list_that_says_of_each_what_it_costs_or_why_not(s
     assert set(found) == {"good", "group/inner", "damaged", "worse", "saved.json"}
     assert found["saved.json"].kind == "report"
     assert found["saved.json"].dearest == first.title
+    # A run and the report saved of it are told apart by their fabrics.
+    assert found["saved.json"].fabric == sample_reports.report().fabric.name
+    assert found["good"].fabric
     assert (found["good"].kind, found["good"].world_size, found["good"].steps) == ("run", 4, 2)
     assert "damaged or cut short" in found["damaged"].error
     assert "damaged" in found["worse"].error
@@ -296,3 +299,32 @@ def test_a_run_of_an_older_version_is_told_in_the_list(tmp_path):
     about.write_text(json.dumps({**json.loads(about.read_text()), "store_version": 99}))
     (place,), _ = serve_list.look(str(tmp_path), time.time())
     assert "store version 99" in place.error
+
+
+def test_the_ranks_of_a_saved_report_are_known_before_it_is_read(tmp_path):
+    (tmp_path / "saved.json").write_text(sample_reports.report().to_json())
+    (tmp_path / "other.json").write_text('{"schema_version":1,"more":1}')
+    places, _ = serve_list.look(str(tmp_path), 0.0)
+    assert {place.name: place.world_size for place in places} == {"saved.json": 4, "other.json": None}
+
+
+def test_closing_does_not_wait_for_an_analysis(tmp_path):
+    make.written(tmp_path / "run")
+    going, allowed = threading.Event(), threading.Event()
+
+    def slow(ledger) -> Report:
+        going.set()
+        assert allowed.wait(WAIT_S)
+        return sample_reports.report()
+
+    source = Served(str(tmp_path / "run"), slow)
+    try:
+        source.report("run")
+        assert going.wait(WAIT_S)
+        assert source.close()
+        assert not allowed.is_set()
+    finally:
+        allowed.set()
+    # Once it came to its end nothing is left.
+    source._worker.join(WAIT_S)
+    assert not source.close()

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from shardtoll.dashboards import page_timeline
+from shardtoll.dashboards.app_board import Board
 from shardtoll.dashboards.app_figure import COLOURS, plotted
 from shardtoll.dashboards.app_lit import FADED
 from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.source import Snapshot
 from shardtoll.dashboards.views import VIEWS
 from tests import sample_reports
 
@@ -72,9 +74,11 @@ def test_arrivals_are_joined_through_all_ranks_of_a_group():
     figure = page_timeline.figure(sample_reports.report())
     at = next(at for at, trace in enumerate(figure.data) if trace["name"] == "explicit")
     drawn = plotted(figure, clicked=(at, 0))
-    lines = named(drawn, "arrivals")
+    lines = named(drawn, "arrivals of one collective")
     assert len(lines["x"]) == 5  # Four ranks of the all_gather, and the end of the line.
     last = named(drawn, "last to arrive")
+    # What is drawn over the timeline is told in its legend.
+    assert (lines["showlegend"], last["showlegend"]) == (True, True)
     assert last["x"] == [max(x for x in lines["x"] if x is not None)]
     assert plotted(figure, clicked=(0, 0)) == plotted(figure, clicked=(99, -1)) == plotted(figure)
 
@@ -131,3 +135,17 @@ def test_many_rectangles_are_one_outline_at_the_same_places(monkeypatch: pytest.
     over = [trace for trace in drawn["data"] if trace["name"] == "implicit"][1]
     assert outline["opacity"] == FADED < over["opacity"]
     assert over["x"] == outline["x"]  # All of them are the finding's.
+
+
+def test_all_parts_of_a_page_show_the_state_it_was_told_of():
+    board = Board(None)  # type: ignore[arg-type]
+    first, second = Snapshot(None, "1"), Snapshot(None, "2")
+    board.tell("a", first)
+    board.tell("a", second)
+    assert board.told("a", {"run": "a", "version": "1"}) is first
+    assert board.told("b", {"run": "a", "version": "1"}) is None
+    assert board.told("a", {"run": "a", "version": "3"}) is None
+    assert board.told("a", "1") is None
+    # Few are kept.
+    board.tell("b", first)
+    assert board.told("a", {"run": "a", "version": "1"}) is None

@@ -7,9 +7,11 @@ from html import escape
 
 import pytest
 
+from shardtoll.dashboards import summary
 from shardtoll.dashboards.app_html import components
-from shardtoll.dashboards.app_layout import findings
+from shardtoll.dashboards.app_layout import findings, head
 from shardtoll.dashboards.app_state import keys
+from shardtoll.dashboards.filters import Filter, apply
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.text import clean
 from tests import sample_reports
@@ -81,10 +83,23 @@ def test_the_bill_has_every_finding_with_its_key():
     report = sample_reports.hostile()
     known = keys(report.findings)
     opened = list(known)[1]
-    made = [one for one in walk(findings(report, [opened])) if one._type == "Details"]
+    made = [one for one in walk(findings(report, report, [opened])) if one._type == "Details"]
     assert [one.id["key"] for one in made] == list(known)
     assert [one.id["key"] for one in made if one.open] == [opened]
     picks = [one.id for one in walk(made) if one._type == "Summary"]
     assert picks == [{"part": "pick", "key": key} for key in known]
     assert escape(sample_reports.HOSTILE["script"]) not in plain(made)
     assert sample_reports.HOSTILE["script"] in plain(made)
+
+
+def test_filters_that_leave_no_finding_are_no_praise_of_the_run():
+    whole = sample_reports.report()
+    left = apply(whole, Filter(ranks=(7,)))
+    headline, *rest = head(left, whole)
+    assert plain(headline) == "Nothing of this run fits the filters. Without them there are 3 findings."
+    assert headline.className == "headline"
+    assert plain(findings(left, whole, [])) == plain(headline)
+    # What is known of the run does not depend on what is shown of it.
+    assert plain(rest) == plain(head(whole, whole)[1:])
+    assert plain(head(whole, whole)[0]) == summary.headline(whole)
+    assert head(sample_reports.empty(), sample_reports.empty())[0].className == "headline fine"

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardtoll.dashboards.app_callbacks import clicked_at
+from shardtoll.dashboards.app_clicks import clicked_at
 from shardtoll.dashboards.app_state import Place, keys, zoomed
+from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.filters import Filter
 from shardtoll.dashboards.views import VIEWS
 from tests import sample_reports
 
+BARS = Figure([{"type": "bar"}, {"type": "bar"}], {})
+CELLS = {
+    "type": "heatmap",
+    "x": ["step 0", "step 1", "step 2"],
+    "y": ["rank 0", "rank 1"],
+    "z": [[0] * 3] * 2,
+}
 TEXT = st.text(st.sampled_from([*'a/&=?#%+ <"é', "\u202e"]), min_size=1, max_size=12)
 
 
@@ -87,4 +95,15 @@ def test_findings_of_one_place_have_keys_of_their_own():
      ({"points": [{"curveNumber": 1, "pointNumber": [1, 2]}]}, None)],
 )  # fmt: skip
 def test_what_was_clicked(told: object, at: tuple[int, int] | None):
-    assert clicked_at(told) == at
+    assert clicked_at(told, BARS) == at
+
+
+@pytest.mark.parametrize(
+    ("point", "at"),
+    [({"curveNumber": 0, "x": "step 2", "y": "rank 1"}, (0, 5)),
+     # One that is not known, from what lies over the others.
+     ({"curveNumber": 1, "x": "step 0", "y": "rank 1"}, (0, 3)),
+     ({"curveNumber": 0, "x": "step 9", "y": "rank 1"}, None), ({"curveNumber": 0, "pointNumber": 1}, None)],
+)  # fmt: skip
+def test_a_cell_is_told_by_the_names_of_its_row_and_column(point: dict, at: tuple[int, int] | None):
+    assert clicked_at({"points": [point]}, Figure([CELLS, CELLS], {})) == at

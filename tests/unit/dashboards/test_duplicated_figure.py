@@ -93,3 +93,9 @@ def test_flops_that_are_no_number_are_unknown():
         SMALL, evidence=(Evidence("FLOPs done a step", "many"), Evidence("FLOPs needed a step", -3))
     )
     assert page_duplicated.figure(of(odd)).empty
+
+
+def test_what_repeats_the_work_is_named_where_it_is_known_only():
+    figure = page_duplicated.figure(of(doubled(4000, 2000, module="head", phase="forward")))
+    assert figure.data[0]["y"] == ["#1 head · forward"]
+    assert "what repeats it is unknown" in figure.data[0]["hovertext"][0]

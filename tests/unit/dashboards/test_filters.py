@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.dashboards.filters import LONGEST_NAME, MOST_NAMES, Filter, apply, parse_ranks, ranges
+from shardtoll.dashboards.filters import LONGEST_NAME, MOST_NAMES, Filter, absent, apply, parse_ranks, ranges
 from shardtoll.ledger import KINDS, PHASES, Leadup
 from shardtoll.ledger.tables import to_records, to_table
 from tests import sample_reports
@@ -154,3 +154,20 @@ def test_what_is_filtered_is_said_in_plain_words():
     said = only.words()
     names = "ranks 0-1,5; modules (root), 0, 1, 2, 3 and 4 more; on the bill kind straggler"
     assert said == f"Shown: {names}. Steps are whole."
+
+
+def test_what_a_run_has_nothing_of_is_told_in_words():
+    report = sample_reports.report()
+    seen = ranges(sorted(report.run.ranks_seen))
+    assert absent(report, Filter(ranks=(0, 7))) == [f"there is no rank 7 on record, only ranks {seen}"]
+    kind = next(kind for kind in sorted(KINDS) if kind not in {one.kind for one in report.findings})
+    assert absent(report, Filter(groups=("nobody",), modules=("gone.*",), kinds=(kind,))) == [
+        "the run has no group nobody",
+        "the run has no module gone.*",
+        f"the run has no finding of kind {kind}",
+    ]
+    groups = tuple({group.mesh_dim for group in report.groups} - {None})
+    modules = tuple(set(report.collectives["module"].dropna()))
+    assert groups
+    assert modules
+    assert absent(report, Filter(ranks=(0, 1), groups=groups, modules=modules)) == []

@@ -118,3 +118,13 @@ def test_the_table_names_the_worst_step():
     rows = joined(0, 0, {0: 30 * US, 1: 0, 2: 20 * US}) + joined(1, 1, {0: 90 * US, 1: 0, 2: 20 * US})
     text = page_heat.numbers(of(*rows))
     assert "<td>1</td><td>60.0 µs</td><td>90.0 µs</td><td>1</td><td>2</td>" in text
+
+
+def test_columns_are_named_by_few_short_numbers():
+    waits = [joined(step, step, {0: 5 * US, 1: 0}) for step in range(400)]
+    drawn = page_heat.figure(of(*(row for rows in waits for row in rows), steps=400, ranks=2))
+    axis = drawn.layout["xaxis"]
+    assert len(axis["tickvals"]) <= page_heat.TICKS
+    assert set(axis["tickvals"]) <= set(drawn.data[0]["x"])
+    assert axis["ticktext"][:2] == ["0", "36"]
+    assert axis["tickangle"] == 0

@@ -47,8 +47,9 @@ def section(**given: Any) -> StepRoofline:
     return StepRoofline(**values)
 
 
-def report(**given: Any) -> Report:
-    return replace(sample_reports.report(), roofline=section(**given))
+def report(device: str = "cuda", **given: Any) -> Report:
+    found = sample_reports.report()
+    return replace(found, run=replace(found.run, device=device), roofline=section(**given))
 
 
 def printed(found: Report, width: int = 100) -> str:
@@ -74,9 +75,19 @@ def test_what_is_refuted_or_guessed_is_said():
 
 
 def test_an_unknown_accelerator_is_one_line():
-    text = printed(report(gpu=None, why_unknown="the job computed on CPUs"))
+    text = printed(report(gpu=None, why_unknown="it has no name"))
     (line,) = [line for line in text.splitlines() if "speed of light" in line]
-    assert "unknown: the job computed on CPUs" in line
+    assert "unknown: it has no name" in line
+
+
+def test_jobs_on_cpus_have_no_hardware_to_speak_of_but_a_refuted_bound_is_said():
+    cpus = {"device": "cpu", "gpu": None, "why_unknown": "the job computed on CPUs"}
+    assert "speed of light" not in printed(report(**cpus))
+    text = page.render(report(**cpus))
+    assert 'id="light"' not in text
+    assert 'id="operators"' not in text
+    assert "REFUTED: so" in page.render(report(**cpus, refuted=("so",)))
+    assert 'id="light"' in page.render(report(**{**cpus, "device": None}))
 
 
 def test_reports_without_the_section_look_as_before():
