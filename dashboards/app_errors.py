@@ -18,7 +18,9 @@ from werkzeug.exceptions import HTTPException
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger.errors import first_line
 
-_OURS: Final = Path(__file__).resolve().parent.parent
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_OURS: Final = ("analyzers", "cli", "dashboards", "ledger", "profiler")
+"""Folders of ours: beside them, in a checkout, there may be an environment with everybody else's."""
 _MOST_SAID: Final = 300
 """Characters of a line on stderr: what it says may come from the request."""
 
@@ -46,8 +48,10 @@ def _place(error: Exception) -> str | None:
     """Return the last place in our own code that a failure came through; None where it reached none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_relative_to(_OURS):
-            return f"{path.relative_to(_OURS)}:{frame.lineno}"
+        if path.is_relative_to(_ROOT):
+            place = path.relative_to(_ROOT)
+            if place.parts[0] in _OURS:
+                return f"{place}:{frame.lineno}"
     return None
 
 

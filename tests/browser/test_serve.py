@@ -238,6 +238,8 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
     seen.page.keyboard.press("Enter")
     seen.until(bars, 2)
     assert seen.query() == "?ranks=0-1"
+    # An answer that comes now draws the menu anew, shut.
+    seen.settled()
     seen.page.click("#kinds")
     seen.page.get_by_text("latency-bound", exact=True).last.click()
     seen.page.keyboard.press("Escape")
@@ -247,9 +249,11 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
     seen.page.wait_for_selector(DRAWN)
     seen.until("document.getElementById('ranks').value", "0-1")
     seen.until("document.querySelectorAll('#findings details').length", 1)
+    seen.settled()
     seen.page.click("#clear")
     seen.until(bars, 4)
     assert seen.query() == ""
+    seen.settled()
     seen.page.go_back()
     seen.until(bars, 2)
     seen.until("document.getElementById('ranks').value", "0-1")

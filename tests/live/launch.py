@@ -74,17 +74,14 @@ def run_ranks(
         ]
         run = _fresh if fresh else _nursery.run
         codes = run(task, outputs, logs, environments, limit_s)
-        results = []
-        for rank in range(world_size):
-            if outputs[rank].exists():
-                results.append(json.loads(outputs[rank].read_text()))
-            elif rank in may_die:
-                results.append(None)
-            else:
-                raise AssertionError(
-                    f"rank {rank} left no result ({_ending(codes[rank])}):\n{logs[rank].read_text()[-4000:]}"
-                )
-        return results
+        lost = [rank for rank in range(world_size) if not outputs[rank].exists() and rank not in may_die]
+        # One that a signal ended comes first: it is why the others lost their connections.
+        for rank in sorted(lost, key=lambda rank: codes[rank] >= 0):
+            raise AssertionError(
+                f"rank {rank} left no result ({_ending(codes[rank])}; all: {codes}):\n"
+                f"{logs[rank].read_text()[-4000:]}"
+            )
+        return [json.loads(path.read_text()) if path.exists() else None for path in outputs]
 
 
 def _ending(code: int) -> str:
