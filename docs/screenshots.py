@@ -52,7 +52,7 @@ SHOTS: Final = (
     Shot("anatomy", "dit-scatter"),
     Shot("roofline", "dit-scatter"),
     Shot("light", "made-up"),
-    Shot("operators", "dit-scatter"),
+    Shot("operators", "made-up"),
     Shot("timeline", "dit-scatter"),
     Shot("bytes", "dit-dtensor"),
     Shot("matrix", "dit-scatter"),
