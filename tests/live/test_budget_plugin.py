@@ -46,7 +46,9 @@ def comm_budget() -> CommBudget:
 
 def suite(*arguments: str, launcher: tuple[str, ...] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
     """Run pytest on its own, with warnings as errors and none of this suite's settings."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    # Where CI or BUILD_NUMBER is set pytest prints each message a second time, in its summary.
+    unset = ("RANK", "WORLD_SIZE", "CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
     return subprocess.run(
         [*launcher, "-m", "pytest", "-q", "-W", "error", "-c", "/dev/null", *PLUGIN, *arguments],
         capture_output=True,
