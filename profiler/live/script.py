@@ -32,6 +32,7 @@ from shardtoll.profiler.live.ranges import OpenRanges
 from shardtoll.profiler.live.replacing import replace
 from shardtoll.profiler.live.schedule import Level
 from shardtoll.profiler.live.session import Session, audit
+from shardtoll.profiler.live.settling import LEAVING_S, settle
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +164,8 @@ class _Watch:
         finally:
             self._undo.close()
             self._optimizer = self._checked = None
+            if self.session is not None:
+                settle(LEAVING_S)
 
     def _is_here(self) -> bool:
         """Whether this is the script's own thread: no other begins or ends a step."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 import torch
 
 from shardtoll.profiler.live.patches import Patches, patched
+from shardtoll.profiler.live.settling import settle
 
 _GLOO: Final = "gloo:"
 _NAMES: Final[dict[str, str]] = {
@@ -45,10 +46,6 @@ _GLOO_OP: Final[dict[str, str]] = {"reduce_scatter": "all_reduce"}
 """Ops that gloo runs as another one: its reduce-scatter is an all-reduce and a copy."""
 
 _COMPILED: Final = ("Torch-Compiled Region", "## Call CompiledFxGraph")
-_SETTLE_S: Final = 0.0005
-"""Gloo's thread tells the profiler of an end a moment after it has woken whoever waited: stopped in between,
-torch frees what that thread still writes to, and the process may die."""
-_MOST_SETTLE_S: Final = 0.02
 _STOP_SLACK_NS: Final = 3_000
 """The profiler's clock and ours, read at the same moment, differ by less."""
 _CLOCK_SLACK_NS: Final = 200_000
@@ -115,7 +112,7 @@ class SpanRecorder:
         self.forbidden = True
         if self.running:
             # Once in a session, and perhaps in mid-step, where more may be under way.
-            time.sleep(10 * _SETTLE_S)
+            settle(0.005)
         # Even in backward: else torch refuses the user's, which is worse than a callback that does nothing.
         self._disable()
         self._recording = None
@@ -176,7 +173,9 @@ class SpanRecorder:
         self._running = self._late = False
         if not torch._C._autograd._profiler_enabled():
             return None
-        _settle()
+        # Stopped before that thread has told of an end, torch frees what it still writes to, and the process
+        # may die.
+        settle()
         stopped_ns = time.time_ns()
         result = torch._C._autograd._disable_profiler()
         self._recording = result if self._everything else None
@@ -199,32 +198,6 @@ class SpanRecorder:
         """Return torch's result of the last recording of everything, once; None where there is none."""
         recording, self._recording = self._recording, None
         return recording
-
-
-def _settle() -> None:
-    """Give gloo's threads the time to tell of what has just ended, also where the cores are busy."""
-    until_s = time.monotonic() + _MOST_SETTLE_S
-    time.sleep(_SETTLE_S)
-    while _gloo_runs() and time.monotonic() < until_s:
-        time.sleep(_SETTLE_S)
-
-
-def _gloo_runs() -> bool:
-    """Whether one of gloo's threads runs or waits for a core; False where the system does not tell."""
-    try:
-        with os.scandir("/proc/self/task") as tasks:
-            return any(_runs(task.path) for task in tasks)
-    except OSError:
-        # No such system, or a thread that has just ended.
-        return False
-
-
-def _runs(task: str) -> bool:
-    """Whether the thread of that folder of /proc is one of gloo's, and runs or waits for a core."""
-    with open(f"{task}/stat", "rb") as file:
-        _, _, about = file.read().partition(b"(")
-    name, _, rest = about.rpartition(b") ")
-    return b"gloo" in name and rest[:1] == b"R"
 
 
 def in_backward() -> bool:

@@ -1,0 +1,45 @@
+"""Waiting until gloo's threads have nothing left to do for what has just ended.
+
+A thread of gloo wakes whoever waits for a collective first; only then does it tell torch's profiler of the
+end and give back the tensors, for which it may need Python's lock. Who stops the profiler in between has it
+write to freed memory; who leaves the interpreter in between has it aborted ("terminate called without an
+active exception"): so may any script be whose last call is a collective, with us or without (torch 2.13: one
+in ten on busy cores).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+_PAUSE_S: Final = 0.0005
+_MOST_S: Final = 0.02
+LEAVING_S: Final = 0.02
+"""Before the interpreter is left: a thread that waits for Python's lock cannot be told from an idle one."""
+
+
+def settle(least_s: float = _PAUSE_S) -> None:
+    """Give gloo's threads `least_s`, and while one of them runs or waits for a core up to 20 ms."""
+    until_s = time.monotonic() + _MOST_S
+    time.sleep(least_s)
+    while _gloo_runs() and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+
+
+def _gloo_runs() -> bool:
+    """Whether one of gloo's threads runs or waits for a core; False where the system does not tell."""
+    try:
+        with os.scandir("/proc/self/task") as tasks:
+            return any(_runs(task.path) for task in tasks)
+    except OSError:
+        # No such system, or a thread that has just ended.
+        return False
+
+
+def _runs(task: str) -> bool:
+    """Whether the thread of that folder of /proc is one of gloo's, and runs or waits for a core."""
+    with open(f"{task}/stat", "rb") as file:
+        _, _, about = file.read().partition(b"(")
+    name, _, rest = about.rpartition(b") ")
+    return b"gloo" in name and rest[:1] == b"R"
