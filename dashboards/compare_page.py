@@ -5,14 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from plotly.offline import get_plotlyjs
-
 from shardtoll.dashboards import compare_figure, compare_rows
 from shardtoll.dashboards.figure import Figure
-from shardtoll.dashboards.page import embedded, policy
 from shardtoll.dashboards.page_bill import safe
-from shardtoll.dashboards.page_script import SCRIPT
-from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.page_frame import framed
 from shardtoll.dashboards.page_tables import table
 from shardtoll.dashboards.text import clip
 from shardtoll.ledger.comparison import Comparison
@@ -27,35 +23,11 @@ _MOST: Final = 900
 def render(found: Comparison) -> str:
     """Return the whole page as text; names are escaped, nothing is fetched."""
     figures = {"anatomy": compare_figure.anatomy(found), "changes": compare_figure.changes(found)}
-    drawn = {
-        name: {
-            "data": one.data,
-            "layout": one.layout,
-            "strings": one.strings,
-            "columns": one.columns,
-            "marks": one.marks,
-        }
-        for name, one in figures.items()
-        if not one.empty
-    }
-    plotly = get_plotlyjs()
     names = f"{safe(clip(found.before.name, 200))} &rarr; {safe(clip(found.after.name, 200))}"
     warnings = "".join(f"<li><b>not alike</b>: {safe(clip(words, _MOST))}</li>" for words in found.warnings)
     notes = "".join(f"<li>{safe(clip(words, _MOST))}</li>" for words in found.notes)
     tables = "".join(_table(at, part) for at, part in enumerate(compare_rows.sections(found)))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(plotly, SCRIPT)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
-<title>shardtoll compare: {found.verdict}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>shardtoll <span>what changed between two runs</span></h1>
 <p class="headline{" fine" if found.verdict == "no change" else ""}" id="headline">{
         safe(clip(found.headline, _MOST))
@@ -67,14 +39,8 @@ def render(found: Comparison) -> str:
 {_figure("anatomy", "Where the steps go", compare_rows.unit_words(found), figures["anatomy"])}
 {_figure("changes", "What changed", _CHANGES, figures["changes"])}
 {tables}
-</main>
-<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
-<script type="application/json" id="figures">{embedded(drawn)}</script>
-<script type="text/plain" id="plotly">{plotly}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+</main>"""
+    return framed(f"shardtoll compare: {found.verdict}", body, figures)
 
 
 def _figure(name: str, title: str, lead: str, drawn: Figure) -> str:

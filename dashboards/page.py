@@ -1,25 +1,17 @@
 """One self-contained HTML page: the bill, the step, the roofline and the timeline, offline.
 
-The same report gives the same bytes. The page may not load anything: its content policy allows
-the two scripts written into it, by their hashes, and no address at all.
+The same report gives the same bytes.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from dataclasses import dataclass
 from html import escape
-from typing import Any
-
-from plotly.offline import get_plotlyjs
 
 from shardtoll.dashboards import page_hta, page_late, page_tables, summary
 from shardtoll.dashboards.figure import Figure
 from shardtoll.dashboards.page_bill import bill, safe
-from shardtoll.dashboards.page_script import SCRIPT
-from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.page_frame import framed
 from shardtoll.dashboards.text import clip
 from shardtoll.dashboards.views import VIEWS, View
 from shardtoll.ledger import Report
@@ -35,23 +27,9 @@ class _Section:
 def render(report: Report) -> str:
     """Return the whole page as text. Encode it as UTF-8."""
     sections = _sections(report)
-    figures = {part.view.name: drawn(part.figure) for part in sections if not part.figure.empty}
-    plotly = get_plotlyjs()
     links = "".join(f'<a href="#{part.view.name}">{part.view.title}</a>' for part in sections)
     fine = " fine" if not report.findings else ""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(plotly, SCRIPT)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
-<title>shardtoll: {escape(summary.headline(report))}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>shardtoll <span>what each collective of a training step costs</span></h1>
 <p class="headline{fine}" id="headline">{safe(summary.headline(report))}</p>{_fault(report)}
 <dl class="facts">{page_tables.facts(report)}</dl>
@@ -70,14 +48,9 @@ on a mark opens its dearest finding; arrow keys step from mark to mark, and Ente
 {"".join(_section(part) for part in sections)}
 {page_late.section(report)}{page_hta.section(report)}{page_tables.notices(report)}
 </main>
-<p id="told" class="unseen" aria-live="polite"></p>
-<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
-<script type="application/json" id="figures">{embedded(figures)}</script>
-<script type="text/plain" id="plotly">{plotly}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+<p id="told" class="unseen" aria-live="polite"></p>"""
+    figures = {part.view.name: part.figure for part in sections}
+    return framed(f"shardtoll: {escape(summary.headline(report))}", body, figures)
 
 
 def _sections(report: Report) -> list[_Section]:
@@ -92,37 +65,9 @@ def _sections(report: Report) -> list[_Section]:
     return found
 
 
-def drawn(figure: Figure) -> dict[str, Any]:
-    """Return what the page's script needs to draw a figure."""
-    return {
-        "data": figure.data,
-        "layout": figure.layout,
-        "strings": figure.strings,
-        "columns": figure.columns,
-        "marks": figure.marks,
-    }
-
-
 def _fault(report: Report) -> str:
     """Return the analyses' own sentence as a paragraph; nothing where there is none."""
     return f'\n<p class="fault" id="fault">{safe(clip(report.headline, 600))}</p>' if report.headline else ""
-
-
-def embedded(value: object) -> str:
-    """Return JSON that nothing inside a script element can end: `<`, `>` and `&` are escaped."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def policy(*scripts: str) -> str:
-    """Return the content policy of a page that runs these scripts, by their hashes, and loads nothing."""
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    # Plotly writes style elements, and makes pictures from blobs; images may come from the page only.
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _section(part: _Section) -> str:

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from plotly.offline import get_plotlyjs
-
 from shardtoll.dashboards import human
 from shardtoll.dashboards.figure import Figure
-from shardtoll.dashboards.page import embedded, policy
-from shardtoll.dashboards.page_script import SCRIPT
-from shardtoll.dashboards.page_style import STYLE
+from shardtoll.dashboards.page_frame import framed
 from shardtoll.dashboards.sweep_figure import figure
 from shardtoll.dashboards.sweep_lines import LEGEND, ErrorLine, SweepLine, SweepTable
 from shardtoll.dashboards.text import clip
@@ -27,11 +23,6 @@ _LEAD: Final = (
 def render(found: SweepTable) -> str:
     """Return the whole page as text; names are escaped, nothing is fetched, equal input gives equal bytes."""
     figures = {f"sweep{number}": figure(sweep) for number, sweep in enumerate(found.sweeps)}
-    drawn = {
-        name: {"data": one.data, "layout": one.layout, "strings": one.strings, "columns": one.columns}
-        for name, one in figures.items()
-        if not one.empty
-    }
     sections = "".join(
         # The errors of a single sweep stand under the totals already.
         _section(name, sweep, figures[name], errors=len(found.sweeps) > 1)
@@ -43,20 +34,7 @@ def render(found: SweepTable) -> str:
         if errors[-1].count
     )
     totals = f'{totals}<p class="note">{escape(LEGEND)}</p>' if totals else "<p>Nothing is predicted.</p>"
-    plotly = get_plotlyjs()
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(plotly, SCRIPT)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
-<title>shardtoll: the model and {human.plural(len(found.sweeps), "measured sweep")}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>shardtoll <span>what the cost model says, and what was measured</span></h1>
 <p class="lead">{escape(_LEAD)}</p>
 </header>
@@ -66,14 +44,9 @@ def render(found: SweepTable) -> str:
 {totals}
 </section>
 {sections}
-</main>
-<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
-<script type="application/json" id="figures">{embedded(drawn)}</script>
-<script type="text/plain" id="plotly">{plotly}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+</main>"""
+    title = f"shardtoll: the model and {human.plural(len(found.sweeps), 'measured sweep')}"
+    return framed(title, body, figures, marks=False)
 
 
 def _section(name: str, sweep: SweepLine, drawn: Figure, *, errors: bool) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.dashboards import page, page_anatomy
+from shardtoll.dashboards import page, page_anatomy, page_frame
 from shardtoll.dashboards.page_bill import safe
 from shardtoll.dashboards.text import clean
 from shardtoll.ledger import Evidence, Report
@@ -135,11 +135,11 @@ def test_plotly_gets_no_tags_from_names(hostile: str):
 
 
 def test_json_in_the_page_cannot_end_its_element():
-    text = page.embedded({"a": "</script><!-- & \u2028"})
+    text = page_frame.embedded({"a": "</script><!-- & \u2028"})
     assert not set("<>&") & set(text)
     assert json.loads(text) == {"a": "</script><!-- & \u2028"}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        page.embedded(float("nan"))
+        page_frame.embedded(float("nan"))
 
 
 def test_safe_isolates_direction():

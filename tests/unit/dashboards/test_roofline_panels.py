@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardtoll.dashboards import page, page_light, page_operators
+from shardtoll.dashboards import page, page_frame, page_light, page_operators
 from shardtoll.dashboards.terminal import renderable
 from shardtoll.ledger import Report, SchemaError
 from shardtoll.ledger.step_roofline import OpRoofline, RankRoofline, StepRoofline
@@ -145,7 +145,7 @@ def test_an_operator_beyond_measure_is_not_drawn_and_harms_no_other(op: OpRoofli
     drawn = page_operators.figure(section(ops=(op, *section().ops)))
     assert "2 of 3 operators not drawn" in drawn.notes[0]
     assert [trace["x"] for trace in drawn.data if trace["mode"] == "markers"] == [[1000.0]]
-    assert page.embedded([drawn.data, drawn.layout])
+    assert page_frame.embedded([drawn.data, drawn.layout])
     assert page_operators.figure(section(ops=(op,))).empty
 
 
@@ -155,7 +155,7 @@ def test_an_operator_beyond_measure_is_not_drawn_and_harms_no_other(op: OpRoofli
 def test_a_peak_of_nothing_is_no_ceiling(given: dict[str, Any]) -> None:
     drawn = page_operators.figure(section(**given))
     assert [trace["mode"] for trace in drawn.data] == ["markers"]
-    assert page.embedded([drawn.data, drawn.layout])
+    assert page_frame.embedded([drawn.data, drawn.layout])
 
 
 def test_many_operators_are_cut_and_that_is_said() -> None:
