@@ -7,6 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
+from shardtoll.cli.options import fabric_option
+
 _MOST_SLACK: Final = 10.0
 
 
@@ -30,10 +32,7 @@ def command(
     skip_steps: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave out the first N steps, here and in each check.")
     ] = 0,
-    fabric: Annotated[
-        str | None,
-        typer.Option("--fabric", metavar="NAME|FILE.toml", help="The interconnect to compute floors for."),
-    ] = None,
+    fabric: Annotated[str | None, fabric_option("The interconnect to compute floors for.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.toml where there is one.")] = False,
 ) -> None:
     """Write a budget from a run: what it sends now is what later runs may send at most.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width
+from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
 
 
 def command(
@@ -24,11 +24,7 @@ def command(
     ] = Path("budget.toml"),
     fabric: Annotated[
         str | None,
-        typer.Option(
-            "--fabric",
-            metavar="NAME|FILE.toml",
-            help="The interconnect to compute floors for, on which some kinds of findings rest.",
-        ),
+        fabric_option("The interconnect to compute floors for, on which some kinds of findings rest."),
     ] = None,
     allow_unknown: Annotated[
         bool,
@@ -40,12 +36,7 @@ def command(
     ] = False,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write FILE.json or FILE.md too; may be given several times, with one PATH.",
-        ),
+        output_option("Write FILE.json or FILE.md too; may be given several times, with one PATH."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead, one line a job; annotations go to stderr.")

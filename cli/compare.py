@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width
+from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.compare import Options
@@ -23,12 +23,7 @@ def command(
         ),
     ],
     after: Annotated[str, typer.Argument(metavar="B", help="The same after it.", show_default=False)],
-    fabric: Annotated[
-        str | None,
-        typer.Option(
-            "--fabric", metavar="NAME|FILE.toml", help="The interconnect to compute floors for, of both."
-        ),
-    ] = None,
+    fabric: Annotated[str | None, fabric_option("The interconnect to compute floors for, of both.")] = None,
     work_before: Annotated[
         float | None,
         typer.Option(
@@ -75,12 +70,7 @@ def command(
     ] = 0.5,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write FILE.html, FILE.json or FILE.md too; may be given several times.",
-        ),
+        output_option("Write FILE.html, FILE.json or FILE.md too; may be given several times."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     jobs: Jobs = None,

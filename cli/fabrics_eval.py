@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from shardtoll.cli.options import Width
+from shardtoll.cli.options import Width, fabric_option, output_option
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.evaluate import Evaluation, Judged
@@ -29,11 +29,7 @@ def command(
     sweeps: Annotated[list[Path], typer.Argument(metavar="SWEEP.csv...", help="Measured sweeps.")],
     fabric: Annotated[
         str | None,
-        typer.Option(
-            "--fabric",
-            metavar="NAME|FILE.toml",
-            help="The fabric they ran on; without it, chosen by each sweep's hardware column.",
-        ),
+        fabric_option("The fabric they ran on; without it, chosen by each sweep's hardware column."),
     ] = None,
     calibrate_on: Annotated[
         list[Path] | None,
@@ -45,8 +41,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write x.json or x.html, a plot (repeatable)."),
+        list[Path] | None, output_option("Write x.json or x.html, a plot (repeatable).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
     width: Width = None,

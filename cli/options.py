@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+
+def fabric_option(help_text: str) -> Any:
+    """Return `--fabric` as it is named everywhere; what it is for differs from command to command."""
+    return typer.Option("--fabric", metavar="NAME|FILE.toml", help=help_text)
+
+
+def output_option(help_text: str) -> Any:
+    """Return `-o`, whose help says which endings the command writes."""
+    return typer.Option("-o", "--output", metavar="FILE", help=help_text)
+
+
+Fabric: TypeAlias = Annotated[
+    str | None,
+    fabric_option("The interconnect to compute floors for; without it, chosen by device and backend."),
+]
 Width: TypeAlias = Annotated[
     int | None,
     typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width
+from shardtoll.cli.options import Dask, Fabric, Jobs, Kernels, NoCache, Width, output_option
 
 _MOST_SHOWN = 4
 
@@ -22,24 +22,14 @@ def command(
             show_default=False,
         ),
     ],
-    fabric: Annotated[
-        str | None,
-        typer.Option(
-            "--fabric",
-            metavar="NAME|FILE.toml",
-            help="The interconnect to compute floors for; without it, chosen by device and backend.",
-        ),
-    ] = None,
+    fabric: Fabric = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a file too, by its ending: .html (page), .json, .csv, .parquet, .md (pull requests), "
+        output_option(
+            "Write a file too, by its ending: .html (page), .json, .csv, .parquet, .md (pull requests), "
             ".prom (Prometheus), .sarif (code review), .perfetto.json, .perfetto.json.gz (ui.perfetto.dev). "
             "May be given several times, with one PATH. CSV and Parquet are a file a table: FILE.csv has the "
-            "collectives, FILE.steps.csv and FILE.findings.csv the rest.",
+            "collectives, FILE.steps.csv and FILE.findings.csv the rest."
         ),
     ] = None,
     as_json: Annotated[

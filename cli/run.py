@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from shardtoll.cli.options import Width
+from shardtoll.cli.options import Width, output_option
 
 CONTEXT: Final = {"allow_interspersed_args": False}
 """What follows the script is the script's, options included."""
@@ -79,11 +79,8 @@ def command(
     ] = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a file too: .html, .json, .csv, .md, .perfetto.json and what else report -o writes.",
+        output_option(
+            "Write a file too: .html, .json, .csv, .md, .perfetto.json and what else report -o writes."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the bill.")] = False,

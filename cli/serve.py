@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardtoll.cli.options import Fabric
+
 if TYPE_CHECKING:
     import socket
 
@@ -42,14 +44,7 @@ def command(
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in this machine's browser.")
     ] = False,
-    fabric: Annotated[
-        str | None,
-        typer.Option(
-            "--fabric",
-            metavar="NAME|FILE.toml",
-            help="The interconnect to compute floors for; without it, chosen by device and backend.",
-        ),
-    ] = None,
+    fabric: Fabric = None,
 ) -> None:
     """Show runs in a browser; steps that a running job adds appear within seconds.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Width
+from shardtoll.cli.options import Width, fabric_option, output_option
 
 
 def command(
@@ -31,19 +31,10 @@ def command(
         ),
     ] = None,
     fabric: Annotated[
-        str | None,
-        typer.Option(
-            "--fabric", metavar="NAME|FILE.toml", help="The interconnect to compute floors for, of both runs."
-        ),
+        str | None, fabric_option("The interconnect to compute floors for, of both runs.")
     ] = None,
     output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write FILE.json or FILE.md too; may be given several times.",
-        ),
+        list[Path] | None, output_option("Write FILE.json or FILE.md too; may be given several times.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     scores: Annotated[
