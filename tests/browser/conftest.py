@@ -45,13 +45,13 @@ def chromium() -> Iterator[object]:
 
 
 @pytest.fixture
-def open_page(chromium, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Render a report and open it as a file; every console line, error and request is kept."""
+def open_text(chromium, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Open the text of a page as a file; every console line, error and request is kept."""
     contexts = []
 
-    def opened(report: Report, scheme: str = "light", width: int = 1280) -> Opened:
+    def opened(text: str, scheme: str = "light", width: int = 1280) -> Opened:
         path = tmp_path / "page.html"
-        path.write_bytes(render(report).encode())
+        path.write_bytes(text.encode())
         context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
         contexts.append(context)
         page = context.new_page()
@@ -68,3 +68,13 @@ def open_page(chromium, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     yield opened
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_page(open_text: Callable[..., Opened]) -> Callable[..., Opened]:
+    """Render a report and open it, as `open_text` does."""
+
+    def opened(report: Report, scheme: str = "light", width: int = 1280) -> Opened:
+        return open_text(render(report), scheme, width)
+
+    return opened

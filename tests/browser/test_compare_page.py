@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from shardtoll.dashboards import compare_page
-from tests.browser.conftest import DRAWN
+from tests.browser.conftest import Opened
 from tests.unit.dashboards.test_compare import FOUND
 
 pytestmark = pytest.mark.browser
 
 
-def test_the_comparison_is_drawn(chromium, tmp_path: Path):
-    path = tmp_path / "page.html"
-    path.write_text(compare_page.render(FOUND))
-    context = chromium.new_context(color_scheme="dark", viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    said: list[str] = []
-    requests: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    context.on("request", lambda request: requests.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector(DRAWN, state="attached")
+def test_the_comparison_is_drawn(open_text: Callable[..., Opened]):
+    seen = open_text(compare_page.render(FOUND), scheme="dark")
+    page = seen.page
     assert page.get_attribute("html", "data-drawn") == "anatomy changes"
     assert page.locator("#anatomy-figure .bars .point").count() >= 8
-    assert said == []
-    assert [url for url in requests if url != path.as_uri() and not url.startswith(("data:", "blob:"))] == []
-    context.close()
+    assert seen.console == []
+    assert seen.requests == [seen.path.as_uri()]
