@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
+
+from shardtoll.ledger.typed import require_finite
 
 COMPARISON_VERSION: Final = 1
 
@@ -35,9 +36,7 @@ class Change:
     """The least change that would have been seen, in four of five cases."""
 
     def __post_init__(self) -> None:
-        for value in (self.before, self.after, self.low, self.high, self.least):
-            if value is not None and not math.isfinite(value):
-                raise ValueError(f"{self.name} is {value}: unknown is None")
+        require_finite(self.name, self.before, self.after, self.low, self.high, self.least)
 
     @property
     def difference(self) -> float | None:

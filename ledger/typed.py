@@ -6,6 +6,7 @@ must be told when the file is read, not when a renderer trips over it.
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -24,6 +25,13 @@ def typed(record: _T) -> _T:
         if not _fits(value, hints[item.name]):
             raise TypeError(f"{kind.__name__}.{item.name} cannot be {type(value).__name__} here")
     return record
+
+
+def require_finite(name: str, *values: float | None) -> None:
+    """Raise ValueError where a number is NaN or infinite."""
+    for value in values:
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}: unknown is None")
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -5,11 +5,11 @@ They are made only where `audit(checks=...)` asks for them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from shardtoll.ledger.record import HASH_RANGE
+from shardtoll.ledger.typed import require_finite
 
 ValueKind = Literal["input", "gradient", "parameter", "buffer", "norm", "normed"]
 VALUE_KINDS: Final[tuple[str, ...]] = get_args(ValueKind)
@@ -76,9 +76,7 @@ class Value:
         if self.hash is not None and self.hash not in HASH_RANGE:
             raise ValueError(f"hash {self.hash} does not fit 64 signed bits")
         for name in ("square", *SKETCH_COLUMNS):
-            number = getattr(self, name)
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"{name} is {number}: unknown is None")
+            require_finite(name, getattr(self, name))
         if self.square is not None and self.square < 0:
             raise ValueError(f"square {self.square} < 0")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from shardtoll.ledger.codec import finding_to_json
 from shardtoll.ledger.finding import Finding
+from shardtoll.ledger.typed import require_finite
 
 Verdict = Literal["gone", "smaller", "still there", "cannot be told"]
 Answer = Literal["equal", "differ", "unknown"]
@@ -29,9 +29,7 @@ class Quantity:
     after: float | None
 
     def __post_init__(self) -> None:
-        for value in (self.before, self.after):
-            if value is not None and not math.isfinite(value):
-                raise ValueError(f"{self.name} is {value}: unknown is None")
+        require_finite(self.name, self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, SchemaError, Where
+from shardtoll.ledger.comparison import Change
 from shardtoll.ledger.typed import typed
+from shardtoll.ledger.verification import Quantity
 from tests import sample_reports
 
 WRONG: list[tuple[str, Any]] = [
@@ -64,3 +67,14 @@ def test_what_fits_is_returned_unchanged() -> None:
         Remedy("r"),
     )
     assert typed(finding) is finding
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_no_number_is_refused(wrong: float) -> None:
+    for make in (
+        lambda value: Quantity("step", "ns", 1.0, value),
+        lambda value: Change("step", "ns", 1.0, 2.0, "more", low=value),
+    ):
+        make(None)
+        with pytest.raises(ValueError, match=rf"^step is {wrong}: unknown is None$"):
+            make(wrong)
