@@ -116,7 +116,7 @@ class WatchRows:
             for wait in region.waits:
                 if isinstance(wait.owner, int):
                     wait.owner = places[wait.owner]
-            region.collectives = completed(region, each.template, same=each.same)
+            region.collectives = _all_of(each)
         begin, end = setting.clock.to_unix(region.start_ns), setting.clock.to_unix(each.end_ns)
         return make_rows(
             region,
