@@ -10,10 +10,12 @@ import torch
 
 from shardtoll.profiler.live.call import Tensors
 from shardtoll.profiler.live.callsite import LEAF
-from shardtoll.profiler.live.frames import FUNCOL, Cause, Stack
+from shardtoll.profiler.live.cause import Cause
+from shardtoll.profiler.live.frames import Stack
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.names import Names, clean
 from shardtoll.profiler.live.pending import Place
+from shardtoll.profiler.live.torch_frames import FUNCOL
 
 _MANY: Final = 3
 """Parameters named one by one; of more, the first and how many follow."""

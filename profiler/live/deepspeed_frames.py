@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.frames import Cause, Reader
+    from shardtoll.profiler.live.cause import Cause, Reader
 
 _NAME: Final = "DeepSpeed"
 _STAGE_1_2: Final = "runtime/zero/stage_1_and_2.py"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.frames import Cause
+    from shardtoll.profiler.live.cause import Cause
 
 _KINDS: Final = {"isend": "send", "irecv": "recv", "send": "send", "recv": "recv"}
 """The function that issued a message -> the word torch's schedules use for it."""

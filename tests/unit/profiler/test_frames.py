@@ -9,7 +9,8 @@ from types import FrameType
 import pytest
 import torch
 
-from shardtoll.profiler.live.frames import Cause, Stack
+from shardtoll.profiler.live.cause import Cause
+from shardtoll.profiler.live.frames import Stack
 
 
 def cause_in(filename: str, function: str = "train") -> Cause:
