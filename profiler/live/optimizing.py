@@ -25,8 +25,9 @@ from shardtoll.ledger.work import OPTIMIZER_STEP
 from shardtoll.profiler.live.attribute import replicated_dims
 from shardtoll.profiler.live.moved import bytes_of
 from shardtoll.profiler.live.names import local_of
+from shardtoll.profiler.live.op_text import shapes_text
 from shardtoll.profiler.live.pending import PendingCompute, Place, Region
-from shardtoll.profiler.live.recorder import Recorder, shapes_text
+from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.sketch import has_values
 
 LOOKED_AT: Final = 4

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -18,12 +17,14 @@ from shardtoll.profiler.live.callsite import Site
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.cuts import Cuts
 from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
+from shardtoll.profiler.live.excluded import Excluded
 from shardtoll.profiler.live.fingerprint import Fingerprint, Fingerprints
 from shardtoll.profiler.live.flops import operands
 from shardtoll.profiler.live.groups import Groups
 from shardtoll.profiler.live.held import HeldRegion, HeldRegions
 from shardtoll.profiler.live.lost_time import Between
 from shardtoll.profiler.live.names import Names, address_of
+from shardtoll.profiler.live.op_text import op_text, shapes_text
 from shardtoll.profiler.live.pending import (
     NOWHERE,
     Fetch,
@@ -41,37 +42,7 @@ from shardtoll.profiler.live.rows import make_rows
 from shardtoll.profiler.live.sequence import Template, Templates, key_of
 from shardtoll.profiler.live.spans import RawSpan, SpanRecorder, compiles, in_backward
 from shardtoll.profiler.live.tracing import MOST_OPERATORS, Tracer
-
-_SHORT_DTYPES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-}
-
-
-@functools.lru_cache(maxsize=4096)
-def _op_text(func: Any) -> str:
-    return str(func)
-
-
-@functools.lru_cache(maxsize=4096)
-def _shape_text(dtype: torch.dtype, shape: torch.Size) -> str:
-    name = _SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
-    return f"{name}[{','.join(map(str, shape))}]"
-
-
-def shapes_text(tensors: Sequence[torch.Tensor]) -> str:
-    """Return shapes as `f32[64,32] f32[32,16]`."""
-    return " ".join(_shape_text(t.dtype, t.shape) for t in tensors)
-
-
-_ON_FAKE: Final = (
-    "operators ran on fake tensors: collectives and FLOPs are counted, but their times are those of no "
-    "device and their values are unknown"
-)
+from shardtoll.profiler.live.unknown_times import ON_FAKE, times_unknown
 
 Issued: TypeAlias = Sequence[tuple[PendingCollective, Call]]
 """The collectives of one operator, in the order in which it issues them."""
@@ -312,32 +283,13 @@ class Recorder:
             return None
         return self.spans.stop()
 
-    def times_unknown(self, *, spans: bool, device: DeviceReading | None = None) -> str | None:
-        """Return why times are not known, None where they are.
-
-        `spans`: whether the transport's are there. `device`: what the device's events said.
-        """
-        if device is not None:
-            return (
-                "operators and transfers are not timed on this device without a trace (audit(trace=True)): "
-                "known are the step's time and for how long its stream stood still for each collective"
-            )
-        if not self.host_times:
-            return "device times are not captured live on this device: durations and exposed time are unknown"
-        if not spans:
-            return (
-                "torch's profiler could not be used in some steps (another one ran, this torch lacks it, or "
-                "a step ended inside backward): start and duration of their collectives are unknown"
-            )
-        return None
-
     def _notices(
         self, region: Region, raw: list[RawSpan] | None, device: DeviceReading | None
     ) -> tuple[Notice, ...]:
         if region.step is None and not region.collectives:
             return ()
         spans = raw is not None or not region.collectives or region.step is None
-        text = _ON_FAKE if region.fake else self.times_unknown(spans=spans, device=device)
+        text = ON_FAKE if region.fake else times_unknown(self.host_times, spans=spans, device=device)
         return () if text is None else (Notice(self.rank, "times-unknown", text, region.step),)
 
     # -- events ----------------------------------------------------------------------------------
@@ -501,7 +453,7 @@ class Recorder:
         inputs, results = self._tickets(tensors), self._tickets(outputs)
         self.region.computes.append(
             PendingCompute(
-                op=_op_text(func),
+                op=op_text(func),
                 flops=flops,
                 moved_bytes=moved,
                 shapes=shapes_text(tensors),
@@ -533,7 +485,7 @@ class Recorder:
             if self.attribution.stack.reads_for_itself(frame):
                 return
             place, _ = self.attribution.place(frame)
-            reads = Reads(_op_text(func).removesuffix(".default"), place.phase, place.module, place.source)
+            reads = Reads(op_text(func).removesuffix(".default"), place.phase, place.module, place.source)
             region.reads[key] = reads
         blocked_ns = 0
         for wait in reversed(region.waits):
@@ -599,28 +551,3 @@ class Recorder:
     def excluded(self) -> Excluded:
         """Return a context in which collectives belong to us or the gradient check, not to the step."""
         return Excluded(self)
-
-
-class Excluded:
-    """Keeps what runs inside it out of the region: collectives out of the counts, time out of the step."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        self._begun_ns = self._recorder.now_ns()
-        self._before = self._recorder.groups.sequence_numbers()
-        if self._recorder.device is not None:
-            self._recorder.device.excluded_begun()
-
-    def __exit__(self, *_: object) -> None:
-        region = self._recorder.region
-        if region is None:
-            return
-        if self._recorder.device is not None:
-            self._recorder.device.excluded_ended()
-        for name, after in self._recorder.groups.sequence_numbers().items():
-            before = self._before.get(name, 0)
-            if after is not None and before is not None:
-                region.uncounted[name] = region.uncounted.get(name, 0) + after - before
-        region.excluded.append((self._begun_ns, self._recorder.now_ns()))

@@ -11,6 +11,7 @@ from shardtoll.profiler.live.mode import SurveyMode
 from shardtoll.profiler.live.mode_stack import put_on, take_off
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.schedule import Schedule
+from shardtoll.profiler.live.unknown_times import times_unknown
 from shardtoll.profiler.live.watch import Watch, Watched
 from shardtoll.profiler.live.watch_rows import WatchRows
 
@@ -131,7 +132,8 @@ class Regions:
         self, spans: bool, watched: Sequence[Watched], device: DeviceReading | None = None
     ) -> None:
         """Say once which times of watched steps are unknown."""
-        text = self._recorder.times_unknown(spans=spans or self._is_fake, device=device)
+        host_times = self._recorder.host_times
+        text = times_unknown(host_times, spans=spans or self._is_fake, device=device)
         if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
             return
         self._told_times_unknown = True

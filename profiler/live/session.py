@@ -26,6 +26,7 @@ from shardtoll.profiler.live.device_waits import patch_device_waits
 from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
 from shardtoll.profiler.live.entries import open_doors
+from shardtoll.profiler.live.excluded import Excluded
 from shardtoll.profiler.live.groups import Groups, initialized
 from shardtoll.profiler.live.kept import Kept
 from shardtoll.profiler.live.loading import Loading
@@ -35,7 +36,7 @@ from shardtoll.profiler.live.mode_stack import take_off
 from shardtoll.profiler.live.names import Names
 from shardtoll.profiler.live.nodes import ranks_per_node
 from shardtoll.profiler.live.optimizing import OptimizerSteps
-from shardtoll.profiler.live.recorder import Excluded, Recorder
+from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.reducers import patch_reducers
 from shardtoll.profiler.live.regions import Regions
 from shardtoll.profiler.live.schedule import LEVELS, SURVEY_EVERY, Level, Schedule
