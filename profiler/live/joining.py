@@ -13,6 +13,7 @@ from shardtoll.ledger.ledger import Ledger
 from shardtoll.ledger.record import Notice
 from shardtoll.ledger.store import rewrite_tables, trace_path
 from shardtoll.ledger.tables import to_table
+from shardtoll.profiler.live.failures import reason
 from shardtoll.profiler.live.tracing import Tracer, distributed_info
 
 log = logging.getLogger("shardtoll")
@@ -29,14 +30,14 @@ def with_trace(own: Ledger, tracer: Tracer, folder: Path) -> Ledger:
     try:
         joined = _joined(own, tracer, trace_path(folder, rank))
     except Exception as error:  # noqa: BLE001 - the seam: a trace must not cost the records
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        log.warning("shardtoll: rank %d: the trace cannot be used (%s)", rank, reason)
-        joined = _noted(own, rank, f"the trace of rank {rank} cannot be used ({reason})")
-    for reason in sorted(set(tracer.failed_steps.values())):
-        steps = sorted(step for step, why in tracer.failed_steps.items() if why == reason)
+        why = reason(error)
+        log.warning("shardtoll: rank %d: the trace cannot be used (%s)", rank, why)
+        joined = _noted(own, rank, f"the trace of rank {rank} cannot be used ({why})")
+    for why in sorted(set(tracer.failed_steps.values())):
+        steps = sorted(step for step, told in tracer.failed_steps.items() if told == why)
         more = f" and {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
         shown = ", ".join(map(str, steps[:_SHOWN]))
-        text = f"rank {rank}: {reason}, these steps are not traced: {shown}{more}"
+        text = f"rank {rank}: {why}, these steps are not traced: {shown}{more}"
         joined = _noted(joined, rank, text)
     try:
         rewrite_tables(folder, own, joined)

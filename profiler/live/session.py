@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtoll.ledger import Finding, Ledger, Report, Run, StepRows, UsageError, analyze
+from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
 from shardtoll.profiler.live import pausing
-from shardtoll.profiler.live.checking import Checking
 from shardtoll.profiler.live.checks import Checks
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
@@ -27,7 +26,9 @@ from shardtoll.profiler.live.devices import device_of, host_blocks
 from shardtoll.profiler.live.drains import patch_backward
 from shardtoll.profiler.live.entries import open_doors
 from shardtoll.profiler.live.excluded import Excluded
+from shardtoll.profiler.live.failures import reason
 from shardtoll.profiler.live.groups import Groups, initialized
+from shardtoll.profiler.live.guarded_checks import GuardedChecks
 from shardtoll.profiler.live.kept import Kept
 from shardtoll.profiler.live.loading import Loading
 from shardtoll.profiler.live.machine import nccl_version, this_machine
@@ -141,14 +142,12 @@ class Session:
         self._limit_s = gather_limit_s
         self._trace_steps = trace_steps
         self._schedule = schedule
-        self._checks = checks
-        self._checking: Checking | None = None
+        self._wanted = checks
         self._steps_begun = 0
         self._in_step = False
         self._undo = contextlib.ExitStack()
         self._paused: list[tuple[Excluded, bool]] = []
         self._stopped = False
-        self._checks_stopped = False
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._state = "new"
@@ -205,6 +204,13 @@ class Session:
         )
         self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
         self._kept.alone = self._backend == "fake"
+        self._checks = GuardedChecks(
+            recorder,
+            self._kept,
+            self._device,
+            is_training=self._records_training,
+            has_stopped=lambda: self._stopped,
+        )
         self._regions = Regions(
             recorder, self._mode, self._watch, watch_rows, self._schedule, self._kept, self._backend == "fake"
         )
@@ -262,22 +268,15 @@ class Session:
         self._undo.callback(pausing.register(self._pause, self._resume))
         self._undo.callback(pausing.register_sink(self._gradients_checked))
         self._undo.callback(take_off, self._mode, for_good=True)
-        if self._checks is not None and self._model is not None:
-            self._install_checks(self._checks, self._model)
+        self._undo.callback(self._checks.remove)
+        if self._wanted is not None and self._model is not None:
+            self._checks.install(self._wanted, self._model)
 
     def check_model(self, model: nn.Module, names: Sequence[str]) -> None:
         """Have checks look at a model that was not there when the session opened; call it between steps."""
         wanted = Checks.wanted(names, 1, model)
-        if wanted is not None and self._state == "open" and not self._stopped and self._checking is None:
-            self._checks = wanted
-            self._install_checks(wanted, model)
-
-    def _install_checks(self, checks: Checks, model: nn.Module) -> None:
-        self._checking = checking = Checking(
-            checks, model, self._recorder, self._records_training, self._checked, self._device
-        )
-        self._undo.callback(checking.remove)
-        self._checked(checking.install)
+        if wanted is not None and self._state == "open" and not self._stopped and not self._checks.installed:
+            self._checks.install(wanted, model)
 
     def _time_device(self) -> None:
         """Have the device's own times taken, and what that needs made now rather than in the first step."""
@@ -306,7 +305,7 @@ class Session:
                 self._drop_step(self._steps_begun - 1)
             elif self._steps_begun == 0:
                 self._end_region()
-                self._end_checks()
+                self._checks.end()
                 self._steps_begun = 1
             else:
                 self._end_region()
@@ -315,7 +314,7 @@ class Session:
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._guarded(lambda: self._regions.append_finished(wait=True))
-            self._checked(lambda: self._append_values(wait=True))
+            self._checks.finish()
             self._guarded(lambda: self._close(failed=kind is not None))
             self._let_go()
         except BaseException:
@@ -330,7 +329,8 @@ class Session:
         self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
             self._ledger = self._kept.bare()
-        self._model = self._checking = None
+        self._model = None
+        self._checks.forget()
         self._names.forget()
 
     def _uninstall(self) -> None:
@@ -395,7 +395,7 @@ class Session:
         self._in_step = False
         if finished:
             self._end_region()
-            self._end_checks()
+            self._checks.end()
         else:
             self._drop_step(self._steps_begun - 1)
         self._begin_region(None, survey=not self._schedule.watches)
@@ -405,9 +405,7 @@ class Session:
         self._begin_region(None, survey=False)
 
     def _begin_region(self, step: int | None, *, survey: bool) -> None:
-        if self._checking is not None:
-            checking = self._checking
-            self._checked(lambda: checking.begin(step))
+        self._checks.begin(step)
         self._guarded(lambda: self._regions.begin(step, survey=survey))
 
     def _end_region(self) -> None:
@@ -433,24 +431,6 @@ class Session:
         self._end_region()
         self._begin_region(None, survey=not self._schedule.watches)
 
-    def _end_checks(self) -> None:
-        """Take the values of the step that has just ended, in the time between steps."""
-        if self._checking is not None:
-            self._checked(self._checking.end)
-            self._checked(self._append_values)
-
-    def _append_values(self, *, wait: bool = False) -> None:
-        """Write the values that have come back; with `wait`, when no step runs any more, all and more."""
-        if self._checking is None:
-            return
-        values = tuple(self._checking.finished(wait=wait))
-        self._kept.append(
-            StepRows(None, values=values, parameters=self._checking.parameters() if wait else ())
-        )
-        unknown = self._checking.unknown() if wait else None
-        if unknown is not None:
-            self._kept.notice("inputs-unknown", unknown)
-
     def _drop_step(self, number: int) -> None:
         self._regions.drop()
         text = f"step {number} of rank {self.rank} did not finish and is not counted"
@@ -466,23 +446,6 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the seam between capture and training
             self._stop_capture(error)
 
-    def _checked(self, work: Callable[[], None]) -> None:
-        """Do what a check needs; a failure costs the checks, neither the capture nor the training."""
-        if self._stopped or self._checks_stopped:
-            return
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - the seam between checks and training
-            self._stop_checks(error)
-
-    def _stop_checks(self, error: Exception) -> None:
-        self._checks_stopped = True
-        if self._checking is not None:
-            self._checking.stop()
-        text = f"checks stopped on rank {self.rank}, the rest goes on ({_reason(error)})"
-        log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._kept.notice("checks-stopped", text)
-
     def _stop_capture(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report."""
         self._mode.muted = True
@@ -490,7 +453,7 @@ class Session:
         if self._stopped:
             return
         self._stopped = True
-        text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({_reason(error)})"
+        text = f"capture stopped on rank {self.rank}, training goes on unrecorded ({reason(error)})"
         log.warning("shardtoll: %s", text, exc_info=log.isEnabledFor(logging.DEBUG))
         self._kept.notice("capture-stopped", text)
 
@@ -514,8 +477,7 @@ class Session:
     def _gradients_checked(
         self, findings: Sequence[Finding], right: Collection[str], wrong_here: Collection[str]
     ) -> None:
-        if self._checking is not None:
-            self._checking.gradients_checked(right, wrong_here)
+        self._checks.gradients_checked(right, wrong_here)
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         wrong = count if findings else "all equal to one device's"
         region = self._recorder.region
@@ -561,10 +523,6 @@ class Session:
             nccl_version=nccl_version(self._backend),
             machine=this_machine(),
         )
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _device_name(device: torch.device) -> str:
