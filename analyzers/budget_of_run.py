@@ -88,7 +88,10 @@ def _times(
     run = report.run
     steps = np.unique(rows.step[rows.timed])
     on_cpu = run.device == "cpu" or "gloo" in (run.backend or "")
-    unknown = not on_cpu and bool(rows.frame["exposed_ns"].isna().any() or rows.all_lacking().any())
+    if on_cpu:
+        unknown = bool(rows.exposed_lacks[rows.timed].any())
+    else:
+        unknown = bool(rows.frame["exposed_ns"].isna().any() or rows.all_lacking().any())
     if "fake" in (run.backend or ""):
         why = "a fake process group transfers nothing"
     elif len(steps) < 2:
@@ -97,6 +100,10 @@ def _times(
         lasted = np.where(rows.timed, rows.duration_ns, 0)
         share = np.divide(rows.exposed_ns, lasted, out=np.zeros(len(lasted)), where=lasted > 0)
         fraction = None if unknown else _above(_worst(rows, share, steps), slack, 4)
+        if unknown:
+            comments["max_exposed_fraction"] = [
+                "max_exposed_fraction: not written, as of some collectives exposed time is not known"
+            ]
         if fraction is not None and fraction >= 1:
             fraction = None
             comments["max_exposed_fraction"] = [

@@ -72,8 +72,9 @@ class _Part:
     """Of each cell those of which it is not known whether they belong to it."""
     no_times: str | None
     """Why times say nothing; None where they do."""
-    exposed_ns: Floats | None = None
-    """Of each cell, where it is known without the rows: of the whole step."""
+    exposed: tuple[Floats, Floats] | None = None
+    """Exposed ns of each cell, and of how many collectives it lacks what they add, where that is known
+    without the rows: of the whole step."""
 
 
 def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
@@ -81,9 +82,9 @@ def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
     no_times = FAKE if "fake" in (run.backend or "") else None
     every, none = np.ones(len(rows.frame), dtype=bool), np.zeros(len(rows.step))
     lacking = rows.all_lacking().astype(np.float64)
-    # Where the host waits for each collective, its blocked time is known whatever is known of each.
     on_cpu = run.device == "cpu" or "gloo" in (run.backend or "")
-    whole = rows.exposed_ns if on_cpu else None
+    # Where the host waits for each collective, its blocked time is known but where nothing told of it.
+    whole = (rows.exposed_ns, rows.exposed_lacks) if on_cpu else None
     yield _Part(None, budget.limits, every, lacking, none, no_times, whole)
     unnamed = rows.frame["module"].isna() & rows.frame["parameter"].isna()
     nameless = unnamed.to_numpy(dtype=bool)
@@ -130,8 +131,10 @@ def _over(part: _Part, rows: Rows) -> Iterator[Overrun]:
     if limits.max_exposed_fraction is not None:
         exposed = rows.per_cell(part.rows, rows.frame["exposed_ns"])
         unknown = rows.unknown(part.rows, "exposed_ns") + part.lacking + part.perhaps
-        if part.exposed_ns is not None:
-            exposed, unknown = part.exposed_ns, np.zeros(len(rows.step))
+        if part.exposed is not None:
+            exposed, unknown = part.exposed
+        if rows.timed.any():
+            unknown = np.where(rows.timed, unknown, 0)
         share = np.divide(exposed, lasted, out=np.zeros(len(lasted)), where=lasted > 0)
         figure = _Figure(
             "max_exposed_fraction", limits.max_exposed_fraction, np.minimum(share, 1), unknown, "exposed_ns"

@@ -27,6 +27,8 @@ class Quantity:
     """As that of an `Evidence`."""
     before: float | None
     after: float | None
+    at_least: tuple[bool, bool] = (False, False)
+    """Whether before, and after, are lower bounds: how these differ says nothing of the figure."""
 
     def __post_init__(self) -> None:
         for value in (self.before, self.after):

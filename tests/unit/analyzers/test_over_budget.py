@@ -223,6 +223,39 @@ def test_times_of_a_fake_group_or_without_a_clock_cannot_be_told():
     assert held(report([collective(exposed_ns=None)]), max_exposed_fraction=0.4).passed
 
 
+def watch(number: int, rank: int, exposed_ms: int) -> Any:
+    return step(number, rank, compute_ns=0, exposed_comm_ns=exposed_ms * MS, idle_ns=0,
+                unattributed_ns=(100 - exposed_ms) * MS, level="watch")  # fmt: skip
+
+
+def test_a_watched_step_that_does_not_tell_its_exposed_time_passes_no_limit_on_it():
+    steps = [watch(number, rank, 20 * rank) for number in (0, 1) for rank in (0, 1)]
+    told, untold = (
+        report([collective(step=1, rank=0, exposed_ns=exposed)], steps=steps) for exposed in (0, None)
+    )
+    assert held(told, max_exposed_fraction=0.2).passed
+    found = only(untold, max_exposed_fraction=0.2)
+    assert (found.answer, found.step, found.rank) == ("cannot be told", 1, 0)
+    assert "of 1 collective their exposed time is not known" in found.why
+    # A lower bound that is over is over.
+    part = report([collective(step=0, rank=1, exposed_ns=None)], steps=steps)
+    assert only(part, max_exposed_fraction=0.1).why == "20 % at least, 10 % allowed"
+    counted = report(steps=steps, counts=[Count(1, 0, "pg", 7, 1)])
+    assert only(counted, max_exposed_fraction=0.2).answer == "cannot be told"
+    # Of a step that is not judged nothing need be known.
+    surveyed = report([collective(step=9, exposed_ns=None)], steps=[*steps, step(9), step(9, 1)])
+    assert held(surveyed, max_exposed_fraction=0.2).passed
+
+
+def test_no_limit_on_exposed_time_is_written_where_it_is_not_told():
+    of = report([collective(exposed_ns=None)], steps=[watch(n, r, 0) for n in (0, 1) for r in (0, 1)])
+    made = draft(of, run="r", slack=0.1)
+    assert made.budget.limits.max_exposed_fraction is None
+    assert made.budget.limits.max_step_ms == pytest.approx(110, abs=2e-3)
+    assert "exposed time is not known" in made.comments["max_exposed_fraction"][0]
+    assert judge(of, made.budget).overruns == ()
+
+
 def test_a_record_that_broke_off_passes_nothing():
     of = report([collective()], notices=[Notice(1, "capture-stopped", "stopped: KeyError")])
     over = only(of, max_collectives=9)
