@@ -13,6 +13,7 @@ from shardtoll.analyzers.comparable import warnings
 from shardtoll.analyzers.compare_batch import batch
 from shardtoll.analyzers.compare_causes import causes
 from shardtoll.analyzers.compare_findings import findings
+from shardtoll.analyzers.compare_intervals import RUN_NOISE
 from shardtoll.analyzers.compare_machine import State, state
 from shardtoll.analyzers.compare_modules import Module, modules
 from shardtoll.analyzers.compare_ranks import rank_judges, rank_series
@@ -43,8 +44,6 @@ from shardtoll.ledger.comparison import (
     Whole,
 )
 
-RUN_NOISE: Final = 0.005
-"""Share of a time by which runs of one program differ on one quiet machine: layout in memory, clocks."""
 LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3

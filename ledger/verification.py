@@ -90,7 +90,8 @@ class Saving:
     measured_ns: int | None
     """Before less after; negative where the step is longer."""
     low_ns: int | None
-    """Ends of the interval that holds the true one in 95 of 100 cases; None with fewer than two steps."""
+    """Ends of the interval that holds the true one in 95 of 100 cases, as `compare` draws it; None with fewer
+    than two steps."""
     high_ns: int | None
     predicted_ns: int | None
     """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;
