@@ -34,7 +34,9 @@ def warnings_of(report: Report, budget: Budget, rows: Rows) -> Iterator[str]:
     if not rows.timed.any() and (budget.limits.max_step_ms or budget.limits.max_exposed_fraction):
         yield "no step has times that can be judged"
     modules = known_modules(report)
-    patterns = [*budget.no_implicit, *(one.name for one in budget.sections if one.part == "module")]
+    patterns = [*budget.no_implicit]
+    for one in budget.sections:
+        patterns += [*([one.name] if one.part == "module" else []), *one.no_implicit]
     # `*` and the root name something in every program.
     named = [pattern for pattern in dict.fromkeys(patterns) if pattern not in ("*", "")]
     if named and not modules:

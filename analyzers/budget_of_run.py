@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardtoll.analyzers.budget_names import known_modules
 from shardtoll.analyzers.budget_rows import Floats, Mask, Rows, rows_of
 from shardtoll.analyzers.over_budget import BROKEN
-from shardtoll.analyzers.over_implicit import implicit
+from shardtoll.analyzers.over_implicit import implicit, whole
 from shardtoll.analyzers.words import percent, times
 from shardtoll.ledger import KINDS, Report, UsageError
 from shardtoll.ledger.budget import LONGEST_NAME, Budget, Limits, Section, matches
@@ -88,7 +88,10 @@ def _times(
     run = report.run
     steps = np.unique(rows.step[rows.timed])
     on_cpu = run.device == "cpu" or "gloo" in (run.backend or "")
-    unknown = not on_cpu and bool(rows.frame["exposed_ns"].isna().any() or rows.all_lacking().any())
+    if on_cpu:
+        unknown = bool(rows.exposed_lacks[rows.timed].any())
+    else:
+        unknown = bool(rows.frame["exposed_ns"].isna().any() or rows.all_lacking().any())
     if "fake" in (run.backend or ""):
         why = "a fake process group transfers nothing"
     elif len(steps) < 2:
@@ -97,6 +100,10 @@ def _times(
         lasted = np.where(rows.timed, rows.duration_ns, 0)
         share = np.divide(rows.exposed_ns, lasted, out=np.zeros(len(lasted)), where=lasted > 0)
         fraction = None if unknown else _above(_worst(rows, share, steps), slack, 4)
+        if unknown:
+            comments["max_exposed_fraction"] = [
+                "max_exposed_fraction: not written, as of some collectives exposed time is not known"
+            ]
         if fraction is not None and fraction >= 1:
             fraction = None
             comments["max_exposed_fraction"] = [
@@ -165,7 +172,7 @@ def _exact(rows: Rows, mine: Mask) -> Limits:
 
 def _clean_patterns(report: Report, rows: Rows, comments: dict[str, list[str]]) -> tuple[str, ...]:
     """Return the shortest patterns that name all modules without implicit collectives, and no other."""
-    if not any(implicit(rows, ("*",))):
+    if not any(implicit(rows, ("*",), whole(rows))):
         return ("*",)
     if rows.all_lacking().any():
         comments["no_implicit"] = ["no_implicit: not written, as some collectives are not on record"]
@@ -181,7 +188,7 @@ def _clean_patterns(report: Report, rows: Rows, comments: dict[str, list[str]]) 
     }
     modules = known_modules(report) - {""}
     found = sorted(_covering({layer_pattern(name) for name in modules}, dirty))
-    causes = [one.why for one in implicit(rows, ("*",))]
+    causes = [one.why for one in implicit(rows, ("*",), whole(rows))]
     comments["no_implicit"] = [
         "Modules without a collective that the framework inserted. Elsewhere there are, per step and rank:",
         *(f"  {cause}" for cause in causes[:10]),

@@ -17,6 +17,7 @@ from shardtoll.ledger.levels import alike_steps, watched_steps
 from shardtoll.ledger.overrun import Call
 from shardtoll.ledger.record import MOST_RANKS
 from shardtoll.ledger.tables import to_frame
+from shardtoll.ledger.told import exposure_doubted
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -55,6 +56,9 @@ class Rows:
     """Of each cell: how long the step took, without capture's own work; NaN where the rank did not end it."""
     exposed_ns: Floats
     """Of each cell: the step's exposed communication; NaN as `duration_ns`."""
+    exposed_lacks: Floats
+    """Of each cell of how many collectives it is not known what they add to `exposed_ns` where the host waits
+    for each: there a surveyed step knows its own, whatever it knows of each collective."""
     timed: Mask
     """Of each cell: whether its times may be judged; see `Context.timed_rows`."""
     lacking: dict[str, Ints]
@@ -128,6 +132,10 @@ def rows_of(report: Report, skip_steps: int) -> Rows:
         numbers.tolist()
     )
     timed = np.isin(step, sorted(usable or numbers.tolist())) & ~np.isnan(duration)
+    lacking = _lacking(report, keys)
+    doubted = np.isin(keys, _key(to_frame(exposure_doubted(report.tables))))
+    untimed = cell[frame["exposed_ns"].isna().to_numpy(dtype=bool)]
+    lacks = sum(lacking.values(), np.bincount(untimed, minlength=len(step)).astype(np.int64))
     return Rows(
         frame=frame,
         cell=cell,
@@ -135,8 +143,9 @@ def rows_of(report: Report, skip_steps: int) -> Rows:
         rank=rank,
         duration_ns=duration,
         exposed_ns=exposed,
+        exposed_lacks=np.where(doubted, lacks, 0).astype(np.float64),
         timed=timed,
-        lacking=_lacking(report, keys),
+        lacking=lacking,
         implicit=hidden(frame).to_numpy(dtype=bool),
         asked_unknown=frame["implicit"].isna().to_numpy(dtype=bool),
     )

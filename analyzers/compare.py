@@ -13,6 +13,7 @@ from shardtoll.analyzers.comparable import warnings
 from shardtoll.analyzers.compare_batch import batch
 from shardtoll.analyzers.compare_causes import causes
 from shardtoll.analyzers.compare_findings import findings
+from shardtoll.analyzers.compare_intervals import RUN_NOISE
 from shardtoll.analyzers.compare_machine import State, state
 from shardtoll.analyzers.compare_modules import Module, modules
 from shardtoll.analyzers.compare_ranks import rank_judges, rank_series
@@ -22,6 +23,7 @@ from shardtoll.analyzers.compare_steps import (
     ALL_ELSE,
     LEAST_STEPS,
     PARTS,
+    UNTOLD,
     Chosen,
     StepSeries,
     choose,
@@ -42,8 +44,6 @@ from shardtoll.ledger.comparison import (
     Whole,
 )
 
-RUN_NOISE: Final = 0.005
-"""Share of a time by which runs of one program differ on one quiet machine: layout in memory, clocks."""
 LEAST_SHARE: Final = 0.001
 """Part of the step below which no time's change is worth saying."""
 UNVOUCHED: Final = 3
@@ -96,9 +96,12 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     }
     floor = _Floor(options.noise, machine.off, max(_mean(one.own) for one in series))
     step = timed.timed("step", series[0].own, series[1].own, floor.of(series[0].own, series[1].own))
+    told = not any(one.untold for one in series)
     parts = [
-        timed.timed(name, one, other, floor.of(one, other))
-        for name, one, other in zip(_part_names(chosen[0]), series[0].parts, series[1].parts, strict=True)
+        timed.timed(name, *_known(one, other), floor.of(*_known(one, other)))
+        for name, one, other in zip(
+            _part_names(chosen[0], told=told), *(each.shown(told=told) for each in series), strict=True
+        )
         if len(one) and len(other) and (one.any() or other.any())
     ]
     slow = (series[0].slowest, series[1].slowest)
@@ -165,7 +168,10 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             *compare_words.alike(sides[0], sides[1], chosen[0].alike),
             *warnings(before, after),
         ),
-        notes=compare_words.notes(sides[0], sides[1]),
+        notes=(
+            *compare_words.notes(sides[0], sides[1]),
+            *compare_words.exposure(series[0], series[1]),
+        ),
     )
     return compare_words.with_headline(made)
 
@@ -184,12 +190,18 @@ def _mean(values: Array) -> float:
 
 
 def _scaled(series: StepSeries, scale: float) -> StepSeries:
-    return StepSeries(series.own * scale, series.parts * scale, series.slowest * scale, series.slowest_rank)
+    return replace(series, own=series.own * scale, parts=series.parts * scale, slowest=series.slowest * scale)
 
 
-def _part_names(chosen: Chosen) -> tuple[str, ...]:
+def _part_names(chosen: Chosen, *, told: bool) -> tuple[str, ...]:
     # Of a watched step only collectives are known.
-    return (*PARTS[:-1], ALL_ELSE) if chosen.level == "watched" else PARTS
+    rest = ALL_ELSE if told else UNTOLD
+    return (*PARTS[:-1], rest) if chosen.level == "watched" else PARTS
+
+
+def _known(before: Array, after: Array) -> tuple[Array | None, Array | None]:
+    """Return None for both where one is not known."""
+    return (None, None) if np.isnan(before).any() or np.isnan(after).any() else (before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +360,14 @@ def _scaling(
             reports, surveyed if whole else _unscaled(series, options), chosen, strict=True
         )
     ]
+    divided = whole or not any(one.untold for one in series)
     kind, work, why = scaling_kind(sides, (reports[0].run.mesh or (), reports[1].run.mesh or ()))
     if options.work:
         kind, work, why = "given", options.work, "by the work given"
     elif options.scaling:
         kind, work, why = options.scaling, None, "as --scaling says"
-    return scaling(ranks, (parts[0], parts[1]), kind, work, why)
+    found = scaling(ranks, (parts[0], parts[1]), kind, work, why)
+    return found if found is None or divided else replace(found, losses=())
 
 
 def _unscaled(series: list[StepSeries], options: Options) -> list[StepSeries]:

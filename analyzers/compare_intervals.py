@@ -30,6 +30,8 @@ import numpy.typing as npt
 
 RESAMPLES: Final = 1000
 CONFIDENCE: Final = 0.95
+RUN_NOISE: Final = 0.005
+"""Share of a time by which runs of one program differ on one quiet machine: layout in memory, clocks."""
 HURST: Final = 0.75
 MOST_STEPS: Final = 400
 """Of longer runs neighbouring steps are folded into so many."""

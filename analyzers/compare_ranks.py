@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.compare_causes import signed
 from shardtoll.analyzers.compare_rows import Judge, Rows
+from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Report
 from shardtoll.ledger.comparison import Change
 from shardtoll.ledger.levels import in_steps
 from shardtoll.ledger.tables import to_frame
+from shardtoll.ledger.told import exposure_doubted
 
 BESIDE: Final = 2
 """A rank stands out where it changed by more than so many times what the middle one of the others did."""
@@ -33,8 +35,10 @@ Array = npt.NDArray[np.float64]
 
 
 def rank_series(report: Report, numbers: tuple[int, ...]) -> dict[int, Array]:
-    """Return rank -> (steps,) ns of its step outside collectives, of ranks seen in all these steps."""
+    """Return rank -> (steps,) ns of its step outside collectives, of ranks that tell it in all of them."""
     frame = to_frame(in_steps(report.tables["steps"], numbers))
+    unknown = to_frame(in_steps(exposure_doubted(report.tables), numbers))["rank"].unique()
+    frame = keep(frame, ~frame["rank"].isin(unknown))
     frame = frame.assign(outside=frame["duration_ns"] - frame["capture_ns"] - frame["exposed_comm_ns"])
     table = frame.pivot_table(index="step", columns="rank", values="outside", aggfunc="mean")
     table = table.dropna(axis="columns")

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_frame
+from shardtoll.ledger.told import exposure_doubted
 
 WARM_UP: Final = 2
 """First steps left out of runs long enough: they compile, allocate, and open connections."""
@@ -29,6 +30,8 @@ PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattribute
 
 ALL_ELSE: Final = "computing and all else"
 """The rest of a watched step, of which only collectives are known."""
+UNTOLD: Final = "exposed communication and all else"
+"""The rest of a step that does not tell how long communication was exposed."""
 
 Array = npt.NDArray[np.float64]
 
@@ -125,6 +128,23 @@ class StepSeries:
     slowest: Array
     """(steps,): own work on the rank whose mean is longest."""
     slowest_rank: int | None
+    untold: int = 0
+    """Steps in which nothing told a rank how long communication was exposed: moving, waiting and the rest of
+    all these steps are then known together only."""
+    at_least: int = 0
+    """Steps of which a lower bound of exposed communication is known: what lacks is in the rest."""
+
+    def shown(self, *, told: bool) -> Array:
+        """Return the parts; where not `told`, with all that is not known apart in the last one."""
+        if told:
+            return self.parts
+        parts: Array = self.parts.copy()
+        parts[-1] += parts[_MOVING] + parts[_WAITING]
+        parts[[_MOVING, _WAITING]] = np.nan
+        return parts
+
+
+_MOVING, _WAITING = PARTS.index("moving"), PARTS.index("waiting")
 
 
 def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
@@ -152,7 +172,12 @@ def step_series(report: Report, numbers: tuple[int, ...]) -> StepSeries:
     means = own.groupby(frame["rank"]).mean()
     rank = int(means.index[int(np.argmax(means.to_numpy(dtype=np.float64)))])
     slow = own[frame["rank"] == rank].groupby(frame["step"]).mean().reindex(at).ffill().bfill()
-    return StepSeries(whole, np.array(parts), slow.to_numpy(dtype=np.float64), rank)
+    doubted = in_steps(exposure_doubted(report.tables), numbers)
+    silent = pc.equal(doubted.column("exposed_comm_ns"), 0)
+    untold, least = (
+        len(doubted.filter(mask).column("step").unique()) for mask in (silent, pc.invert(silent))
+    )
+    return StepSeries(whole, np.array(parts), slow.to_numpy(dtype=np.float64), rank, untold, least)
 
 
 def waiting(report: Report, numbers: tuple[int, ...], steps: pd.DataFrame) -> pd.Series[float]:

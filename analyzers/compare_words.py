@@ -8,7 +8,7 @@ from typing import Final
 from shardtoll.analyzers.compare_batch import words as batch_words
 from shardtoll.analyzers.compare_causes import signed
 from shardtoll.analyzers.compare_ranks import rank_words
-from shardtoll.analyzers.compare_steps import LEAST_STEPS
+from shardtoll.analyzers.compare_steps import LEAST_STEPS, UNTOLD, StepSeries
 from shardtoll.analyzers.words import duration, times
 from shardtoll.ledger.comparison import Comparison, Side
 
@@ -119,4 +119,21 @@ def notes(before: Side, after: Side) -> tuple[str, ...]:
             f"times of modules are not judged: {counts} were surveyed, {LEAST_STEPS} of each are "
             'needed; record both with audit(level="survey"), or survey_every=2 and 18 steps or more'
         )
+    return tuple(said)
+
+
+def exposure(before: StepSeries, after: StepSeries) -> tuple[str, ...]:
+    """Return a sentence for each run whose steps do not tell all of their exposed communication."""
+    said = []
+    for word, side in (("before", before), ("after", after)):
+        if side.untold:
+            said.append(
+                f"{word}: in {times(side.untold, 'step')} of {len(side.own)} nothing tells how long "
+                f"communication was exposed, so moving and waiting are unknown and count in {UNTOLD}"
+            )
+        if side.at_least:
+            said.append(
+                f"{word}: of some collectives of {times(side.at_least, 'step')} exposed time is not known: "
+                "moving and waiting are at least what is said, all else at most"
+            )
     return tuple(said)

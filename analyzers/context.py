@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from shardtoll.analyzers.align import align
 from shardtoll.analyzers.clocks import Clocks, estimate
@@ -19,7 +21,7 @@ from shardtoll.analyzers.roofline import Cost, Fabric, Placement
 from shardtoll.analyzers.tally import keep
 from shardtoll.ledger import Group, Ledger
 from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
-from shardtoll.ledger.told import exposure_told
+from shardtoll.ledger.told import exposure_doubted, exposure_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,17 @@ class Context:
     def told_rows(self) -> pd.DataFrame:
         """Those of `timed_rows` that tell how long communication was exposed; see `ledger.told`."""
         return _told(self)
+
+    def telling(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some steps' rows that tell how long communication was exposed."""
+        told = exposure_told(self.ledger.tables)
+        if told.num_rows == self.ledger.tables["steps"].num_rows:
+            return rows
+        return keep(rows, _among(rows, told))
+
+    def in_part(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some steps' rows whose exposed communication is a lower bound, or not told."""
+        return keep(rows, _among(rows, exposure_doubted(self.ledger.tables)))
 
     @property
     def on_cpu(self) -> bool:
@@ -201,13 +214,15 @@ def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
 
 @once
 def _told(context: Context) -> pd.DataFrame:
-    told = exposure_told(context.ledger.tables)
-    timed = context.timed_rows
-    if told.num_rows == context.ledger.tables["steps"].num_rows:
-        return timed
-    known = told.select(["step", "rank"]).to_pandas().astype("int64")
-    places = pd.MultiIndex.from_frame(timed[["step", "rank"]].astype("int64"))
-    return keep(timed, places.isin(pd.MultiIndex.from_frame(known)))
+    return context.telling(context.timed_rows)
+
+
+def _among(rows: pd.DataFrame, table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a step and rank of the table."""
+    known = table.select(["step", "rank"]).to_pandas().astype("int64")
+    places = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
+    found: npt.NDArray[np.bool_] = places.isin(pd.MultiIndex.from_frame(known))
+    return found
 
 
 @once

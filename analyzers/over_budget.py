@@ -10,10 +10,11 @@ import numpy as np
 
 from shardtoll.analyzers.budget_names import warnings_of
 from shardtoll.analyzers.budget_rows import Floats, Mask, Rows, rows_of
-from shardtoll.analyzers.over_implicit import implicit
+from shardtoll.analyzers.over_forbidden import forbidden
+from shardtoll.analyzers.over_implicit import Scope, implicit
 from shardtoll.analyzers.words import duration, size, times
 from shardtoll.ledger import Report, UsageError
-from shardtoll.ledger.budget import Budget, Limits, glob, matches
+from shardtoll.ledger.budget import Budget, Limits, Section, glob, matches
 from shardtoll.ledger.overrun import Answer, BudgetCheck, Overrun
 
 BROKEN: Final = ("capture-stopped",)
@@ -42,17 +43,22 @@ def judge(
             "record at least one whole step, or lower skip_steps",
         )
     found = [*_broken(report)]
-    for part in _parts(report, budget, rows):
+    parts = list(_parts(report, budget, rows))
+    for part in parts:
         found += _over(part, rows)
-    found += implicit(rows, budget.no_implicit)
-    found += _forbidden(report, budget)
-    limits = len(budget.limits.given()) + sum(len(one.limits.given()) for one in budget.sections)
+    for part in parts:
+        found += implicit(rows, part.no_implicit, part.scope)
+    found += forbidden(report.findings, budget.forbid)
+    for section in budget.sections:
+        found += forbidden(report.findings, section.forbid, section)
+    asking: list[Budget | Section] = [budget, *budget.sections]
+    limits = sum(len(one.limits.given()) + len(one.no_implicit) + len(one.forbid) for one in asking)
     return BudgetCheck(
         run=run,
         budget=budget_name,
         overruns=tuple(found),
         warnings=tuple(warnings_of(report, budget, rows)),
-        limits=limits + len(budget.no_implicit) + len(budget.forbid),
+        limits=limits,
         steps=len(set(rows.step.tolist())),
         ranks=len(set(rows.rank.tolist())),
         unknown_allowed=allow_unknown,
@@ -72,8 +78,19 @@ class _Part:
     """Of each cell those of which it is not known whether they belong to it."""
     no_times: str | None
     """Why times say nothing; None where they do."""
-    exposed_ns: Floats | None = None
-    """Of each cell, where it is known without the rows: of the whole step."""
+    no_implicit: tuple[str, ...]
+    nameless: Mask
+    """The rows of no known module that may belong to it."""
+    unlisted: Floats
+    """Of each cell the collectives that may belong to it and are counted only."""
+    exposed: tuple[Floats, Floats] | None = None
+    """Exposed ns of each cell, and of how many collectives it lacks what they add, where that is known
+    without the rows: of the whole step."""
+
+    @property
+    def scope(self) -> Scope:
+        """Where no implicit collective may be."""
+        return Scope(self.label, self.rows, self.nameless, self.unlisted)
 
 
 def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
@@ -81,14 +98,15 @@ def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
     no_times = FAKE if "fake" in (run.backend or "") else None
     every, none = np.ones(len(rows.frame), dtype=bool), np.zeros(len(rows.step))
     lacking = rows.all_lacking().astype(np.float64)
-    # Where the host waits for each collective, its blocked time is known whatever is known of each.
     on_cpu = run.device == "cpu" or "gloo" in (run.backend or "")
-    whole = rows.exposed_ns if on_cpu else None
-    yield _Part(None, budget.limits, every, lacking, none, no_times, whole)
+    # Where the host waits for each collective, its blocked time is known but where nothing told of it.
+    whole = (rows.exposed_ns, rows.exposed_lacks) if on_cpu else None
     unnamed = rows.frame["module"].isna() & rows.frame["parameter"].isna()
     nameless = unnamed.to_numpy(dtype=bool)
+    top = budget.no_implicit
+    yield _Part(None, budget.limits, every, lacking, none, no_times, top, nameless, lacking, whole)
     for section in budget.sections:
-        mine, perhaps = none, lacking
+        mine, perhaps, unknown = none, lacking, nameless
         if section.part == "module":
             wanted = _inside(section.name)
             inside = rows.named("module", wanted)
@@ -104,7 +122,13 @@ def _parts(report: Report, budget: Budget, rows: Rows) -> Iterator[_Part]:
             perhaps = none
         else:
             inside = rows.named("phase", section.name.__eq__)
-        yield _Part(section.label(), section.limits, inside, mine, perhaps, no_times)
+        if section.part != "module":
+            unknown = nameless & inside
+        unlisted = mine if section.part == "group" else lacking
+        yield _Part(
+            section.label(), section.limits, inside, mine, perhaps, no_times,
+            section.no_implicit, unknown, unlisted,
+        )  # fmt: skip
 
 
 def _inside(pattern: str) -> Callable[[str], bool]:
@@ -130,8 +154,10 @@ def _over(part: _Part, rows: Rows) -> Iterator[Overrun]:
     if limits.max_exposed_fraction is not None:
         exposed = rows.per_cell(part.rows, rows.frame["exposed_ns"])
         unknown = rows.unknown(part.rows, "exposed_ns") + part.lacking + part.perhaps
-        if part.exposed_ns is not None:
-            exposed, unknown = part.exposed_ns, np.zeros(len(rows.step))
+        if part.exposed is not None:
+            exposed, unknown = part.exposed
+        if rows.timed.any():
+            unknown = np.where(rows.timed, unknown, 0)
         share = np.divide(exposed, lasted, out=np.zeros(len(lasted)), where=lasted > 0)
         figure = _Figure(
             "max_exposed_fraction", limits.max_exposed_fraction, np.minimum(share, 1), unknown, "exposed_ns"
@@ -222,19 +248,3 @@ def _broken(report: Report) -> Iterator[Overrun]:
             more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
             why = f"the record is not whole: {mine[0].text}{more}"
             yield Overrun("record", None, "cannot be told", 0, None, why, mine[0].step, mine[0].rank, None)
-
-
-def _forbidden(report: Report, budget: Budget) -> Iterator[Overrun]:
-    for finding in report.findings:
-        if finding.kind in budget.forbid:
-            yield Overrun(
-                limit_name="forbid",
-                place=finding.kind,
-                answer="over",
-                limit=0,
-                found=finding.count,
-                why=finding.title,
-                step=None,
-                rank=finding.ranks[0] if finding.ranks else None,
-                source=finding.where.source,
-            )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from shardtoll.analyzers.budget_rows import Mask, Rows
+from shardtoll.analyzers.budget_rows import Floats, Mask, Rows
 from shardtoll.analyzers.layers import pattern as layer_pattern
 from shardtoll.analyzers.tally import codes, keep, text
 from shardtoll.analyzers.words import size, times
@@ -18,17 +19,40 @@ CAUSE = ("op", "group", "layer", "phase", "caused_by_op", "placements_from", "pl
 """Implicit collectives equal in these are one line; the layers of a model are one, as `blocks.*.mlp`."""
 
 
-def implicit(rows: Rows, patterns: Sequence[str]) -> Iterator[Overrun]:
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A part of the step in which the framework may insert nothing."""
+
+    label: str | None
+    """The section; None: the whole step."""
+    rows: Mask
+    nameless: Mask
+    """The rows of no known module that may belong to it."""
+    lacking: Floats
+    """Of each cell the collectives that may belong to it, are counted and not on record."""
+
+
+def whole(rows: Rows) -> Scope:
+    """Return the whole step."""
+    nowhere = (rows.frame["module"].isna() & rows.frame["parameter"].isna()).to_numpy(dtype=bool)
+    return Scope(None, np.ones(len(rows.frame), dtype=bool), nowhere, rows.all_lacking().astype(np.float64))
+
+
+def implicit(rows: Rows, patterns: Sequence[str], scope: Scope) -> Iterator[Overrun]:
     """Yield the implicit collectives inside the modules of the patterns, each cause at its first pattern.
 
     Of a collective without a module its parameter's name tells where it belongs.
     """
-    left = np.ones(len(rows.frame), dtype=bool)
-    lacks = rows.all_lacking()
-    nowhere = (rows.frame["module"].isna() & rows.frame["parameter"].isna()).to_numpy(dtype=bool)
+    for one in _found(rows, patterns, scope):
+        yield replace(one, section=scope.label)
+
+
+def _found(rows: Rows, patterns: Sequence[str], scope: Scope) -> Iterator[Overrun]:
+    taken = np.zeros(len(rows.frame), dtype=bool)
+    lacks = scope.lacking
     for pattern in patterns:
-        inside = _inside(rows, pattern) & left
-        left &= ~inside
+        inside = _inside(rows, pattern) & scope.rows & ~taken
+        taken |= inside
         yield from _causes(rows, pattern, inside & rows.implicit)
         unknown = inside & rows.asked_unknown
         if unknown.any():
@@ -37,7 +61,7 @@ def implicit(rows: Rows, patterns: Sequence[str]) -> Iterator[Overrun]:
             cell = int(np.argmax(lacks))
             why = f"{times(int(lacks[cell]), 'collective')} of a step are counted and not on record"
             yield Overrun("no_implicit", pattern, "cannot be told", 0, None, why, *_at(rows, cell), None)
-    homeless = left & nowhere & (rows.implicit | rows.asked_unknown)
+    homeless = ~taken & scope.nameless & (rows.implicit | rows.asked_unknown)
     if patterns and homeless.any():
         yield _untold(rows, ", ".join(patterns), homeless, "no module is known of")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.operator_rows import OperatorRows
 from shardtoll.analyzers.roofline import Gpu
 from shardtoll.analyzers.words import percent
+from shardtoll.analyzers.words import ranks as ranks_words
 from shardtoll.ledger.step_roofline import RankRoofline
 
 
@@ -23,8 +24,13 @@ def why_unknown(context: Context) -> str:
     return f"no accelerator on record is called {run.device}; `shardtoll fabrics` lists those that are"
 
 
-def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRoofline]) -> tuple[str, ...]:
-    """Return what the figures rest on, one sentence each."""
+def assumptions(
+    rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRoofline], in_part: Collection[int] = ()
+) -> tuple[str, ...]:
+    """Return what the figures rest on, one sentence each.
+
+    `in_part`: the ranks of which a lower bound of exposed communication is known.
+    """
     if gpu is None:
         return ()
     told = [
@@ -56,6 +62,13 @@ def assumptions(rows: OperatorRows, gpu: Gpu | None, ranks: Sequence[RankRooflin
         told.append("the links' speed of light is not known here: the collectives count as nothing in it")
     if any((each.comm_known_share or 1.0) < 1.0 for each in ranks):
         told.append("collectives whose least time is not known count as nothing")
+    if any(each.exposed_comm_ns is None for each in ranks):
+        told.append("exposed communication is unknown where no step tells it")
+    if in_part:
+        told.append(
+            f"of {ranks_words(sorted(in_part))} exposed time is not known of all collectives: "
+            "exposed communication is at least what is said"
+        )
     if any(each.mfu is not None for each in ranks):
         told.append(
             "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without "

@@ -8,16 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.compare_intervals import RUN_NOISE, Pair, intervals
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import alike_steps, surveyed_steps, watched_steps
 
-RESAMPLES: Final = 2000
-BLOCKS: Final = 400
-"""Most parts that a run's steps are resampled in. Of longer runs neighbouring steps stay together, which
-also keeps slow stretches of a machine whole."""
-STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""How many standard errors hold 95 % with 1, 2, ... degrees of freedom; with many it is `NORMAL`."""
-NORMAL: Final = 1.96
 SETTLING: Final = 1
 """First steps left out where none was only watched: they set things up (compile, allocate, first batch)."""
 
@@ -71,32 +65,18 @@ def settled(numbers: tuple[int, ...]) -> tuple[int, ...]:
 def change(before: Report, after: Report) -> Change:
     """Return how the mean step of the slowest rank changed.
 
-    The interval is a bootstrap's: steps of each run are drawn again with replacement, the middle 95 % of
-    the differences of their means is taken. It is widened for few steps, which vary less about their own
-    mean than about the true one, and whose spread is itself uncertain (Student). What differs from run to
-    run (another host, another job on it) is not in it.
+    The interval is that of `compare` for one time (see `compare_intervals`): neighbouring steps are drawn
+    together, as slow stretches of a machine last, and what runs of one program differ by is added. Drawn
+    one by one, they would take every fourth pair of runs of one program for a change.
     """
     times = (step_times(before), step_times(after))
     means = [float(values.mean()) if len(values) else None for values in times]
     low = high = None
     if min(len(values) for values in times) >= 2:
-        random = np.random.default_rng(0)
-        drawn = [_means(values, random) for values in times]
-        low, high = (float(value) for value in np.percentile(drawn[0] - drawn[1], (2.5, 97.5)))
+        floor = RUN_NOISE * max(float(values.mean()) for values in times)
+        (found,) = intervals([Pair(times[0][None], times[1][None], times, np.array([floor]))])
+        low, high = -float(found.high[0]), -float(found.low[0])
     return Change(means[0], means[1], low, high, len(times[0]), len(times[1]))
-
-
-def _means(times: Times, random: np.random.Generator) -> Times:
-    """Return the means of resampled runs."""
-    edges = np.unique(np.linspace(0, len(times), min(BLOCKS, len(times)) + 1).astype(np.int64))
-    sums, counts = np.add.reduceat(times, edges[:-1]), np.diff(edges)
-    picked = random.integers(0, len(sums), size=(RESAMPLES, len(sums)))
-    mean = times.mean()
-    freedom = len(sums) - 1
-    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL * (1 + 1.21 / freedom)
-    widened = (len(sums) / freedom) ** 0.5 * student / NORMAL
-    made: Times = mean + widened * (sums[picked].sum(axis=1) / counts[picked].sum(axis=1) - mean)
-    return made
 
 
 def level_words(report: Report) -> str:

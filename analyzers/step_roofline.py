@@ -38,15 +38,19 @@ def step_roofline(context: Context) -> StepRoofline | None:
     rows = operator_rows(context)
     bounds = None if gpu is None else lights(rows, gpu)
     timed = _timed(context, rows)
+    told = context.telling(timed)
+    bounded = context.in_part(told)
     steps = tuple(sorted(int(step) for step in timed["step"].unique()))
     comm = comm_bounds(context, steps)
     refuted = list(() if bounds is None else bounds.refuted)
     ranks = []
-    places = _by_rank(rows.frame)
+    places, telling = _by_rank(rows.frame), _by_rank(told)
+    in_part = set(_by_rank(bounded))
     for rank, own in sorted(_by_rank(timed).items()):
-        told = _Rank(rank, timed.iloc[own], rows, bounds, comm.get(rank, NO_COLLECTIVES))
-        ranks.append(told.figures(places.get(rank, _NOWHERE)))
-        refuted += told.refuted
+        exposed = _Exposed(told.iloc[telling.get(rank, _NOWHERE)], at_least=rank in in_part)
+        one = _Rank(rank, timed.iloc[own], exposed, rows, bounds, comm.get(rank, NO_COLLECTIVES))
+        ranks.append(one.figures(places.get(rank, _NOWHERE)))
+        refuted += one.refuted
     return StepRoofline(
         gpu=None if gpu is None else gpu.title,
         why_unknown=why_unknown(context) if gpu is None else None,
@@ -55,7 +59,7 @@ def step_roofline(context: Context) -> StepRoofline | None:
         reached_tflops=_reached(gpu),
         ranks=tuple(ranks),
         ops=top_operators(rows, bounds),
-        assumptions=assumptions(rows, gpu, ranks),
+        assumptions=assumptions(rows, gpu, ranks, in_part),
         refuted=tuple(dict.fromkeys(refuted)),
         guesses=() if gpu is None else gpu.guesses,
     )
@@ -89,13 +93,41 @@ def _timed(context: Context, rows: OperatorRows) -> pd.DataFrame:
     return context.timed_rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Exposed:
+    """What a rank's steps tell of exposed communication."""
+
+    steps: pd.DataFrame
+    """The rows that tell it."""
+    at_least: bool
+    """Whether what they tell is a lower bound."""
+
+    def mean_ns(self) -> float | None:
+        return float(self.steps["exposed_comm_ns"].astype("float64").mean()) if len(self.steps) else None
+
+    def hideable_ns(self, comm: CommBounds) -> float | None:
+        """Return what compute could hide of it at best; None where more may be exposed than is known."""
+        exposed_ns = self.mean_ns()
+        if exposed_ns is None:
+            return None
+        free_ns = free_compute_ns(self.steps, comm)
+        return None if self.at_least and exposed_ns < free_ns else min(exposed_ns, free_ns)
+
+
 class _Rank:
     """One rank's mean step being worked out."""
 
     def __init__(
-        self, rank: int, steps: pd.DataFrame, rows: OperatorRows, bounds: Lights | None, comm: CommBounds
+        self,
+        rank: int,
+        steps: pd.DataFrame,
+        exposed: _Exposed,
+        rows: OperatorRows,
+        bounds: Lights | None,
+        comm: CommBounds,
     ) -> None:
         self.rank, self.steps, self.rows, self.bounds, self.comm = rank, steps, rows, bounds, comm
+        self.exposed = exposed
         self.refuted: list[str] = []
         """What the rank was faster than."""
 
@@ -103,7 +135,6 @@ class _Rank:
         """Return the rank's line, made of the operators at these places; bounds that the step was faster
         than are left out, and told."""
         took_ns = float((self.steps["duration_ns"] - self.steps["capture_ns"]).astype("float64").mean())
-        exposed_ns = float(self.steps["exposed_comm_ns"].astype("float64").mean())
         work = self._work(mine, took_ns)
         comm_light = self._within(self.comm.light_ns, took_ns, "the links' speed of light")
         comm_floor = self._within(self.comm.floor_ns, took_ns, "the floor of its collectives")
@@ -112,7 +143,7 @@ class _Rank:
             rank=self.rank,
             steps=len(self.steps),
             took_ns=round(took_ns),
-            exposed_comm_ns=round(exposed_ns),
+            exposed_comm_ns=_whole(self.exposed.mean_ns()),
             flops=_whole(work.flops),
             hfu=work.hfu,
             mfu=work.mfu,
@@ -129,7 +160,7 @@ class _Rank:
             light_ns=None if work.light_ns is None else _whole(max(work.light_ns, comm_light or 0.0)),
             best_overlap_ns=None if floor is None or comm_floor is None else _whole(max(floor, comm_floor)),
             serial_ns=None if floor is None or serial is None else _whole(floor + serial),
-            hideable_ns=_whole(min(exposed_ns, free_compute_ns(self.steps, self.comm))),
+            hideable_ns=_whole(self.exposed.hideable_ns(self.comm)),
         )
 
     def _work(self, mine: Places, took_ns: float) -> _Work:

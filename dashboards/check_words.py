@@ -33,10 +33,11 @@ def name(one: Overrun) -> str:
     """Return which limit it is, as `max_wire_bytes of module "layers.*"`."""
     if one.place is None:
         return one.limit_name
+    of = f" of {clip(one.section, _NAME)}" if one.section is not None else ""
     if one.limit_name == "no_implicit":
-        return f'no_implicit "{clip(one.place, _NAME)}"'
+        return f'no_implicit "{clip(one.place, _NAME)}"{of}'
     if one.limit_name == "forbid":
-        return f"forbid {clip(one.place, _NAME)}"
+        return f"forbid {clip(one.place, _NAME)}{of}"
     return f"{one.limit_name} of {clip(one.place, _NAME)}"
 
 

@@ -31,7 +31,10 @@ def anatomy(found: Comparison) -> Figure:
     names = ["before", "after"]
     data: list[dict[str, Any]] = []
     for part in found.parts:
-        values = [part.before or 0.0, part.after or 0.0]
+        if part.before is None or part.after is None:
+            # It is in the last part, which is named for it.
+            continue
+        values = [part.before, part.after]
         texts = [
             hover([f"<b>{name}</b>", f"{literal(part.name)}: {human.duration(value)}",
                    f"{human.share(value, whole)} of {human.duration(whole)}"])

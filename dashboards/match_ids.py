@@ -3,7 +3,8 @@
 The analyses match before there is a report and keep no numbers of it. Here the strict half of their rule is
 enough: what agrees in group, sequence number, op and size is one collective, and what is in doubt stays
 alone. Order within the step stands in for the number only in a group that has no numbers, or that has sends
-and receives, which take numbers on two ranks only.
+and receives, which take numbers on two ranks only, or had such before a live audit began: its ranks' numbers
+are then a constant apart.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from shardtoll.dashboards.members import KEYS, members
 from shardtoll.dashboards.row_codes import NONE, Bools, Ints, all_differ, codes, equal_rows, ints, row_codes
+from shardtoll.dashboards.shifted_numbers import shifted
 from shardtoll.ledger import Report
 from shardtoll.ledger.tables import to_frame
 
@@ -38,7 +40,11 @@ def match_ids(report: Report) -> Ints:
     seq = table.column("seq")
     numbered = seq.is_valid().to_numpy()
     peers = _are(op, ops, PEER_OPS)
-    kind = np.where(peers, _MESSAGE, np.where(_by_order(group, numbered, peers), _ORDER, _NUMBER))
+    by_order = _by_order(group, numbered, peers)
+    if report.run.source == "live":
+        # Only there do all ranks number their steps alike, so that places in a step's order agree.
+        by_order |= np.isin(group, _apart(table, group, op, numbered & ~peers & ~by_order))
+    kind = np.where(peers, _MESSAGE, np.where(by_order, _ORDER, _NUMBER))
     step = table.column("step").is_valid().to_numpy()
     root = table.column("root").is_valid().to_numpy()
     known = np.select([kind == _NUMBER, kind == _ORDER], [numbered, step], step & root)
@@ -81,6 +87,14 @@ def group_ids(report: Report, table: pa.Table) -> Ints:
     ]
     found: Ints = np.array(each, dtype=np.int64)[code]
     return found
+
+
+def _apart(table: pa.Table, group: Ints, op: Ints, rows: Bools) -> Ints:
+    """Return the groups whose numbers, on these rows, are a constant apart from rank to rank."""
+    at = np.flatnonzero(rows & (group != NONE))
+    facts = (ints(table.column("step"), NONE), op, ints(table.column("message_bytes"), NONE))
+    rank, number = ints(table.column("rank")), ints(table.column("seq"))
+    return shifted(group[at], rank[at], number[at], tuple(fact[at] for fact in facts))
 
 
 def _are(op: Ints, ops: list[str], wanted: tuple[str, ...]) -> Bools:

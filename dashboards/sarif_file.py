@@ -25,6 +25,17 @@ LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT: Final = "%SRCROOT%"
 """What SARIF calls the folder that relative paths start at; readers put the repository there."""
+ENDS: Final = "%PATHENDS%"
+"""What paths start at that may be ends of longer ones. It has no URI: a reader that minds bases (VS Code's)
+looks for a file that ends so, or asks; GitHub takes every relative path as one from the repository's root."""
+KEPT: Final = 2
+"""Parts that capture keeps of a path outside the folder that the job ran in."""
+_BASES: Final = {
+    ROOT: "The folder that the training job ran in.",
+    ENDS: "The folder that the training job ran in or, where the record has but the end of a longer path, a "
+    "folder that is not on record.",
+}
+_END: Final = "This may be the end of a longer path: of files outside the job's folder no more is on record."
 
 
 def write(report: Report, path: Path) -> list[Path]:
@@ -45,9 +56,10 @@ def sarif(report: Report) -> dict[str, Any]:
         if line is None:
             told.append(_notification(finding, kinds))
             continue
+        artifact = _artifact(line.path, traced=report.run.source == "trace")
         print_of = fingerprint(finding, line)
         seen[print_of] += 1
-        results.append(_result(finding, line, kinds, f"{print_of}:{seen[print_of]}"))
+        results.append(_result(finding, line, artifact, kinds, f"{print_of}:{seen[print_of]}"))
     told += [_notice(kind, text) for kind, text in summary.notices(report)]
     invocation: dict[str, Any] = {"executionSuccessful": True}
     if told:
@@ -55,7 +67,7 @@ def sarif(report: Report) -> dict[str, Any]:
     run = {
         "tool": {"driver": {**_version(), "name": "shardtoll", "rules": [_rule(kind) for kind in kinds]}},
         "invocations": [invocation],
-        "originalUriBaseIds": {ROOT: {"description": {"text": "The folder that the training job ran in."}}},
+        "originalUriBaseIds": {name: {"description": {"text": text}} for name, text in _BASES.items()},
         "columnKind": "unicodeCodePoints",
         "results": results,
         "properties": {
@@ -93,9 +105,11 @@ def _rule(kind: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, line: SourceLine, kinds: list[str], print_of: str) -> dict[str, Any]:
+def _result(
+    finding: Finding, line: SourceLine, artifact: dict[str, Any], kinds: list[str], print_of: str
+) -> dict[str, Any]:
     place: dict[str, Any] = {
-        "physicalLocation": {"artifactLocation": _artifact(line.path), "region": {"startLine": line.line}}
+        "physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line.line}}
     }
     where = finding.where
     names = [(line.function, "function"), (where.module, "module"), (where.parameter, "member")]
@@ -121,13 +135,20 @@ def _result(finding: Finding, line: SourceLine, kinds: list[str], print_of: str)
     }
 
 
-def _artifact(path: str) -> dict[str, str]:
-    """Return where a file is: relative paths are below the repository, as far as capture could tell."""
+def _artifact(path: str, *, traced: bool) -> dict[str, Any]:
+    """Return where a file is, as far as the record tells.
+
+    Capture keeps the whole path below the job's folder and the last parts of others; profilers write paths
+    from any folder that Python imports from.
+    """
     # `//` would begin with a host's name, `..` would leave the folder that all paths are below.
     if path.startswith("/"):
         return {"uri": f"file:///{quote(_utf8(path).lstrip('/'))}"}
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
-    return {"uri": quote(_utf8("/".join(parts) or "unknown")), "uriBaseId": ROOT}
+    found = {"uri": quote(_utf8("/".join(parts) or "unknown")), "uriBaseId": ROOT}
+    if traced or len(parts) == KEPT:
+        return {**found, "uriBaseId": ENDS, "description": {"text": _END}}
+    return found
 
 
 def _utf8(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.dashboards import human, summary
@@ -13,6 +14,7 @@ from shardtoll.dashboards.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.tables import to_records
+from shardtoll.ledger.told import exposure_doubted, exposure_told
 from shardtoll.ledger.work import kind_of_work, matmuls
 
 FINDINGS_SHOWN: Final = 4
@@ -93,13 +95,12 @@ def _flops(report: Report) -> str:
     return f"{human.work(done)}, {human.work(needed)} needed ({done / needed:.3g}x)"
 
 
-def _worst(report: Report, time_of: Callable[[Step], int]) -> float | None:
-    """Return a time's mean over steps, the watched ones if there are any, on the rank where it is largest."""
+def _worst(report: Report, rows: pa.Table, time_of: Callable[[Step], int]) -> float | None:
+    """Return a time's mean over these rows, of watched steps if there are any, where it is most."""
     table = report.tables["steps"]
     told = set(watched_steps(table) or alike_steps(table))
-    rows = to_records("steps", table)
     of_rank: dict[int, list[int]] = {}
-    for step in (row for row in rows if row.step in told):
+    for step in (row for row in to_records("steps", rows) if row.step in told):
         of_rank.setdefault(step.rank, []).append(time_of(step))
     means = [sum(times) / len(times) for times in of_rank.values()]
     return max(means) if means else None
@@ -110,11 +111,18 @@ def _time(time_ns: float | None) -> str:
 
 
 def _exposed(report: Report) -> float | None:
-    return _worst(report, lambda step: step.exposed_comm_ns)
+    """Return it over the steps that tell it; None where a rank has none or tells a lower bound."""
+    steps, told = report.tables["steps"], exposure_told(report.tables)
+    doubted = exposure_doubted(report.tables)
+    if len(told.column("rank").unique()) < len(steps.column("rank").unique()) or any(
+        doubted.column("exposed_comm_ns").to_pylist()
+    ):
+        return None
+    return _worst(report, told, lambda step: step.exposed_comm_ns)
 
 
 def _step(report: Report) -> float | None:
-    return _worst(report, lambda step: step.duration_ns - step.capture_ns)
+    return _worst(report, report.tables["steps"], lambda step: step.duration_ns - step.capture_ns)
 
 
 def _toll(report: Report) -> float | None:

@@ -15,7 +15,10 @@ MOST: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """`path` below the folder the job ran in; of others the last two parts; of traces often absolute."""
+    """`path` below the folder the job ran in; of others the last two parts.
+
+    Of traces often absolute, else from any folder that Python imports from.
+    """
 
     path: str
     line: int

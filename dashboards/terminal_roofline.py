@@ -38,8 +38,11 @@ def roofline(report: Report) -> list[RenderableType]:
         text.append(f"; one after the other {human.duration(rank.serial_ns)}")
     if rank.exposed_comm_ns:
         exposed, hidden = human.duration(rank.exposed_comm_ns), human.duration(rank.hideable_ns)
-        text.append(f"\nexposed communication {exposed}: compute could hide {hidden} of it at best, if ")
-        text.append("nothing had to wait for anything")
+        text.append(f"\nexposed communication {exposed}: ")
+        if rank.hideable_ns is None:
+            text.append("how much of it compute could hide is unknown")
+        else:
+            text.append(f"compute could hide {hidden} of it at best, if nothing had to wait for anything")
     for sentence in found.refuted[:REFUTED_SHOWN]:
         text.append("\nREFUTED ", style="yellow")
         text.append(clip(sentence, 300))

@@ -75,10 +75,11 @@ def figures(verification: Verification) -> list[tuple[str, str, str, str]]:
 def figure(quantity: Quantity) -> tuple[str, str, str, str]:
     """Return name, before, after and change of one figure."""
     was, now = (
-        human.quantity(_rounded(value, quantity.unit), quantity.unit)
-        for value in (quantity.before, quantity.after)
+        f"{'at least ' if bound else ''}{human.quantity(_rounded(value, quantity.unit), quantity.unit)}"
+        for value, bound in zip((quantity.before, quantity.after), quantity.at_least, strict=True)
     )
-    return clip(quantity.name, _PLACE), was, now, change(quantity.before, quantity.after)
+    by = human.UNKNOWN if any(quantity.at_least) else change(quantity.before, quantity.after)
+    return clip(quantity.name, _PLACE), was, now, by
 
 
 def _rounded(value: float | None, unit: str | None) -> float | None:

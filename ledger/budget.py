@@ -62,6 +62,10 @@ class Section:
     name: str
     """A module pattern (see `matches`), a mesh dimension or group name, or a phase."""
     limits: Limits
+    no_implicit: tuple[str, ...] = ()
+    """As `Budget.no_implicit`, of the collectives of this part."""
+    forbid: tuple[str, ...] = ()
+    """As `Budget.forbid`, of the findings of a place in this part."""
 
     def label(self) -> str:
         """Return the section as a budget writes it: `module "layers.*"`."""
@@ -89,7 +93,13 @@ class Budget:
 
 TOP: Final = (*(one.name for one in fields(Limits)), "no_implicit", "forbid", "skip_steps", *PARTS)
 """Keys of a budget."""
-OF_SECTION: Final = ("max_collectives", "max_wire_bytes", "max_exposed_fraction")
+OF_SECTION: Final = (
+    "max_collectives",
+    "max_wire_bytes",
+    "max_exposed_fraction",
+    "no_implicit",
+    "forbid",
+)
 """Keys of a section."""
 
 
@@ -124,23 +134,20 @@ def budget_of(document: Mapping[str, Any], where: str) -> Budget:
             _name(name, place)
             if part == "phase" and name not in PHASES:
                 raise UsageError(f"{place}: no phase has this name{_near(name, PHASES)}", _HINT)
-            limits = _table(values, place)
-            _known(limits, OF_SECTION, place)
-            if not limits:
+            table = _table(values, place)
+            _known(table, OF_SECTION, place)
+            limits, clean, forbid = _limits(table, place), _clean(table, place), _forbid(table, place)
+            if not (limits.given() or clean or forbid):
                 raise UsageError(f"{place} limits nothing", f"give one of {', '.join(OF_SECTION)}")
-            sections.append(Section(part, name, _limits(limits, place)))  # type: ignore[arg-type]
-    forbid = _names(document.get("forbid", []), f"{where}: forbid")
-    for kind in forbid:
-        if kind not in KINDS:
-            raise UsageError(f"{where}: forbid has no kind of finding {kind!r}{_near(kind, KINDS)}", _HINT)
+            sections.append(Section(part, name, limits, clean, forbid))  # type: ignore[arg-type]
     skip = document.get("skip_steps", 0)
     if isinstance(skip, bool) or not isinstance(skip, int) or not 0 <= skip <= 10**9:
         raise UsageError(f"{where}: skip_steps is {skip!r}, no whole number from 0", _HINT)
     return Budget(
         limits=_limits(document, where),
         sections=tuple(sections),
-        no_implicit=_names(document.get("no_implicit", []), f"{where}: no_implicit"),
-        forbid=forbid,
+        no_implicit=_clean(document, where),
+        forbid=_forbid(document, where),
         skip_steps=skip,
     )
 
@@ -202,6 +209,18 @@ def _limits(values: Mapping[str, Any], where: str) -> Limits:
         None if fraction is None else _number(fraction, f"{where}: max_exposed_fraction", most=1),
         None if step_ms is None else _number(step_ms, f"{where}: max_step_ms", least_is_more_than_0=True),
     )
+
+
+def _clean(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    return _names(values.get("no_implicit", []), f"{where}: no_implicit")
+
+
+def _forbid(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    kinds = _names(values.get("forbid", []), f"{where}: forbid")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"{where}: forbid has no kind of finding {kind!r}{_near(kind, KINDS)}", _HINT)
+    return kinds
 
 
 def _whole(value: object, where: str) -> int:

@@ -27,18 +27,20 @@ def to_toml(budget: Budget, comments: Mapping[str, Sequence[str]]) -> str:
         if value is not None:
             lines.append(f"{name} = {_number(value)}")
     for name in ("no_implicit", "forbid"):
-        names = getattr(budget, name)
-        lines += _comments(comments, name)
-        if len(names) > 1:
-            lines += [f"{name} = [", *(f"    {text(each)}," for each in names), "]"]
-        elif names:
-            lines.append(f"{name} = [{text(names[0])}]")
+        lines += [*_comments(comments, name), *_names(name, getattr(budget, name))]
     if budget.skip_steps:
         lines += [*_comments(comments, "skip_steps"), f"skip_steps = {budget.skip_steps}"]
     for section in budget.sections:
         lines += ["", f"[{section.part}.{text(section.name)}]"]
         lines += [f"{name} = {_number(value)}" for name, value in section.limits.given().items()]
+        lines += [*_names("no_implicit", section.no_implicit), *_names("forbid", section.forbid)]
     return "\n".join(lines) + "\n"
+
+
+def _names(key: str, names: Sequence[str]) -> list[str]:
+    if len(names) > 1:
+        return [f"{key} = [", *(f"    {text(each)}," for each in names), "]"]
+    return [f"{key} = [{text(names[0])}]"] if names else []
 
 
 def _number(value: int | float) -> str:

@@ -53,6 +53,8 @@ class Overrun:
     calls: tuple[Call, ...] = ()
     """What the figure is made of there, most first; not all where there are many."""
     calls_left_out: int = 0
+    section: str | None = None
+    """The section, as `module "layers.*"`, in which `no_implicit` or `forbid` stands; None: at the top."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class RankRoofline:
     """Steps that `took_ns` is the mean of."""
     took_ns: int
     """Duration, capture's own work left out."""
-    exposed_comm_ns: int
+    exposed_comm_ns: int | None
+    """Over the steps that tell it; `assumptions` say where it is a lower bound."""
     flops: int | None = None
     """Of all operators with known FLOPs, what is computed again included."""
     hfu: float | None = None
@@ -64,7 +65,8 @@ class RankRoofline:
     serial_ns: int | None = None
     """Compute and communication at their floors without any overlap; no bound: a step may be faster."""
     hideable_ns: int | None = None
-    """Exposed communication that compute, as long as it took, could hide at best."""
+    """Exposed communication that compute, as long as it took, could hide at best; None also where what is
+    exposed is a lower bound, and compute could hide more than that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""In which steps exposed communication is known: elsewhere the 0 that stands there is none."""
+"""Which steps know their exposed communication: elsewhere a 0 there is none, and more is a lower bound."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
     said = pc.and_(pc.equal(steps.column("level"), "watch"), pc.equal(steps.column("exposed_comm_ns"), 0))
     if not pc.any(said).as_py():
         return steps
+    told = _joined(steps.filter(said), tables, "left anti")
+    return pa.concat_tables([steps.filter(pc.invert(said)), told])
+
+
+def exposure_doubted(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the rows of watched steps of which some collective's exposed time is not known, in no order.
+
+    Their `exposed_comm_ns` is a lower bound; where it is 0 nothing is told, see `exposure_told`.
+    """
+    steps = tables["steps"]
+    return _joined(steps.filter(pc.equal(steps.column("level"), "watch")), tables, "left semi")
+
+
+def _joined(steps: pa.Table, tables: Mapping[str, pa.Table], how: str) -> pa.Table:
+    """Return those of the rows that have (`left semi`) or do not have (`left anti`) an untold collective."""
     collectives, counts = tables["collectives"], tables["counts"]
     untimed = collectives.filter(pc.is_null(collectives.column("exposed_ns")))
     unseen = counts.filter(pc.greater(counts.column("issued"), counts.column("recorded")))
@@ -28,6 +43,5 @@ def exposure_told(tables: Mapping[str, pa.Table]) -> pa.Table:
         [table.select(_KEYS) for table in (untimed, unseen)], promote_options="default"
     )
     doubted = doubted.group_by(list(_KEYS)).aggregate([])
-    told = steps.filter(said).join(doubted, keys=list(_KEYS), join_type="left anti")
-    told = told.select(steps.column_names).cast(steps.schema)
-    return pa.concat_tables([steps.filter(pc.invert(said)), told])
+    found = steps.join(doubted, keys=list(_KEYS), join_type=how)
+    return found.select(steps.column_names).cast(steps.schema)

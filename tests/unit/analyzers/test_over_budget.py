@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from shardtoll.analyzers import run as analyze
 from shardtoll.analyzers.budget_of_run import draft
 from shardtoll.analyzers.over_budget import judge
-from shardtoll.ledger import Collective, Count, Group, Notice, Report, UsageError
+from shardtoll.dashboards.check_words import name as name_of
+from shardtoll.ledger import Collective, Count, Finding, Group, Notice, Report, UsageError, Where
 from shardtoll.ledger.budget import budget_of
 from shardtoll.ledger.overrun import BudgetCheck, Overrun, check_to_json
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
@@ -221,6 +223,118 @@ def test_times_of_a_fake_group_or_without_a_clock_cannot_be_told():
     )
     # On the CPU the blocked time of a step is known whatever is known of each collective.
     assert held(report([collective(exposed_ns=None)]), max_exposed_fraction=0.4).passed
+
+
+def test_no_implicit_of_a_section_is_of_its_collectives_only():
+    mixed = report(
+        [
+            implicit(seq=1),
+            implicit(seq=2, module="head", group="pg", mesh_dim=None, phase="backward"),
+            collective(seq=3, module="head"),
+        ]
+    )
+    for part, name, clean in (
+        ("group", "tp", "pg"),
+        ("module", "layers.*", "tail"),
+        ("phase", "forward", "optimizer"),
+    ):
+        over = only(mixed, **{part: {name: {"no_implicit": ["*"]}}})
+        assert (over.answer, over.found, over.section) == ("over", 1, f'{part} "{name}"')
+        assert over.calls[0].module == "layers.0.mlp"
+        assert held(mixed, **{part: {name: {"no_implicit": ["head"]}}}).passed
+        assert held(mixed, **{part: {clean: {"no_implicit": ["layers.*"]}}}).passed
+    both = held(mixed, no_implicit=["*"], phase={"backward": {"no_implicit": ["*"]}})
+    assert [one.section for one in both.overruns] == [None, None, 'phase "backward"']
+    assert both.limits == 2
+    assert name_of(both.overruns[2]) == 'no_implicit "*" of phase "backward"'
+    assert name_of(both.overruns[0]) == 'no_implicit "*"'
+
+
+def test_what_may_be_implicit_in_a_section_cannot_be_told():
+    clean = {"no_implicit": ["*"]}
+    nowhere = report([implicit(module=None)])
+    assert only(nowhere, module={"layers.*": clean}).answer == "cannot be told"
+    assert only(nowhere, group={"tp": {"no_implicit": ["head"]}}).answer == "cannot be told"
+    assert only(nowhere, group={"tp": clean}).answer == "over"
+    assert held(nowhere, group={"pg": clean}).passed
+    unasked = report([implicit(implicit=None)])
+    assert only(unasked, phase={"forward": clean}).answer == "cannot be told"
+    assert held(unasked, phase={"backward": clean}).passed
+    counted = report([collective()], counts=[Count(0, 0, "pg", 7, 1)])
+    assert only(counted, phase={"forward": clean}).answer == "cannot be told"
+    assert only(counted, group={"pg": clean}).answer == "cannot be told"
+    assert held(counted, group={"tp": clean}).passed, "all of that group are on record"
+    (said,) = held(report([implicit()]), group={"pg": {"no_implicit": ["lay"]}}).warnings
+    assert 'no module on record is named by "lay"' in said
+
+
+def found(kind: str, **where: Any) -> Finding:
+    return Finding(kind, "info", f"a {kind}", None, None, None, None, 3, (1,), Where(**where))
+
+
+@pytest.mark.parametrize(
+    ("section", "inside", "outside", "untold"),
+    [
+        ({"phase": "backward"}, {"phase": "backward"}, {"phase": "forward"}, {"module": "a"}),
+        ({"group": "t*"}, {"group": "3", "mesh_dim": "tp"}, {"group": "dp"}, {"phase": "forward"}),
+        ({"group": "3"}, {"group": "3", "mesh_dim": "tp"}, {"mesh_dim": "dp"}, {}),
+        ({"module": "layers.*"}, {"module": "layers.*.mlp"}, {"module": "head"}, {"phase": "forward"}),
+        ({"module": "m.1"}, {"module": "m.1.mlp"}, {"module": "m.2"}, {"module": "m.*.mlp"}),
+        ({"module": "m.1*"}, {"parameter": "m.12.w"}, {"parameter": "head.w"}, {"module": "m.*"}),
+        ({"module": ""}, {"module": ""}, {"module": "layers.*"}, {"group": "dp"}),
+        ({"module": "a.b"}, {"module": "a.b"}, {"module": "*"}, {"module": "*.b"}),
+    ],
+)  # fmt: skip
+def test_a_kind_is_forbidden_where_its_section_stands(
+    section: dict[str, str], inside: dict[str, Any], outside: dict[str, Any], untold: dict[str, Any]
+):
+    ((part, name),) = section.items()
+    budget = {part: {name: {"forbid": ["recompute"]}}}
+    of = replace(
+        report([collective()]), findings=(found("recompute", **outside), found("wide-dtype", **inside))
+    )
+    assert held(of, **budget).passed
+    over = only(replace(of, findings=(found("recompute", **inside),)), **budget)
+    assert (over.answer, over.found, over.place, over.section) == ("over", 3, "recompute", f'{part} "{name}"')
+    assert name_of(over) == f'forbid recompute of {part} "{name}"'
+    maybe = replace(of, findings=(found("recompute", **untold),))
+    assert (only(maybe, **budget).answer, only(maybe, **budget).found) == ("cannot be told", None)
+    assert f'whether this is in {part} "{name}"' in only(maybe, **budget).why
+    assert held(maybe, forbid=["wide-dtype"], **budget).limits == 2
+    assert only(maybe, forbid=["recompute"]).answer == "over", "at the top any place will do"
+
+
+def watch(number: int, rank: int, exposed_ms: int) -> Any:
+    return step(number, rank, compute_ns=0, exposed_comm_ns=exposed_ms * MS, idle_ns=0,
+                unattributed_ns=(100 - exposed_ms) * MS, level="watch")  # fmt: skip
+
+
+def test_a_watched_step_that_does_not_tell_its_exposed_time_passes_no_limit_on_it():
+    steps = [watch(number, rank, 20 * rank) for number in (0, 1) for rank in (0, 1)]
+    told, untold = (
+        report([collective(step=1, rank=0, exposed_ns=exposed)], steps=steps) for exposed in (0, None)
+    )
+    assert held(told, max_exposed_fraction=0.2).passed
+    found = only(untold, max_exposed_fraction=0.2)
+    assert (found.answer, found.step, found.rank) == ("cannot be told", 1, 0)
+    assert "of 1 collective their exposed time is not known" in found.why
+    # A lower bound that is over is over.
+    part = report([collective(step=0, rank=1, exposed_ns=None)], steps=steps)
+    assert only(part, max_exposed_fraction=0.1).why == "20 % at least, 10 % allowed"
+    counted = report(steps=steps, counts=[Count(1, 0, "pg", 7, 1)])
+    assert only(counted, max_exposed_fraction=0.2).answer == "cannot be told"
+    # Of a step that is not judged nothing need be known.
+    surveyed = report([collective(step=9, exposed_ns=None)], steps=[*steps, step(9), step(9, 1)])
+    assert held(surveyed, max_exposed_fraction=0.2).passed
+
+
+def test_no_limit_on_exposed_time_is_written_where_it_is_not_told():
+    of = report([collective(exposed_ns=None)], steps=[watch(n, r, 0) for n in (0, 1) for r in (0, 1)])
+    made = draft(of, run="r", slack=0.1)
+    assert made.budget.limits.max_exposed_fraction is None
+    assert made.budget.limits.max_step_ms == pytest.approx(110, abs=2e-3)
+    assert "exposed time is not known" in made.comments["max_exposed_fraction"][0]
+    assert judge(of, made.budget).overruns == ()
 
 
 def test_a_record_that_broke_off_passes_nothing():

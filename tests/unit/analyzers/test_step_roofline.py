@@ -283,6 +283,28 @@ class TestCommunication:
         assert self.of(*rows).hideable_ns == 30 * MS
         assert self.of(self.row("a", 1, duration_ns=40 * MS, exposed_ns=40 * MS)).hideable_ns == 40 * MS
 
+    def test_untold_exposed_time_is_no_zero(self):
+        watch = {"level": "watch", "compute_ns": 0, "idle_ns": 0}
+        steps = [
+            step(0, exposed_comm_ns=0, unattributed_ns=100 * MS, **watch),
+            step(1, unattributed_ns=60 * MS, **watch),
+        ]
+        unknown = collective(step=0, group_size=1, exposed_ns=None)
+        made = roofline(steps=steps, collectives=[unknown])
+        assert (only(made).exposed_comm_ns, only(made).hideable_ns) == (40 * MS, 40 * MS)
+        silent = roofline(steps=steps[:1], collectives=[unknown])
+        assert (only(silent).exposed_comm_ns, only(silent).hideable_ns) == (None, None)
+        assert "exposed communication is unknown where no step tells it" in silent.assumptions
+
+    def test_a_lower_bound_of_exposed_time_is_said_and_bounds_nothing_from_above(self):
+        watch = {"level": "watch", "compute_ns": 0, "idle_ns": 0}
+        for exposed_ms, hideable in ((40, None), (70, 30 * MS)):
+            steps = [step(exposed_comm_ns=exposed_ms * MS, unattributed_ns=(100 - exposed_ms) * MS, **watch)]
+            made = roofline(steps=steps, collectives=[collective(group_size=1, exposed_ns=None)])
+            assert (only(made).exposed_comm_ns, only(made).hideable_ns) == (exposed_ms * MS, hideable)
+            (said,) = [text for text in made.assumptions if "at least" in text and "exposed" in text]
+            assert said.startswith("of rank 0 exposed time is not known of all collectives")
+
     def test_collectives_that_share_a_span_hide_in_it_once(self):
         # Four launched as one in 40 ms, of which 20 are exposed, 5 for each: the other 20 ms are hidden, not
         # 4 x 35; compute of 50 ms has 30 left.

@@ -9,7 +9,7 @@ import pytest
 
 from shardtoll.dashboards import summary
 from shardtoll.dashboards.app_html import components
-from shardtoll.dashboards.app_layout import findings, head
+from shardtoll.dashboards.app_layout import POLL_MS, findings, head, layout
 from shardtoll.dashboards.app_state import keys
 from shardtoll.dashboards.filters import Filter, apply
 from shardtoll.dashboards.page_bill import safe
@@ -103,3 +103,13 @@ def test_filters_that_leave_no_finding_are_no_praise_of_the_run():
     assert plain(rest) == plain(head(whole, whole)[1:])
     assert plain(head(whole, whole)[0]) == summary.headline(whole)
     assert head(sample_reports.empty(), sample_reports.empty())[0].className == "headline fine"
+
+
+def test_a_page_asks_for_news_often_enough_to_show_a_step_within_five_seconds():
+    (clock,) = (one for one in walk(layout()) if getattr(one, "id", None) == "clock")
+    assert type(clock).__name__ == "Interval"
+    assert clock.interval == POLL_MS
+    # As `POLL_MS` says: a step is shown within two polls; a second is left for its analysis.
+    assert 2 * clock.interval <= 4_000
+    assert getattr(clock, "disabled", None) in (None, False)
+    assert getattr(clock, "max_intervals", None) in (None, -1)

@@ -56,6 +56,32 @@ def test_numbers_that_messages_took_do_not_count():
     assert pairs(call(0, 1, 1), call(1, 0, 1)) == []
 
 
+def story(rank: int, first: int, *sizes: int, step: int = 0) -> list[Collective]:
+    return [replace(call(rank, first + at, at, size), step=step) for at, size in enumerate(sizes)]
+
+
+def test_numbers_a_constant_apart_tell_one_story():
+    one, other = story(0, 5, 8, 64), story(1, 3, 8, 64)
+    assert pairs(*one, *other) == [[0, 2], [1, 3]]
+    # The numbers overlap: 5 of rank 0 is 3 of rank 1, and not its 5.
+    longer = [*story(0, 5, 8, 64, 8), *story(1, 3, 8, 64, 8)]
+    assert pairs(*longer) == [[0, 3], [1, 4], [2, 5]]
+    steps = [*story(0, 5, 8), *story(0, 6, 8, step=1), *story(1, 3, 8), *story(1, 4, 8, step=1)]
+    assert pairs(*steps) == [[0, 2], [1, 3]]
+
+
+def test_another_story_or_one_record_is_none():
+    assert pairs(*story(0, 5, 8, 64), *story(1, 3, 64, 8)) == []
+    assert pairs(*story(0, 5, 8, 64), *story(1, 3, 8, 64, 8)) == [[0, 4]], "5 is 5 where more is on record"
+    assert pairs(*story(0, 5, 8), *story(1, 3, 8)) == []
+    gap = [*story(0, 5, 8), *story(0, 7, 8), *story(1, 3, 8, 8)]
+    assert pairs(*gap) == []
+    # In a trace steps are numbered by each rank for itself: places in their order say nothing.
+    report = of(*story(0, 5, 8, 64), *story(1, 3, 8, 64))
+    traced = replace(report, run=replace(report.run, source="trace"))
+    assert set(match_ids(traced).tolist()) == {-1}
+
+
 def test_several_of_one_number_pair_up_in_the_order_they_were_asked_for():
     def asked(rank: int, issue: int | None, start: int) -> Collective:
         return call(rank, 3, start, issue_ns=issue)

@@ -98,6 +98,31 @@ def test_paths_are_uris(source: str, uri: str):
 
 
 @pytest.mark.parametrize(
+    ("source", "traced", "base"),
+    [
+        ("train.py:7 (f)", False, "%SRCROOT%"),
+        ("src/job/train.py:7 (f)", False, "%SRCROOT%"),
+        # It may be all of the path, or the end of /opt/lib/utils.py.
+        ("lib/utils.py:7 (f)", False, "%PATHENDS%"),
+        ("../lib/utils.py:7 (f)", False, "%PATHENDS%"),
+        ("train.py:7 (f)", True, "%PATHENDS%"),
+        ("torch/nn/modules/linear.py:7 (f)", True, "%PATHENDS%"),
+        ("/opt/lib/utils.py:7 (f)", True, None),
+    ],
+)
+def test_what_may_be_the_end_of_a_longer_path_claims_no_folder(source: str, traced: bool, base: str | None):
+    report = sample_reports.report(findings=(at(source),))
+    run = run_of(replace(report, run=replace(report.run, source="trace" if traced else "live")))
+    (result,) = run["results"]
+    artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact.get("uriBaseId") == base
+    assert ("longer path" in artifact.get("description", {}).get("text", "")) is (base == "%PATHENDS%")
+    # SARIF 2.1.0, 3.14.14: a base without a URI is one that the reader has to supply, or to do without.
+    assert all("uri" not in one for one in run["originalUriBaseIds"].values())
+    assert set(run["originalUriBaseIds"]) == {"%SRCROOT%", "%PATHENDS%"}
+
+
+@pytest.mark.parametrize(
     "source", [None, "", "<string>:1 (<module>)", "train.py", "train.py:0 (f)", "a\n.py:1 (f)"]
 )
 def test_what_is_no_line_of_a_file_is_a_notification(source: str | None):

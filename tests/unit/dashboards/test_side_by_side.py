@@ -52,6 +52,21 @@ def test_times_are_of_the_rank_with_the_largest_mean() -> None:
     assert cell(report, "step, capture left out") == "80 ns", "rank 1: (90 + 70) / 2"
 
 
+def test_untold_exposed_communication_is_no_zero() -> None:
+    steps = [replace(Step(n, 0, 0, 100, 0, 0, 0, 0, 100), level="watch") for n in range(2)]
+    report = with_tables(sample_reports.empty(), steps=steps, collectives=[])
+    assert cell(report, "exposed communication") == "0 ns"
+    untimed = replace(sample_reports.collectives()[0], step=1, rank=0, exposed_ns=None)
+    partly = with_tables(report, steps=[replace(steps[0], exposed_comm_ns=40, unattributed_ns=60), steps[1]],
+                         collectives=[untimed])  # fmt: skip
+    assert cell(partly, "exposed communication") == "40 ns", "over the step that tells it"
+    for step in (0, 1):
+        bound = with_tables(partly, collectives=[replace(untimed, step=0), replace(untimed, step=step)])
+        assert cell(bound, "exposed communication") == "unknown"
+    assert cell(with_tables(report, collectives=[untimed, replace(untimed, step=0)]),
+                "exposed communication") == "unknown"  # fmt: skip
+
+
 def test_unknown_stays_unknown() -> None:
     report = with_tables(sample_reports.empty(), steps=[], collectives=[], computes=[])
     for label in ("exposed communication", "collectives", "message bytes", "matmul FLOPs, all ranks"):

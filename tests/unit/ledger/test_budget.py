@@ -33,8 +33,9 @@ EVERYTHING = Budget(
     sections=(
         Section("module", "layers.*", Limits(4, None, None)),
         Section("module", 'odd "name"\n', Limits(None, 7, None)),
-        Section("group", "tp", Limits(None, 1_000_000_000, 0.5)),
-        Section("phase", "backward", Limits(2, None, None)),
+        Section("group", "tp", Limits(None, 1_000_000_000, 0.5), ("*",)),
+        Section("group", "dp", Limits(), (), ("recompute",)),
+        Section("phase", "backward", Limits(2, None, None), ("a", "b.*"), ("wide-dtype", "straggler")),
     ),
     no_implicit=("layers.*", "head"),
     forbid=("wrong-gradient",),
@@ -117,6 +118,10 @@ def test_what_is_no_size_is_refused(value: object):
         ({"module": {"a": 3}}, "no section"),
         ({"module": {"a": {}}}, "limits nothing"),
         ({"module": {"a": {"max_step_ms": 3}}}, "no key 'max_step_ms'"),
+        ({"module": {"a": {"skip_steps": 3}}}, "no key 'skip_steps'"),
+        ({"module": {"a": {"forbid": []}}}, "limits nothing"),
+        ({"group": {"tp": {"no_implicit": "*"}}}, '[group."tp"]: no_implicit is'),
+        ({"phase": {"forward": {"forbid": ["stragler"]}}}, "did you mean straggler?"),
         ({"phase": {"bakward": {"max_collectives": 1}}}, "did you mean backward?"),
     ],
 )

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 from shardtoll.ledger import Count, Step
 from shardtoll.ledger.tables import to_records, to_table
-from shardtoll.ledger.told import exposure_told
+from shardtoll.ledger.told import exposure_doubted, exposure_told
 from tests.unit.analyzers.ledgers import collective
 
 WATCHED = Step(0, 0, 0, 10, 0, 0, 0, 0, 10, level="watch")
 
 
-def told(steps, collectives=(), counts=()):
+def told(steps, collectives=(), counts=(), ask=exposure_told):
     tables = {
         "steps": to_table("steps", steps),
         "collectives": to_table("collectives", collectives),
         "counts": to_table("counts", counts),
     }
-    rows = exposure_told(tables)
+    rows = ask(tables)
     assert rows.schema == tables["steps"].schema
     return sorted((row.step, row.rank) for row in to_records("steps", rows))
 
@@ -41,3 +41,12 @@ def test_what_is_more_than_zero_or_surveyed_is_told():
     surveyed = replace(WATCHED, step=1, level="survey")
     unknown = [collective(step=number, rank=0, exposed_ns=None) for number in (0, 1)]
     assert told([some, surveyed], unknown) == [(0, 0), (1, 0)]
+
+
+def test_what_is_more_than_zero_beside_an_unknown_time_is_a_lower_bound():
+    some = replace(WATCHED, exposed_comm_ns=4, unattributed_ns=6)
+    steps = [some, replace(some, step=1), replace(some, step=2), replace(WATCHED, step=3),
+             replace(some, step=4, level="survey")]  # fmt: skip
+    unknown = [collective(step=number, rank=0, exposed_ns=None) for number in (0, 3, 4)]
+    counts = [Count(1, 0, "pg", 3, 2), Count(2, 0, "pg", 3, 3)]
+    assert told(steps, unknown, counts, exposure_doubted) == [(0, 0), (1, 0), (3, 0)]
