@@ -14,7 +14,7 @@ import pandas as pd
 
 from shardtoll.analyzers.clocks import SYNCHRONISING, Clocks, estimate
 from shardtoll.analyzers.match import Bools, Ints, Matches
-from shardtoll.analyzers.tally import codes
+from shardtoll.analyzers.tally import numbered
 from shardtoll.analyzers.windows import shifted
 from shardtoll.ledger import Run
 
@@ -56,7 +56,7 @@ def align(run: Run, frame: pd.DataFrame, matches: Matches, clocks: Clocks) -> Ma
             **{name: frame[name].to_numpy()[at] for name in ("op", "dtype", "message_bytes")},
         }
     )
-    kind, _ = codes(kinds, list(kinds.columns))
+    kind = numbered(kinds, list(kinds.columns))
     end, tied = _tied(rank, clocks.corrected(rank, end), kind, slack, clocks)
     found = rows.copy()
     # Both ends of a message have numbers beyond those of slots.

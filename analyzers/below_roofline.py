@@ -28,7 +28,7 @@ from shardtoll.analyzers.slow_rates import (
     small_message,
 )
 from shardtoll.analyzers.slow_reasons import Floats, Mask, Reason, Slow, best
-from shardtoll.analyzers.tally import Line, codes, keep, number, tally
+from shardtoll.analyzers.tally import Line, keep, number, numbered, tally
 from shardtoll.analyzers.words import duration, percent, size, times
 from shardtoll.analyzers.words import ranks as ranks_words
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -75,7 +75,7 @@ def find(context: Context) -> list[Finding]:
     if every.empty:
         return []
     findings = []
-    line_of, _ = codes(every, KEYS)
+    line_of = numbered(every, KEYS)
     for code in range(int(line_of.max()) + 1):
         each = keep(every, line_of == code)
         part = _slow_part(context, each)

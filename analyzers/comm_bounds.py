@@ -17,7 +17,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.tally import keep, numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _bounds(context: Context, steps: Sequence[int]) -> dict[int, CommBounds]:
     times = pd.DataFrame({name: frame[name].to_numpy(dtype=np.int64) for name in ("rank", "step")})
     peers = frame["op"].isin(PEER_OPS)
     queue = frame[["group", "group_id"]].assign(op=frame["op"].where(peers), peer=frame["root"].where(peers))
-    times["queue"], _ = codes(queue, ["group", "group_id", "op", "peer"])
+    times["queue"] = numbered(queue, ["group", "group_id", "op", "peer"])
     took = _floats(frame["transfer_ns"].fillna(frame["duration_ns"]))
     for name in ("light_ns", "floor_ns"):
         bound = _floats(frame[name])
@@ -138,7 +138,7 @@ def _busy_ns(
     frame: pd.DataFrame, times: pd.DataFrame, took: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return how long any transfer of the row's queue ran in its step; infinite where a time is unknown."""
-    queue, _ = codes(times, ["rank", "step", "queue"])
+    queue = numbered(times, ["rank", "step", "queue"])
     end = _floats(frame["arrival_ns"]) + _floats(frame["duration_ns"])
     number = int(queue.max()) + 1
     busy = np.zeros(number)

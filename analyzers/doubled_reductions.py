@@ -13,7 +13,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.reductions import reductions, sums
 from shardtoll.analyzers.remedy_code import parameter
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED
-from shardtoll.analyzers.tally import codes, keep, text
+from shardtoll.analyzers.tally import keep, numbered, text
 from shardtoll.analyzers.words import place, times
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
@@ -37,7 +37,7 @@ def _chains(frame: pd.DataFrame) -> list[Finding]:
     known = keep(frame, sums(frame) & frame["input_hash"].notna() & frame["output_hash"].notna())
     if known.empty:
         return []
-    where, _ = codes(known, [*SAME, "name"])
+    where = numbered(known, [*SAME, "name"])
     before = known["output_hash"].groupby(where).shift()
     first_source = known["source"].groupby(where).shift()
     chained = (before == known["input_hash"]) & (known["output_hash"] != known["input_hash"])

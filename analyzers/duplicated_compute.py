@@ -16,7 +16,7 @@ from shardtoll.analyzers.equal_data import same_gradients
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.over_ranks import Ranks, listed
 from shardtoll.analyzers.same_work import Repeats, again_on_one_rank, by_placement, by_value, group_name
-from shardtoll.analyzers.tally import Codes, Line, codes, keep, tally
+from shardtoll.analyzers.tally import Codes, Line, keep, numbered, tally
 from shardtoll.analyzers.words import flops, place, times
 from shardtoll.ledger import Evidence, Finding
 from shardtoll.ledger.finding import Confidence, Severity, Where
@@ -274,7 +274,7 @@ def _inputs_are_equal(context: Context, sets: tuple[Ranks, ...]) -> bool:
     inputs = keep(inputs, inputs["hash"].notna() & inputs["rank"].isin(sets[0] if sets else ()))
     if inputs.empty:
         return False
-    content, _ = codes(whole_contents(inputs), ["shape", "hash", *WHOLE])
+    content = numbered(whole_contents(inputs), ["shape", "hash", *WHOLE])
     one = inputs.assign(content=content).groupby(["step", "name", "nth"], dropna=False)["content"].nunique()
     return bool((one == 1).all())
 

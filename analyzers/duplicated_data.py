@@ -14,7 +14,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.data_parallel import data_parallel
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.reductions import members
-from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.tally import keep, numbered
 from shardtoll.analyzers.words import ranks as rank_words
 from shardtoll.analyzers.words import times
 from shardtoll.analyzers.wrapper_causes import WRAPPER_CAUSES
@@ -61,7 +61,7 @@ def batches(context: Context) -> Batches:
     tell = rows[~constant]
     if tell.empty:
         return Batches(empty)
-    content, _ = codes(whole_contents(tell), ["name", "shape", "dtype", "hash", *WHOLE])
+    content = numbered(whole_contents(tell), ["name", "shape", "dtype", "hash", *WHOLE])
     tell = tell.assign(content=content, enough=(tell["numel"] >= ENOUGH).to_numpy(dtype=bool))
     tell = tell.sort_values(["rank", "step", "nth", "content"], kind="stable")
     call = tell.groupby(["rank", "step", "nth"], sort=False)

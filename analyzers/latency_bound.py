@@ -12,7 +12,7 @@ from shardtoll.analyzers import remedy_code
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.roofline import collective_cost
-from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
+from shardtoll.analyzers.tally import Codes, Line, keep, number, numbered, tally
 from shardtoll.analyzers.words import duration, percent, place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.work import kind_of_work
@@ -87,7 +87,7 @@ def bursts(context: Context) -> pd.DataFrame:
     frame = keep(frame, known & small)
     frame = frame.assign(stretch=_stretches(context, frame))
     frame = keep(frame, frame["stretch"] >= 0)
-    burst, _ = codes(frame, BURST)
+    burst = numbered(frame, BURST)
     sizes = np.bincount(burst, minlength=1)[burst]
     frame = keep(frame.assign(burst=burst, burst_size=sizes), sizes >= LEAST_MESSAGES)
     if frame.empty:

@@ -107,21 +107,14 @@ def _partly_seen(context: Context) -> pd.Index[Any]:
 
 def late_to(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row a collective: what `waits` tells of it, with the last arrival and the longest wait."""
-    once: pd.DataFrame = (
-        rows.groupby("match_id")
-        .agg(
-            step=("step", "first"),
-            op=("op", "first"),
-            group_id=("group_id", "first"),
-            arrival_ns=("arrival_ns", "max"),
-            late_rank=("late_rank", "first"),
-            late_ns=("late_ns", "first"),
-            behind_ns=("behind_ns", "first"),
-            waited_ns=("waited_ns", "max"),
-        )
-        .reset_index()
-    )
-    return once
+    of = rows.groupby("match_id")
+    # Two of a kind at once: column by column takes four times as long.
+    once = of[["step", "op", "group_id"]].first()
+    once["arrival_ns"] = of["arrival_ns"].max()
+    once[["late_rank", "late_ns", "behind_ns"]] = of[["late_rank", "late_ns", "behind_ns"]].first()
+    once["waited_ns"] = of["waited_ns"].max()
+    told: pd.DataFrame = once.reset_index()
+    return told
 
 
 def host_computes(context: Context) -> bool:

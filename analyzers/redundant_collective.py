@@ -14,7 +14,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.micro_batches import passes_begun
-from shardtoll.analyzers.tally import Line, codes, keep, number, tally
+from shardtoll.analyzers.tally import Line, keep, number, numbered, tally
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.analyzers.wrapper_causes import GATHERERS
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -72,7 +72,7 @@ def repeats(context: Context) -> pd.DataFrame:
         phase_class=frame["phase"].replace(PHASE_CLASS), at=frame["issue_ns"].fillna(frame["start_ns"])
     )
     frame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
-    where, _ = codes(frame, ["rank", "step", "phase_class"])
+    where = numbered(frame, ["rank", "step", "phase_class"])
     passes = np.cumsum(np.diff(where, prepend=-1) != 0)
     by_design = frame["caused_by_op"].fillna("").str.startswith(GATHERERS).to_numpy(dtype=bool)
     # Passes without another collective between them, as with gradients kept to the last micro-batch, are told
@@ -80,7 +80,7 @@ def repeats(context: Context) -> pd.DataFrame:
     forwards = passes_begun(context, frame, backward=False)
     passes = passes * (forwards.max(initial=0) + 1) + forwards
     runs = np.zeros(len(frame), dtype=np.int64)
-    begins, _ = codes(keep(frame, by_design), ["rank", "step", "module", "phase_class"])
+    begins = numbered(keep(frame, by_design), ["rank", "step", "module", "phase_class"])
     runs[by_design] = np.cumsum(np.diff(begins, prepend=-1) != 0)
     runs[(frame["phase_class"] != "forward").to_numpy(dtype=bool)] = 0
     frame["pass"] = np.where(by_design, passes * (runs.max(initial=0) + 1) + runs, -1)
@@ -89,7 +89,7 @@ def repeats(context: Context) -> pd.DataFrame:
     frame = keep(frame, frame["input_hash"].notna() & (frame["op"] != "barrier") & ~(agreed & ~buffers))
     if frame.empty:
         return frame
-    same, _ = codes(frame, SAME)
+    same = numbered(frame, SAME)
     labels = pd.Series(frame.index, index=frame.index)
     first = labels.groupby(same).transform("first")
     frame = frame.assign(first=first, again=(first != labels))

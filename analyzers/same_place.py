@@ -7,7 +7,7 @@ from typing import Any, Final
 import pandas as pd
 
 from shardtoll.analyzers.context import Context
-from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.tally import keep, numbered
 
 PLACE: Final = (
     *("rank", "group", "op", "dtype", "message_bytes", "phase"),
@@ -32,9 +32,9 @@ def in_watched(context: Context, rows: pd.DataFrame) -> pd.Index[Any]:
     for column in ("op", "source", "message_bytes"):
         frame = keep(frame, frame[column].isin(rows[column].unique()))
     surveyed = frame["step"].isin(context.surveyed).to_numpy(dtype=bool)
-    called, _ = codes(frame, PLACE)
+    called = numbered(frame, PLACE)
     nth = pd.Series(called).groupby([called, frame["step"].to_numpy()]).cumcount()
-    place, _ = codes(pd.DataFrame({"called": called, "nth": nth}), ("called", "nth"))
+    place = numbered(pd.DataFrame({"called": called, "nth": nth}), ("called", "nth"))
     given = pd.Series(frame.index.isin(rows.index)[surveyed]).groupby(place[surveyed]).mean()
     found: pd.Index[Any] = frame.index[~surveyed & pd.Series(place).isin(given.index[given >= MOSTLY])]
     return found

@@ -10,7 +10,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.over_ranks import Ranks, group_of, mesh_dims, sets_along
-from shardtoll.analyzers.tally import Codes, codes, keep
+from shardtoll.analyzers.tally import Codes, codes, keep, numbered
 
 OPERATOR = ("step", "op", "phase", "module", "shapes", "flops")
 """What operators of two ranks must share to be the same one, beside order and values."""
@@ -61,10 +61,10 @@ def by_value(context: Context, frame: pd.DataFrame) -> Repeats:
     place in the order.
     """
     placed = frame.reset_index(drop=True).sort_values(["rank", "step", "index"], kind="stable")
-    operator, _ = codes(placed, [*OPERATOR, "rank"])
+    operator = numbered(placed, [*OPERATOR, "rank"])
     nth = pd.Series(operator, index=placed.index).groupby(operator).cumcount()
     usable = keep(placed.assign(nth=nth), _telling(placed))
-    same, _ = codes(usable, [*OPERATOR, "nth", "input_hash", "output_hash"])
+    same = numbered(usable, [*OPERATOR, "nth", "input_hash", "output_hash"])
     counts = np.bincount(same, minlength=1)[same] if len(same) else same
     usable, same = keep(usable, counts > 1), same[counts > 1]
     factor, place = np.ones(len(frame), dtype=np.int64), np.full(len(frame), -1, dtype=np.int64)
@@ -128,14 +128,14 @@ def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
         frame["first_source"] = pd.array([], dtype="string")
         return frame
     turn = (frame[["rank", "step", "phase"]] != frame[["rank", "step", "phase"]].shift()).any(axis=1)
-    call, _ = codes(frame, CALL)
+    call = numbered(frame, CALL)
     frame = frame.assign(stretch=turn.cumsum(), call=call)
     often = frame.groupby(["stretch", "call"])["op"].transform("size")
     least = often.groupby(frame["stretch"]).transform("min")
     whole = (often % least == 0).groupby(frame["stretch"]).transform("all") & (least > 1)
     frame = keep(frame, _telling(frame) & ~whole)
     same = ["stretch", "op", "module", "parameter", "shapes", "input_hash", "output_hash"]
-    number, _ = codes(frame, same)
+    number = numbered(frame, same)
     grouped = frame.groupby(number)
     again = frame.assign(first_source=grouped["source"].transform("first"))
     repeated: pd.DataFrame = keep(again, grouped.cumcount() > 0)

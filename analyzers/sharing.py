@@ -17,7 +17,7 @@ import pandas as pd
 from shardtoll.analyzers.active import Intervals, mean_active
 from shardtoll.analyzers.mesh_layouts import Dim, dim_of
 from shardtoll.analyzers.peers import PEER_OPS
-from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.tally import keep, numbered
 from shardtoll.ledger import Run
 
 Members = Sequence[tuple[int, ...]]
@@ -121,9 +121,9 @@ def at_once(frame: pd.DataFrame, members: Members, per_host: int) -> pd.Series[f
             "end": end,
         }
     ).drop_duplicates(["match", "node", "op"])
-    lane, _ = codes(rows, ("node", "op", "dim"))
+    lane = numbered(rows, ("node", "op", "dim"))
     own = Intervals(lane, rows["begin"].to_numpy(dtype=np.int64), rows["end"].to_numpy(dtype=np.int64))
-    sort, _ = codes(rows, ("op", "dim", "size"))
+    sort = numbered(rows, ("op", "dim", "size"))
     middle = pd.Series(mean_active(own, own)).groupby(sort).median()
     kinds = pd.DataFrame({"kind": rows["kind"].to_numpy(), "sort": sort}).drop_duplicates("kind")
     together: pd.Series[float] = kinds.set_index("kind")["sort"].map(middle)

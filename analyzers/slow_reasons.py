@@ -17,7 +17,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.roofline import Cost, Placement
-from shardtoll.analyzers.tally import codes
+from shardtoll.analyzers.tally import numbered
 from shardtoll.ledger import Evidence
 
 Floats = npt.NDArray[np.float64]
@@ -121,7 +121,7 @@ def contrast(of: Slow, has: Mask, lacks: Mask) -> Contrast | None:
     """
     each = of.each
     sizes = each["message_bytes"].fillna(0).to_numpy(dtype=np.float64)
-    size, _ = codes(pd.DataFrame({"size": np.floor(np.log2(np.maximum(sizes, 1)))}), ("size",))
+    size = numbered(pd.DataFrame({"size": np.floor(np.log2(np.maximum(sizes, 1)))}), ("size",))
     factor = each["factor"].to_numpy(dtype=np.float64)
     with_, without = (np.bincount(size[mask], minlength=size.max() + 1) for mask in (has, lacks))
     both = (with_ >= LEAST_EACH) & (without >= LEAST_EACH)

@@ -15,7 +15,7 @@ from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.micro_batches import passes_begun
 from shardtoll.analyzers.same_place import in_watched
-from shardtoll.analyzers.tally import Codes, Line, codes, keep, number, tally
+from shardtoll.analyzers.tally import Codes, Line, keep, number, numbered, tally
 from shardtoll.analyzers.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -101,14 +101,14 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """
     if not _known(context):
         return np.zeros(len(frame), dtype=bool)
-    line, _ = codes(frame, ["source", "op", "group"])
+    line = numbered(frame, ["source", "op", "group"])
     width = frame["dtype"].map(WIDTH).to_numpy(dtype=np.float64, na_value=np.nan)
     elements = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0) / width
     unnamed = frame["parameter"].isna().to_numpy(dtype=bool)
     least = formats(context).least_product
     large = np.bincount(line, weights=elements >= (least or LEAST_ELEMENTS), minlength=1)[line] > 0
     early = np.bincount(line, weights=frame["micro"].to_numpy() == 0, minlength=1)[line] > 0
-    group, _ = codes(frame, ["group"])
+    group = numbered(frame, ["group"])
     named = np.bincount(group, weights=~unnamed, minlength=1)[group] > 0
     found: npt.NDArray[np.bool_] = unnamed & large & ~early & ~named
     return found
@@ -117,7 +117,7 @@ def _by_hand(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
 def _subjects(frame: pd.DataFrame) -> Codes:
     """Return a number for what each row reduces; equal ones are equal subjects."""
     buckets = frame["caused_by_op"].fillna("").str.startswith(BUCKETS).to_numpy(dtype=bool)
-    subject, _ = codes(
+    subject = numbered(
         frame.assign(line=frame["source"].where(frame["parameter"].isna())),
         ["rank", "caused_by_op", "op", "group", "parameter", "message_bytes", "dtype", "module", "line"],
     )
@@ -129,7 +129,7 @@ def _subjects(frame: pd.DataFrame) -> Codes:
         whole = own.assign(
             last=in_pass["parameter"].transform("last"), sum=in_pass["message_bytes"].transform("sum")
         )
-        number_of, _ = codes(whole, ["rank", "group", "caused_by_op", "last", "sum"])
+        number_of = numbered(whole, ["rank", "group", "caused_by_op", "last", "sum"])
         subject[buckets] = number_of * 2 + 1
     return subject
 

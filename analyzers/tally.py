@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,27 @@ from shardtoll.ledger import Where
 Codes = npt.NDArray[np.int64]
 
 
-def codes(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, pd.DataFrame]:
-    """Return for each row the number of its group by `columns`, and the first row of each group.
+def numbered(frame: pd.DataFrame, columns: Sequence[str]) -> Codes:
+    """Return for each row the number of its group by `columns`.
 
     Groups are numbered by first appearance; unknown values are equal to each other.
     """
+    # A groupby finds the same, but for the short tables of most jobs it takes half as long again.
+    number = np.zeros(len(frame), dtype=np.int64)
+    for column in columns:
+        each, values = pd.factorize(frame[column], use_na_sentinel=False)
+        number, _ = pd.factorize(number * len(values) + each)
+    return number
+
+
+def codes(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[Codes, pd.DataFrame]:
+    """Return for each row the number of its group by `columns`, as `numbered`, and each group's first row."""
     if frame.empty:
         return np.empty(0, dtype=np.int64), frame
-    number = frame.groupby(list(columns), dropna=False, sort=False).ngroup().to_numpy(dtype=np.int64)
+    number = numbered(frame, columns)
     _, first = np.unique(number, return_index=True)
-    return number, frame.iloc[first].reset_index(drop=True)
+    rows: pd.DataFrame = frame.iloc[first].reset_index(drop=True)
+    return number, rows
 
 
 def keep(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool_]) -> pd.DataFrame:
@@ -39,8 +50,9 @@ def keep(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool_]) -> p
         mask = mask.to_numpy(dtype=bool, na_value=False)
     if not mask.any():
         # Most analyses find nothing most of the time: a cut costs a quarter of picking no row of 50 columns.
-        return frame.iloc[:0]
-    kept: pd.DataFrame = frame[mask]
+        kept: pd.DataFrame = frame.iloc[:0]
+    else:
+        kept = frame[mask]
     return kept
 
 
@@ -98,7 +110,7 @@ def tally(
     values: Sequence[str],
     steps: Sequence[int],
     *,
-    over_ranks: str = "max",
+    over_ranks: Literal["max", "mean"] = "max",
 ) -> Tally:
     """Return the figures of `frame`'s groups by `columns`.
 
@@ -189,7 +201,7 @@ def _changes(*sorted_keys: Codes) -> npt.NDArray[np.bool_]:
 
 
 def _figure(
-    of: _Steps, values: Codes, known: npt.NDArray[np.bool_], steps: int, over_ranks: str
+    of: _Steps, values: Codes, known: npt.NDArray[np.bool_], steps: int, over_ranks: Literal["max", "mean"]
 ) -> list[int | None]:
     """Return for each group: of each rank the mean over its steps of known value, then over the ranks."""
     if not len(of.order):
@@ -201,6 +213,13 @@ def _figure(
     known_steps = np.add.reduceat(is_known.astype(np.int64), of_pair)
     unknown_steps = np.diff(of_pair, append=len(of.starts)) - known_steps
     # A rank of which no row is known says nothing; steps without rows do not make that a zero.
-    counted = pd.Series(steps - unknown_steps, dtype="float64").where(known_steps > 0)
-    found = (known_sum / counted).groupby(of.pair_code).agg(over_ranks).to_numpy(dtype=np.float64)
+    says = known_steps > 0
+    means = np.divide(known_sum, steps - unknown_steps, out=np.full(len(says), np.nan), where=says)
+    groups = np.flatnonzero(_changes(of.pair_code))
+    if over_ranks == "max":
+        found = np.fmax.reduceat(means, groups)
+    else:
+        count = np.add.reduceat(says.astype(np.int64), groups)
+        total = np.add.reduceat(np.where(says, means, 0.0), groups)
+        found = np.divide(total, count, out=np.full(len(groups), np.nan), where=count > 0)
     return [None if np.isnan(value) else round(float(value)) for value in found]

@@ -13,7 +13,7 @@ from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.peers import PEER_OPS
 from shardtoll.analyzers.roofline import Cost, ranks_per_host
-from shardtoll.analyzers.tally import codes, keep
+from shardtoll.analyzers.tally import codes, keep, numbered
 
 Floats = npt.NDArray[np.float64]
 
@@ -170,8 +170,8 @@ def _others(context: Context, frame: pd.DataFrame, code: npt.NDArray[np.int64], 
     if on.empty:
         return found
     begin, ends = on["begin"].to_numpy(dtype=np.int64), on["end"].to_numpy(dtype=np.int64)
-    lane, _ = codes(on, ("lane",))
-    own, _ = codes(on, ("lane", "net", "op"))
+    lane = numbered(on, ("lane",))
+    own = numbered(on, ("lane", "net", "op"))
     whole, alike = (Intervals(number, begin, ends) for number in (lane, own))
     sharing = mean_active(alike, alike)
     besides = np.divide(mean_active(whole, whole), sharing, out=np.ones(len(on)), where=sharing > 0) - 1

@@ -12,7 +12,7 @@ from shardtoll.analyzers.compute_dtypes import Formats, formats
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.layers import Names, pattern
 from shardtoll.analyzers.roofline import collective_cost
-from shardtoll.analyzers.tally import codes, keep, tally, text
+from shardtoll.analyzers.tally import codes, keep, numbered, tally, text
 from shardtoll.analyzers.wide_remedies import remedy
 from shardtoll.analyzers.words import place, size, times
 from shardtoll.analyzers.wrapper_causes import GATHERERS
@@ -61,7 +61,7 @@ def wide(context: Context) -> pd.DataFrame:
     )
     large = elements >= max(LEAST_ELEMENTS, known.least_product or LEAST_ELEMENTS)
     # Who reduces gradients one by one reduces small ones at the same line too.
-    line, _ = codes(frame, ("source", "caused_by_op", "phase"))
+    line = numbered(frame, ("source", "caused_by_op", "phase"))
     with_large = np.bincount(line, weights=large, minlength=1)[line] > 0
     frame = keep(frame, frame["narrow"].notna().to_numpy(dtype=bool) & (~by_hand | with_large))
     return _with_figures(context, frame)
