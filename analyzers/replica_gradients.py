@@ -194,6 +194,7 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
         shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
         subject = f"gradients of {len(names)} parameters ({shown}) {'may be' if doubt else 'are'} wrong"
     unless = f"; right if {worst.unless}" if doubt else ""
+    short = (worst.unless or "").partition(":")[0]
     wrong = sorted({rank for one in members for rank in one.split.odd})
     remedy = gradient_remedy(worst.replicas, how.case, names, worst.over or sets.mesh_dim, how.factor)
     return Finding(
@@ -210,9 +211,7 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
             names[0], phase="backward", mesh_dim=worst.over or sets.mesh_dim, group=sets.group
         ),
         evidence=_evidence(worst, names),
-        remedy=replace(remedy, text=f"Leave it where {worst.unless}. Else: {remedy.text}")
-        if doubt
-        else remedy,
+        remedy=replace(remedy, text=f"Leave it where {short}. Else: {remedy.text}") if doubt else remedy,
         confidence="possible" if doubt else "certain" if sets.sure else "likely",
     )
 
