@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ def formats(context: Context) -> Formats:
     )
     table = rows.groupby(["module", "format"], dropna=False, sort=False)["flops"].sum().reset_index()
     backward = np.unique(places[(frame["phase"] == "backward").to_numpy(dtype=bool)])
-    sizes = [size for at in backward if (size := _product(operands[at])) is not None]
+    # An expert that no token was meant for multiplies nothing.
+    sizes = [size for at in backward if (size := _product(operands[at]))]
     table["module"] = table["module"].astype("string")
     return Formats(table, min(sizes, default=None))
 
@@ -96,3 +98,12 @@ def _product(operands: list[tuple[str, str]]) -> int | None:
     for part in left[:-1]:
         elements *= part
     return elements
+
+
+def result_elements(shapes: str) -> int | None:
+    """Return the elements of an operator's result: a product's, or else as many as its first operand has."""
+    operands = _OPERAND.findall(shapes)
+    product = _product(operands)
+    if product is not None or not operands:
+        return product
+    return math.prod(int(part) for part in operands[0][1].split(",") if part)

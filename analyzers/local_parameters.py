@@ -39,21 +39,21 @@ def exchanged(context: Context) -> frozenset[str]:
     computes = context.computes_in_steps
     computes = keep(computes, (computes["phase"] == "forward") & computes["module"].notna())
     for module, calls in frame.drop_duplicates(["module", "rank"]).groupby("module", observed=True):
-        inside = names[names.map(lambda name, under=str(module): _below(name, under))]
+        inside = names[names.map(lambda name, under=str(module): below(name, under))]
         if inside.empty:
             continue
         rank, first_step = int(calls["rank"].iloc[0]), int(calls["step"].iloc[0])
         at = _times(frame, str(module), rank, first_step)
         seen = keep(computes, (computes["rank"] == rank) & (computes["step"] == first_step))
         under = seen["module"].astype(str)
-        seen = keep(seen, under.map(lambda name, top=str(module): _below(name, top)))
+        seen = keep(seen, under.map(lambda name, top=str(module): below(name, top)))
         if seen.empty or len(at) < 2:
             found.update(inside)
             continue
         between = keep(seen, (seen["start_ns"] >= at.iloc[0]) & (seen["start_ns"] <= at.iloc[-1]))
         owners = {str(name) for name in between["module"]} - {str(module)}
         found.update(str(name) for name in between["parameter"].dropna())
-        found.update(name for name in inside if any(_below(name, owner) for owner in owners))
+        found.update(name for name in inside if any(below(name, owner) for owner in owners))
     return frozenset(found)
 
 
@@ -62,5 +62,6 @@ def _times(frame: pd.DataFrame, module: str, rank: int, step: int) -> pd.Series[
     return rows["issue_ns"].dropna().astype("int64").sort_values()
 
 
-def _below(name: str, module: str) -> bool:
+def below(name: str, module: str) -> bool:
+    """Whether a name is a module's or lies in it; the empty string is the whole model."""
     return not module or name == module or name.startswith(module + ".")

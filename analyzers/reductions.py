@@ -18,7 +18,7 @@ REDUCES: Final = ("all_reduce", "reduce_scatter")
 """What adds up gradients; `reduce` leaves the sum on one rank only."""
 
 BACKWARD: Final = ("backward", "optimizer", "other")
-"""Phases in which what names a parameter is its gradient."""
+"""Phases in which what names a parameter is its gradient, or its values where `of_values` says so."""
 
 
 @once
@@ -74,7 +74,8 @@ def reductions(context: Context) -> pd.DataFrame:
         frame["op"].isin(REDUCES)
         & frame["phase"].isin(BACKWARD)
         & frame["parameter"].notna()
-        & (frame["group_size"] > 1),
+        & (frame["group_size"] > 1)
+        & ~frame["of_values"].fillna(False).astype(bool),
     )
     if frame.empty:
         nothing: pd.DataFrame = frame.assign(name=pd.Series(dtype=object), over=pd.Series(dtype=object))

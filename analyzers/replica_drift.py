@@ -12,6 +12,7 @@ import pandas as pd
 
 from shardtoll.analyzers import replica_gradients
 from shardtoll.analyzers.agreement import EPS, Split, looks, split, suspects
+from shardtoll.analyzers.by_design import design
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.replica_gradients import GROUP_ABOVE, NAMED, RANKS_SHOWN
 from shardtoll.analyzers.replica_remedies import drift_remedy
@@ -38,6 +39,8 @@ class Drift:
     """The last step after which they were seen equal."""
     looks: int
     first_relative: float | None
+    unless: str | None = None
+    """What may make it right all the same, in words."""
 
 
 def _drifts(context: Context) -> list[Drift]:
@@ -66,10 +69,23 @@ def _drifts(context: Context) -> list[Drift]:
         if all(step == BEFORE for step, _ in seen):
             # The first step made them equal, as where it begins with a broadcast.
             continue
+        why = design(context, one)
+        if why is not None and why.unless is None:
+            continue
         first, how = seen[0]
         steps = sorted(int(step) for step in history["step"].unique())
         before = [step for step in steps if step < first]
-        found.append(Drift(one, seen[-1][1], first, before[-1] if before else None, len(steps), how.relative))
+        found.append(
+            Drift(
+                one,
+                seen[-1][1],
+                first,
+                before[-1] if before else None,
+                len(steps),
+                how.relative,
+                None if why is None else why.unless,
+            )
+        )
     return found
 
 
@@ -95,15 +111,21 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a parameter whose replicas hold different values, or one for many alike."""
     if context.values.empty:
         return []
-    wrong = {one.replicas.name for one in replica_gradients.apart(context)}
+    apart = replica_gradients.apart(context)
+    wrong = {one.replicas.name for one in apart}
+    # What may be right, and is told of as a gradient, is not told of twice.
+    told = {one.replicas.name for one in apart if one.unless is not None}
     alike: dict[tuple[object, ...], dict[str, list[Drift]]] = {}
     for drift in _drifts(context):
         name = drift.replicas.name
-        key = (drift.replicas.mesh_dim, drift.first, drift.replicas.basis, name in wrong)
+        if drift.unless is not None and name in told:
+            continue
+        key = (drift.replicas.mesh_dim, drift.first, drift.replicas.basis, name in wrong, drift.unless)
         alike.setdefault(key, {}).setdefault(name, []).append(drift)
     findings = []
     for by_name in alike.values():
-        if len(by_name) > GROUP_ABOVE:
+        doubt = any(d.unless is not None for of in by_name.values() for d in of)
+        if len(by_name) > GROUP_ABOVE or (doubt and len(by_name) > 1):
             findings.append(_finding([d for of in by_name.values() for d in of], list(by_name), wrong))
         else:
             findings += [_finding(of, [name], wrong) for name, of in by_name.items()]
@@ -122,12 +144,13 @@ def _finding(members: Sequence[Drift], names: Sequence[str], wrong: set[str]) ->
     over = f" over mesh dim {sets.mesh_dim}" if sets.mesh_dim else ""
     when = "from the start" if worst.first == BEFORE else f"after step {worst.first}"
     because = ", as their gradients do" if names[0] in wrong else ""
+    doubt = worst.unless is not None
+    outcome = f"right if {worst.unless}" if doubt else "each rank trains a model of its own"
     apart = "" if how.relative is None else f" by {100 * how.relative:.2g} % at the last look"
     return Finding(
         kind="replica-drift",
-        severity="error",
-        title=f"{subject}{over} differ {when} on {rank_words(everywhere)}{apart}{because}: "
-        "each rank trains a model of its own",
+        severity="warning" if doubt else "error",
+        title=f"{subject}{over} differ {when} on {rank_words(everywhere)}{apart}{because}: {outcome}",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -137,7 +160,7 @@ def _finding(members: Sequence[Drift], names: Sequence[str], wrong: set[str]) ->
         where=Where.of_parameter(names[0], mesh_dim=sets.mesh_dim, group=sets.group),
         evidence=_evidence(worst, names),
         remedy=drift_remedy(sets, gradient_differs=names[0] in wrong, buffer=False),
-        confidence="certain" if sets.sure else "likely",
+        confidence="possible" if doubt else "certain" if sets.sure else "likely",
     )
 
 
@@ -155,6 +178,8 @@ def _evidence(worst: Drift, names: Sequence[str]) -> tuple[Evidence, ...]:
         Evidence("rounding explains up to", how.tolerance),
         Evidence("looks", times(worst.looks, "look")),
     ]
+    if worst.unless is not None:
+        facts.append(Evidence("right if", worst.unless))
     if len(names) > 1:
         facts.append(Evidence("parameters", ", ".join(names)))
         facts.append(Evidence("worst parameter", sets.name))

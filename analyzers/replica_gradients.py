@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pandas as pd
@@ -19,6 +19,7 @@ from shardtoll.analyzers.agreement import (
     split,
     suspects,
 )
+from shardtoll.analyzers.by_design import design
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.placements import kinds
@@ -58,6 +59,8 @@ class Apart:
     """Over which ranks the program reduced this gradient, by its records."""
     local_grad: str | None
     """Placements of the gradient as it was held."""
+    unless: str | None = None
+    """What may make it right all the same, in words."""
 
 
 @once
@@ -92,6 +95,9 @@ def apart(context: Context) -> list[Apart]:
         if one.basis == "start" and how.case == "absent":
             # A rank that does not use a parameter it happens to begin equal with others proves nothing.
             continue
+        why = design(context, one) if how.case in ("parts", "classes", "scale", "zero") else None
+        if why is not None and why.unless is None:
+            continue
         over, within = _structure(context, one, how)
         found.append(
             Apart(
@@ -105,6 +111,7 @@ def apart(context: Context) -> list[Apart]:
                 within,
                 tuple(sorted(covered(context).get(one.name, ()))),
                 text(first_rows["placements"].iloc[0]),
+                None if why is None else why.unless,
             )
         )
     return found
@@ -162,6 +169,7 @@ def find(context: Context) -> list[Finding]:
             one.over,
             one.within,
             classes if one.over is None else len(classes),
+            one.unless,
         )
         alike.setdefault(key, []).append(one)
     findings = []
@@ -169,7 +177,7 @@ def find(context: Context) -> list[Finding]:
         by_name: dict[str, list[Apart]] = {}
         for one in members:
             by_name.setdefault(one.replicas.name, []).append(one)
-        if len(by_name) > GROUP_ABOVE:
+        if len(by_name) > GROUP_ABOVE or (members[0].unless is not None and len(by_name) > 1):
             findings.append(_finding(members, list(by_name)))
         else:
             findings += [_finding(of_name, [name]) for name, of_name in by_name.items()]
@@ -180,14 +188,19 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
     worst = max(members, key=lambda one: one.split.relative or 0.0)
     how, sets = worst.split, worst.replicas
     everywhere = sorted({rank for one in members for rank in one.replicas.ranks})
-    subject = f"gradient of {names[0]} is wrong"
+    doubt = worst.unless is not None
+    subject = f"gradient of {names[0]} {'may be' if doubt else 'is'} wrong"
     if len(names) > 1:
-        subject = f"gradients of {len(names)} parameters ({', '.join(names[:NAMED])}, ...) are wrong"
+        shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+        subject = f"gradients of {len(names)} parameters ({shown}) {'may be' if doubt else 'are'} wrong"
+    unless = f"; right if {worst.unless}" if doubt else ""
+    short = (worst.unless or "").partition(":")[0]
     wrong = sorted({rank for one in members for rank in one.split.odd})
+    remedy = gradient_remedy(worst.replicas, how.case, names, worst.over or sets.mesh_dim, how.factor)
     return Finding(
         kind="wrong-gradient",
-        severity="error",
-        title=f"{subject}: {_why(worst, everywhere)}",
+        severity="warning" if doubt else "error",
+        title=f"{subject}: {_why(worst, everywhere)}{unless}",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -198,8 +211,8 @@ def _finding(members: Sequence[Apart], names: Sequence[str]) -> Finding:
             names[0], phase="backward", mesh_dim=worst.over or sets.mesh_dim, group=sets.group
         ),
         evidence=_evidence(worst, names),
-        remedy=gradient_remedy(worst.replicas, how.case, names, worst.over or sets.mesh_dim, how.factor),
-        confidence="certain" if sets.sure else "likely",
+        remedy=replace(remedy, text=f"Leave it where {short}. Else: {remedy.text}") if doubt else remedy,
+        confidence="possible" if doubt else "certain" if sets.sure else "likely",
     )
 
 
@@ -268,6 +281,8 @@ def _evidence(one: Apart, names: Sequence[str]) -> tuple[Evidence, ...]:
         Evidence("steps that differ", f"{one.steps} of {times(one.checked, 'checked step')}"),
         Evidence("gradient", f"{one.local_grad or 'plain'}, {one.dtype}"),
     ]
+    if one.unless is not None:
+        facts.append(Evidence("right if", one.unless))
     if len(names) > 1:
         facts.append(Evidence("parameters", ", ".join(names)))
         facts.append(Evidence("worst parameter", sets.name))

@@ -30,7 +30,7 @@ REDUCTIONS: Final = ("all_reduce", "reduce_scatter", "reduce")
 
 KEYS: Final = ("caused_by_op", "op", "net", "phase", "line")
 
-WINDOW: Final = ("rank", "window", "subject")
+WINDOW: Final = ("rank", "window", "gradients_begun", "subject")
 
 
 @once
@@ -39,8 +39,9 @@ def needless(context: Context) -> pd.DataFrame:
 
     Micro-batches are told apart by their backward passes, as operators show them: a pass begins where
     backward follows forward on a rank. `window` numbers the optimizer's steps; where no optimizer was seen
-    to step, a window is an audit step. `subject` is what is reduced: parameter, cause, op, group and size,
-    of DDP the whole pass. `passes` is how many micro-batches of the window reduced it; the last is needed.
+    to step, a window is an audit step. It ends too where gradients are seen to be cleared: `gradients_begun`.
+    `subject` is what is reduced: parameter, cause, op, group and size, of DDP the whole pass. `passes` is how
+    many micro-batches of the window reduced it; the last is needed.
 
     What code of the user's own reduces need not be known as a parameter's gradient: after
     torch.autograd.grad, or packed with others. It counts where an optimizer is seen (`_by_hand`).
@@ -51,6 +52,7 @@ def needless(context: Context) -> pd.DataFrame:
         & frame["op"].isin(REDUCTIONS)
         & (frame["parameter"].notna() | _unnamed(frame))
         & (frame["group_size"] > 1)
+        & ~frame["of_values"].fillna(False).astype(bool)
         & ~frame["caused_by_op"].fillna("").str.startswith(KEPT_IN_PARTS)
     )
     frame = keep(frame, mask)
@@ -71,7 +73,8 @@ def needless(context: Context) -> pd.DataFrame:
         if frame.empty:
             return frame
     window = frame["optimizer_steps"] if known else frame["step"]
-    frame = frame.assign(window=window.to_numpy(dtype=np.int64), subject=-1)
+    begun = frame["gradients_begun"].fillna(-1).astype(np.int64)
+    frame = frame.assign(window=window.to_numpy(dtype=np.int64), gradients_begun=begun, subject=-1)
     frame["subject"] = _subjects(frame)
     of_window = frame.groupby(list(WINDOW))
     passes, last = of_window["micro"].transform("nunique"), of_window["micro"].transform("max")

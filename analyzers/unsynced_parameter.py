@@ -115,7 +115,11 @@ def _late(
             if wrapper == "DDP"
             else f"model.{part} = ...  # first\nfully_shard(model)  # then wrap",
         ),
-        confidence="certain" if wrapper == "DDP" and apart is not None else "likely",
+        confidence="likely"
+        if apart is None or wrapper != "DDP"
+        else "certain"
+        if apart.unless is None
+        else "possible",
     )
 
 
@@ -129,7 +133,7 @@ def _left_out(context: Context, told: set[str]) -> list[Finding]:
     by_name: dict[str, list[Apart]] = {}
     for one in replica_gradients.apart(context):
         sets = one.replicas
-        apart = one.split.case in ("parts", "classes") and not one.reduced
+        apart = one.split.case in ("parts", "classes") and not one.reduced and one.unless is None
         if apart and sets.basis == "start" and sets.name not in told:
             by_name.setdefault(sets.name, []).append(one)
     if len(by_name) > GROUP_ABOVE:

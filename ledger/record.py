@@ -246,6 +246,11 @@ class Collective:
     optimizer_steps: int | None = None
     """How many optimizer steps this rank had finished in the audit when it was issued; None unknown, or
     in the midst of one, as in a closure."""
+    gradients_begun: int | None = None
+    """How many backwards of this rank had begun, in the audit, with gradients cleared since the one before,
+    when it was issued; None unknown."""
+    of_values: bool | None = None
+    """Whether it moves the values of `parameter`, and not its gradient; None where no tensor tells."""
     operand: str | None = None
     """Which argument of `caused_by_op` DTensor moved, as `argument 1 (mat2), [32, 16]`."""
     number_sent: float | None = None
@@ -277,6 +282,7 @@ class Collective:
             "band_high_ns",
             "used_bytes",
             "optimizer_steps",
+            "gradients_begun",
         )
         _require_hash(self, "input_hash", "output_hash", "cut_from_hash")
         rate = self.busbw_gbps

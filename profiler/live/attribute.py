@@ -214,6 +214,7 @@ class Attribution:
             placements_from=placements_text(cause.from_spec),
             placements_to=placements_text(cause.to_spec),
             operand=cause.operand,
+            of_values=self._of_values(phase, cause, inputs) if by_tensor and parameter is not None else None,
             by_tensor=by_tensor and parameter is not None,
         )
         return place, cause
@@ -261,6 +262,11 @@ class Attribution:
             names: tuple[str, ...] = getattr(cause.fsdp1_handle.flat_param, "_fqns", ())
             return _listed([clean(f"{unit}.{name}" if unit else name) for name in names])
         return self._at_addresses(phase, inputs if cause.redistributed is None else (cause.redistributed,))
+
+    def _of_values(self, phase: str, cause: Cause, inputs: Tensors) -> bool | None:
+        if phase not in ("optimizer", "other"):
+            return None
+        return self._names.are_values(inputs if cause.redistributed is None else (cause.redistributed,))
 
     def _at_addresses(self, phase: str, tensors: Sequence[Any]) -> str | None:
         if phase in ("optimizer", "other") and not self._gradients_noted:

@@ -55,12 +55,14 @@ _FLOPS: Final = 3
 _COPY: Final = 4
 _HIGHER: Final = 5
 _READ: Final = 6
+_ZERO: Final = 7
 _FAKE: Final = "fake"
 _SUBCLASS: Final = "subclass"
 _ORDINARY: Final = "ordinary"
 _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_functorch/aot_autograd.py")
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
+_ZEROS: Final = ("aten::zero_", "aten::_foreach_zero_")
 _CLONE: Final = torch.ops.aten.clone.default
 _READS: Final = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
 """Operators whose result the host has to know before it can go on; but for the first only on accelerators."""
@@ -155,6 +157,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
             elif kind == _READ and (args[0].device.type != "cpu" or func._schema.name == _READS[0]):
                 recorder.read(func, sys._getframe().f_back, (begun_ns, ended_ns))
+            elif kind == _ZERO:
+                recorder.clearing.zeroed(args[0])
             if touched:
                 results.ran(func, touched, result, args)
             if func is _CLONE and args and not region.fake:
@@ -192,9 +196,11 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = _COPY
         elif func._schema.name in _READS:
             kind = _READ
+        elif func._schema.name in _ZEROS:
+            kind = _ZERO
         else:
             kind = _PLAIN
-        if kind in (_FLOPS, _COPY, _READ, _PLAIN) and type(func) is OpOverload:
+        if kind in (_FLOPS, _COPY, _READ, _ZERO, _PLAIN) and type(func) is OpOverload:
             # All that calling the operator itself does, but for a Python frame.
             run = func._op
         self._kinds[id(func)] = found = (kind, decoder, run, func)

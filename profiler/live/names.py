@@ -127,6 +127,15 @@ class Names:
             return None
         return self._by_address.get(address) or self._grads_by_address.get(address)
 
+    def are_values(self, tensors: Iterable[Any]) -> bool | None:
+        """Whether all known tensors begin where a parameter's values do; None where none is known."""
+        addresses = [address_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        known = [address in self._by_address for address in addresses if self._is_known(address)]
+        return all(known) if known else None
+
+    def _is_known(self, address: int) -> bool:
+        return address != 0 and (address in self._by_address or address in self._grads_by_address)
+
     def note_gradients(self) -> None:
         """Learn where the gradients lie now; call when backward is over.
 

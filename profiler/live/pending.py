@@ -24,6 +24,8 @@ class Place:
     placements_to: str | None = None
     operand: str | None = None
     """Which argument of the operator DTensor moved."""
+    of_values: bool | None = None
+    """Whether the tensors are the parameter's values, and not its gradient."""
     by_tensor: bool = False
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
 
@@ -74,6 +76,8 @@ class PendingCollective:
     outcome: Outcome | None = None
     optimizer_steps: int | None = None
     """How many steps of optimizers this rank had finished when it was issued."""
+    gradients_begun: int | None = None
+    """How many backwards had begun with cleared gradients when it was issued."""
     unseen: bool = False
     """It was counted, not seen: what it is comes from a surveyed step, and when it was issued is unknown."""
     group_rank: int | None = None

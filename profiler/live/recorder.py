@@ -14,6 +14,7 @@ from shardtoll.profiler.accounting import Interval
 from shardtoll.profiler.live.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.call import Call, Tensors
 from shardtoll.profiler.live.callsite import Site
+from shardtoll.profiler.live.clearing import Clearing
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.cuts import Cuts
 from shardtoll.profiler.live.device_times import DeviceReading, DeviceTimes, RegionEvents
@@ -95,6 +96,7 @@ class Recorder:
         self.cuts = Cuts(self.fingerprints, ranks)
         self.optimizer_steps = 0
         """Finished since the session was opened."""
+        self.clearing = Clearing(names)
         self.in_optimizer = False
         """Whether a step of an optimizer runs: a closure's backward passes are no micro-batches."""
         self.spans = SpanRecorder()
@@ -307,6 +309,7 @@ class Recorder:
             self._issued_by_cpp = True
         if not self.region.light:
             pending.optimizer_steps = None if self.in_optimizer else self.optimizer_steps
+            pending.gradients_begun = self.clearing.begun
             ticket = self.cuts.ticket_of(call)
             if ticket is not None:
                 pending.outcome = Outcome(cut_from=ticket)

@@ -102,6 +102,8 @@ def make_rows(
                 used_by=None if outcome is None else outcome.used_by,
                 cut_from_hash=None if outcome is None else _hash_of(outcome.cut_from, prints),
                 optimizer_steps=pending.optimizer_steps,
+                gradients_begun=pending.gradients_begun,
+                of_values=place.of_values,
                 number_sent=_number(pending, pending.tickets, prints),
                 number_received=_number(
                     pending,

@@ -18,6 +18,7 @@ from torch import nn
 from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
 from shardtoll.profiler.live import pausing
 from shardtoll.profiler.live.checks import Checks
+from shardtoll.profiler.live.clearing import patch_clearing
 from shardtoll.profiler.live.clock import Clock
 from shardtoll.profiler.live.device_events import CudaDevice
 from shardtoll.profiler.live.device_times import DeviceTimes
@@ -260,6 +261,9 @@ class Session:
         if self._schedule.watches:
             self._undo.callback(patch_reducers(watch.reducer_ready))
             self._undo.callback(patch_backward(watch.wants_drains, watch.backward_begins, watch.backward_ran))
+        clearing = recorder.clearing
+        begins, ended = self._in_survey(clearing.backward_begins), self._in_survey(clearing.backward_ended)
+        self._undo.callback(patch_clearing(begins, ended))
         if recorder.device is not None:
             self._undo.callback(patch_device_waits(recorder.device, self._records_training))
         self._undo.callback(patch_user_profiler(recorder.spans.give_way))
@@ -289,6 +293,17 @@ class Session:
             on_failure=self._stop_capture,
         )
         recorder.fingerprints.prepare(self._device)
+
+    def _in_survey(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return what does the work where the training's own thread runs in a surveyed region."""
+
+        def run() -> None:
+            region = self._recorder.region
+            surveyed = region is not None and not (region.watched or region.light or self._mode.muted)
+            if surveyed and self._records_training():
+                self._guarded(work)
+
+        return run
 
     def _records_training(self) -> bool:
         return self._is_recording() and self._watch.training.is_here()

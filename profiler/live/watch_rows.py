@@ -41,6 +41,7 @@ _PLACED: Final = (
     "caused_by_op",
     "module",
     "parameter",
+    "of_values",
     "source",
 )
 _SAME: Final = ("group", "group_size", "op", "dtype", "message_bytes", "wire_bytes", "reduce_op", "root")

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 STEPS = 6
-FOLLOWED = ("output_hash", "used_bytes", "used_by", "cut_from_hash", "optimizer_steps")
+FOLLOWED = ("output_hash", "used_bytes", "used_by", "cut_from_hash", "optimizer_steps", "gradients_begun")
 """What only surveyed steps tell."""
 MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", "operand", *FOLLOWED)
 

@@ -195,11 +195,14 @@ class TestEqualInputs:
         assert evidence(finding)["pairs with"].startswith("reduce_scatter, backward, seq 2")
 
 
-def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, watched_ms=None, **change):
+def micro_batches(
+    count=4, steps=2, *, last_only=False, across=False, after=11, watched_ms=None, clears=False, **change
+):
     """DDP reduces one bucket a micro-batch; `across`: each micro-batch is a step of the audit.
 
     It is issued `after` ns from where the micro-batch's forward begins; its backward begins at 10.
-    `watched_ms`: the last step is only watched, and each reduction in it takes that long.
+    `watched_ms`: the last step is only watched, and each reduction in it takes that long. `clears`: each
+    backward begins with cleared gradients.
     """
     rows, computes, at, seq, audited = [], [], 0, 0, 0
     for stepped in range(steps):
@@ -225,6 +228,7 @@ def micro_batches(count=4, steps=2, *, last_only=False, across=False, after=11, 
                         "parameter": "up.weight",
                         "source": "t.py:5 (train)",
                         "optimizer_steps": stepped,
+                        "gradients_begun": audited if clears else stepped,
                     }
                     | ({"exposed_ns": watched_ms * MS} if watched else {})
                     | change
@@ -285,6 +289,15 @@ class TestSyncEveryMicrobatch:
     )
     def test_sound_twins(self, change):
         assert micro_batches(**change) == []
+
+    def test_gradients_that_are_cleared_in_between_are_each_needed(self):
+        # As in sharpness-aware steps, for several tasks, or after a step that a scaler skipped.
+        assert micro_batches(clears=True) == []
+        assert micro_batches(clears=True, across=True) == []
+        assert micro_batches(gradients_begun=None) != [], "not on record"
+
+    def test_values_of_parameters_are_no_gradients(self):
+        assert micro_batches(of_values=True) == []
 
     def test_the_optimizer_tells_steps_apart(self):
         # Every micro-batch is followed by an optimizer step: nothing is accumulated.
