@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
+_PLAIN: Final = (torch.Tensor, nn.Parameter)
+"""Types of nearly all tensors, told from others at once: asking for a class's instances takes longer."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -56,7 +58,8 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def address_of(tensor: torch.Tensor) -> int:
     """Return where the tensor's values begin, 0 where it has none of one piece: fake, meta, sparse ones."""
-    if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+    plain = type(tensor) in _PLAIN
+    if not plain and isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
         return 0
     return tensor.data_ptr()
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from shardtoll.profiler.live.call import UNDECODED, Call, Tensors
 from shardtoll.profiler.live.calls import Calls, Said
-from shardtoll.profiler.live.callsite import Site, call_site
+from shardtoll.profiler.live.callsite import CallSites, Site
 from shardtoll.profiler.live.device_calls import timed_call, timed_wait, waited_for
 from shardtoll.profiler.live.methods import MethodDecoder
 from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Region, growths
@@ -80,7 +80,7 @@ class Watch:
         self._inside: set[int] = set()
         """Threads that are making a collective's call."""
         self._calls = Calls(recorder)
-        self._stack = recorder.attribution.stack
+        self._sites = CallSites(recorder.attribution.stack)
         self.ended: list[Watched] = []
         """Regions since the last flush."""
         self.issues_unseen = False
@@ -109,7 +109,7 @@ class Watch:
             if region.watched:
                 return self._noted(original, decode, args, kwargs, region)
             try:
-                recorder.site = call_site(sys._getframe(2), region.node_base, self._stack)
+                recorder.site = self._sites.site(sys._getframe(2), region.node_base)
             except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
                 self._on_failure(error)
             work = original(*args, **kwargs)
@@ -139,7 +139,9 @@ class Watch:
                 said = ()
             if said is not None:
                 frame = sys._getframe(3)
-                site = call_site(frame, region.node_base, self._stack)
+                templates = self._recorder.templates
+                expected = None if templates is None or region.step is None else templates.expected()
+                site = self._sites.site(frame, region.node_base, expected)
                 for each in said:
                     pending = each.pending()
                     self._place(pending, region, site, frame, decode, args, kwargs)
@@ -184,7 +186,7 @@ class Watch:
             region = self._recorder.region
             if region is None:
                 return None
-            site = call_site(frame, region.node_base, self._stack)
+            site = self._sites.site(frame, region.node_base)
             pending = self._calls.bare(call).pending()
             self._place(pending, region, site, frame, lambda *_: (call,), (), {})
             pending.issue_ns = self._now_ns()
