@@ -23,6 +23,9 @@ _MOST: Final = 4096
 """Kinds of calls that are kept; uneven exchanges make new ones all the time."""
 
 
+_PLAIN: Final[frozenset[type]] = frozenset((str, int, bool, float, type(None)))
+
+
 class _Unlike(Exception):
     """An argument that says nothing by which to know it again."""
 
@@ -76,12 +79,22 @@ class Calls:
             # Groups are kept alive by what is known of their calls: not longer than the process keeps them.
             self._known.clear()
             self._changes = self._recorder.groups.changes
+        likes: list[Any] = [decode]
         try:
-            key = (decode, *map(_like, args))
+            for value in args:
+                # Most arguments are of these kinds: a call for each would be half of what this takes.
+                kind = type(value)
+                if kind in _PLAIN:
+                    likes.append(value)
+                elif kind is torch.Tensor and value.layout is torch.strided:
+                    likes += (value.shape, value.dtype)
+                else:
+                    likes.append(_like(value))
             if kwargs:
-                key = (*key, *[(name, _like(value)) for name, value in kwargs.items()])
+                likes += [(name, _like(value)) for name, value in kwargs.items()]
         except _Unlike:
             return self._decoded(decode, args, kwargs)
+        key = tuple(likes)
         known = self._known.get(key)
         if known is None or not _still(known, args):
             known = self._decoded(decode, args, kwargs)
@@ -136,7 +149,7 @@ def _nothing_known(_: Any) -> Any:
 _LIKES: Final[dict[type, Callable[[Any], Any]]] = {
     torch.Tensor: _shape_and_type,
     torch.nn.Parameter: _shape_and_type,
-    **dict.fromkeys((str, int, bool, float, type(None)), _itself),
+    **dict.fromkeys(_PLAIN, _itself),
     **dict.fromkeys((list, tuple), _of_each),
 }
 """Type of an argument -> what it has in common with others that say the same of a call."""
@@ -144,7 +157,7 @@ _LIKES: Final[dict[type, Callable[[Any], Any]]] = {
 
 def _likeness(kind: type) -> Callable[[Any], Any]:
     """Find out how arguments of a type are told apart, and remember it."""
-    like = _nothing_known
+    like: Callable[[Any], Any] = _nothing_known
     if issubclass(kind, dist.ProcessGroup):
         like = id
     elif hasattr(kind, "asyncOp"):
@@ -158,7 +171,7 @@ def _options(*, reduces: bool, rooted: bool) -> Callable[[Any], Any]:
 
     def like(options: Any) -> Any:
         op = options.reduceOp if reduces else None
-        # The number: c10d's enum makes its name anew each time.
-        return None if op is None else int(op.op), options.rootRank if rooted else None
+        # Its hash is the number of the operation, which is dear to ask for in any other way.
+        return None if op is None else hash(op), options.rootRank if rooted else None
 
     return like

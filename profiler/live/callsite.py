@@ -36,7 +36,7 @@ def _code_of(function: Any) -> CodeType | None:
 
 _CALL: Final = _code_of(getattr(nn.Module, "_call_impl", None))
 _CALLER: Final = _code_of(getattr(nn.Module, "_wrapped_call_impl", None))
-"""What `_call_impl` is called by as a rule: it has the same `self`, and few other locals to be read with it."""
+"""What calls `_call_impl` as a rule: it has the same `self`, and few other locals to be read with it."""
 _ENGINE: Final = _code_of(getattr(torch.autograd.graph, "_engine_run_backward", None))
 
 
@@ -115,7 +115,7 @@ class CallSites:
 
 
 def _module_along(frame: FrameType | None, path: _Path) -> int | None:
-    """Return the innermost module's id, `_ELSEWHERE` where the stack from `frame` outward is not this path."""
+    """Return the innermost module's id, `_ELSEWHERE` where the stack from `frame` on is not this path."""
     at = called = frame
     inner, outer, has_module, goes_on = path
     for code, place in inner:

@@ -58,7 +58,7 @@ class Groups:
 
     def sequence_numbers(self) -> dict[str, int | None]:
         """Return the sequence number of each of this rank's groups, by name."""
-        # None of torch's own questions is asked where the answer is as before: they cost more than numbers do.
+        # Where the groups are those of before, torch is asked nothing else: it would cost more than numbers.
         known = tuple(map(id, _of_process()))
         if known == self._known and known:
             numbers: dict[str, int | None] = {}

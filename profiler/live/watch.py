@@ -19,7 +19,7 @@ from shardtoll.profiler.live.calls import Calls, Said
 from shardtoll.profiler.live.callsite import CallSites, Site
 from shardtoll.profiler.live.device_calls import timed_call, timed_wait, waited_for
 from shardtoll.profiler.live.methods import MethodDecoder
-from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Region, growths
+from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Place, Region, growths
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.sequence import Template, grown, key_of
 from shardtoll.profiler.live.threads import CallMode
@@ -211,12 +211,11 @@ class Watch:
             if like is not None and not like.place.by_tensor:
                 pending.place = like.place
             elif like is not None:
-                inputs = _inputs(decode, args, kwargs)
-                name = recorder.attribution.name_by_tensor(like.place.phase, inputs)
+                name = self._name_by_tensor(like.place, frame, decode, args, kwargs)
                 own = None
                 if name != like.place.parameter:
                     # What is sent may be made from the tensor that has the name: only the stack has that.
-                    own, _ = recorder.attribution.place(frame, inputs)
+                    own, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
                     name = own.parameter
                 region.moved |= name != like.place.parameter
                 pending.place = like.place if own is None or name == like.place.parameter else own
@@ -224,6 +223,16 @@ class Watch:
             pending.place, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
         if site[2] is not None and pending.place.waits_in_cpp:
             recorder.watch_drain(pending)
+
+    def _name_by_tensor(
+        self, like: Place, frame: Any, decode: MethodDecoder, args: Sequence[Any], kwargs: Any
+    ) -> str | None:
+        """Return the parameter that a collective is for which is issued where `like` was."""
+        attribution = self._recorder.attribution
+        # Where DTensor redistributes, it is the whole stack's doing that the place is the same.
+        moved = None if like.placements_from is None else attribution.stack.redistributed(frame)
+        sent = _inputs(decode, args, kwargs) if moved is None else (moved,)
+        return attribution.name_by_tensor(like.phase, sent, like.parameter)
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""
