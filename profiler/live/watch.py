@@ -30,6 +30,8 @@ _FLUSH_STEPS: Final = 64
 _FLUSH_ROWS: Final = 20_000
 _MOST_UNSEEN: Final = 1_000
 """Rows at most for what one group was counted to issue between two steps and was not seen to."""
+_EAGER: Final = 4
+"""So many times at first rows are made at once: a job that dies young leaves what it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +312,7 @@ class Watch:
         if not self.ended:
             return False
         many = len(self.ended) >= _FLUSH_STEPS or self._rows >= _FLUSH_ROWS
-        return not self._made or many or now_ns - self._since_ns >= _FLUSH_NS
+        return self._made < _EAGER or many or now_ns - self._since_ns >= _FLUSH_NS
 
     def take(self) -> list[Watched]:
         """Return the regions kept and forget them."""
