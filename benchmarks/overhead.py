@@ -7,10 +7,11 @@ Python and small kernels: the worst case.
 All tools take turns in every repeat, in rotating order, each with a block of steps; figures are seconds
 a step on the slower rank. `ratio` and `added` compare with the bare block of the same repeat.
 `watch` and `survey` include all that `session.step()` does at both ends, not opening and closing the
-session; `survey_first` is a session's first step, where places in the source are resolved. CommDebugMode
-and DebugMode get a context each step, as CommDebugMode fails with two steps in one; torch.profiler
-starts and stops outside the time. `schedule` is many steps of one open session at the default level
-over as many bare ones, in alternating blocks.
+session; a block of `watch` comes after the session's first steps, whose rows are made at once, and is
+long enough that rows are made in it as often as in a long job. `survey_first` is a session's first step,
+where places in the source are resolved. CommDebugMode and DebugMode get a context each step, as
+CommDebugMode fails with two steps in one; torch.profiler starts and stops outside the time. `schedule` is
+many steps of one open session at the default level over as many bare ones, in alternating blocks.
 
 The floors of the mechanisms: `dispatch_mode` passes every operator through a mode that does nothing,
 `wrappers` does nothing around the entry points of collectives, `sequence_reads` reads every group's

@@ -26,8 +26,9 @@ class Journal:
         self._file = file
         self.rows = 0
         """Rows written so far."""
-        # Steps repeat each other: a fifth of the bytes, and quicker than writing them all.
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        # Steps repeat each other: a fifth of the bytes, and quicker than writing them all. By this thread: a
+        # step's rows are few, and to hand each column to another one takes four times as long.
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         self._stream = pa.ipc.new_stream(file, SCHEMAS[table], options=options)
         file.flush()
 

@@ -219,8 +219,15 @@ class Attribution:
         )
         return place, cause
 
-    def name_by_tensor(self, phase: str, inputs: Tensors) -> str | None:
-        """Return the parameter whose values or gradient the tensors are, as `place` would name it."""
+    def name_by_tensor(self, phase: str, inputs: Tensors, expected: str | None = None) -> str | None:
+        """Return the parameter whose values or gradient the tensors are, as `place` would name it.
+
+        `expected` is the one that it was in a step before: looked at first.
+        """
+        if expected is not None and len(inputs) == 1:
+            late = phase in ("optimizer", "other")
+            if self._names.is_at(expected, inputs[0], gradient=late):
+                return expected
         found = self._at_addresses(phase, inputs)
         if found is None and phase == "backward":
             node = torch._C._current_autograd_node()

@@ -21,9 +21,9 @@ from shardtoll.profiler.live.recorder import Recorder
 
 _MOST: Final = 4096
 """Kinds of calls that are kept; uneven exchanges make new ones all the time."""
-_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
-_PLAIN: Final = (str, int, bool, float, type(None))
-_LISTS: Final = (list, tuple)
+
+
+_PLAIN: Final[frozenset[type]] = frozenset((str, int, bool, float, type(None)))
 
 
 class _Unlike(Exception):
@@ -79,12 +79,22 @@ class Calls:
             # Groups are kept alive by what is known of their calls: not longer than the process keeps them.
             self._known.clear()
             self._changes = self._recorder.groups.changes
+        likes: list[Any] = [decode]
         try:
-            key = (decode, *map(_like, args))
+            for value in args:
+                # Most arguments are of these kinds: a call for each would be half of what this takes.
+                kind = type(value)
+                if kind in _PLAIN:
+                    likes.append(value)
+                elif kind is torch.Tensor and value.layout is torch.strided:
+                    likes += (value.shape, value.dtype)
+                else:
+                    likes.append(_like(value))
             if kwargs:
-                key = (*key, *[(name, _like(value)) for name, value in kwargs.items()])
+                likes += [(name, _like(value)) for name, value in kwargs.items()]
         except _Unlike:
             return self._decoded(decode, args, kwargs)
+        key = tuple(likes)
         known = self._known.get(key)
         if known is None or not _still(known, args):
             known = self._decoded(decode, args, kwargs)
@@ -114,18 +124,54 @@ def _unknown() -> None:
 def _like(value: Any) -> Any:
     """Return what an argument has in common with others that say the same of a call."""
     kind = type(value)
-    if kind in _TENSORS:
-        if value.layout is not torch.strided:
-            # Its shape does not say its size.
-            raise _Unlike
-        return value.shape, value.dtype
-    if kind in _PLAIN:
-        return value
-    if kind in _LISTS:
-        return tuple(map(_like, value))
-    if isinstance(value, dist.ProcessGroup):
-        return id(value)
-    if hasattr(value, "asyncOp"):
-        op = getattr(value, "reduceOp", None)
-        return None if op is None else str(op.op), getattr(value, "rootRank", None)
+    return (_LIKES.get(kind) or _likeness(kind))(value)
+
+
+def _shape_and_type(tensor: torch.Tensor) -> Any:
+    if tensor.layout is not torch.strided:
+        # Its shape does not say its size.
+        raise _Unlike
+    return tensor.shape, tensor.dtype
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _of_each(values: Sequence[Any]) -> Any:
+    return tuple(map(_like, values))
+
+
+def _nothing_known(_: Any) -> Any:
     raise _Unlike
+
+
+_LIKES: Final[dict[type, Callable[[Any], Any]]] = {
+    torch.Tensor: _shape_and_type,
+    torch.nn.Parameter: _shape_and_type,
+    **dict.fromkeys(_PLAIN, _itself),
+    **dict.fromkeys((list, tuple), _of_each),
+}
+"""Type of an argument -> what it has in common with others that say the same of a call."""
+
+
+def _likeness(kind: type) -> Callable[[Any], Any]:
+    """Find out how arguments of a type are told apart, and remember it."""
+    like: Callable[[Any], Any] = _nothing_known
+    if issubclass(kind, dist.ProcessGroup):
+        like = id
+    elif hasattr(kind, "asyncOp"):
+        like = _options(reduces=hasattr(kind, "reduceOp"), rooted=hasattr(kind, "rootRank"))
+    _LIKES[kind] = like
+    return like
+
+
+def _options(*, reduces: bool, rooted: bool) -> Callable[[Any], Any]:
+    """Return what tells the options of one kind of method apart."""
+
+    def like(options: Any) -> Any:
+        op = options.reduceOp if reduces else None
+        # Its hash is the number of the operation, which is dear to ask for in any other way.
+        return None if op is None else hash(op), options.rootRank if rooted else None
+
+    return like

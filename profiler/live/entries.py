@@ -91,15 +91,18 @@ def _patch_method(owner: Any, name: str, original: Any, listener: Listener, undo
     setattr(owner, name, wrapper)
 
 
-_LISTS: Final = (list, tuple)
-_PLAIN: Final[dict[type, bool]] = {torch.Tensor: True, torch.nn.Parameter: True, str: True, int: True}
+_LISTS: Final = frozenset((list, tuple))
+
+
+class _Plain(dict[type, bool]):
+    def __missing__(self, kind: type) -> bool:
+        plain = not issubclass(kind, torch.Tensor) or is_ordinary(kind)
+        self[kind] = plain
+        return plain
+
+
+_PLAIN: Final = _Plain()
 """Type -> whether a tensor of it is an ordinary one (or it is no tensor): its operators run at once."""
-
-
-def _classify(kind: type) -> bool:
-    plain = not issubclass(kind, torch.Tensor) or is_ordinary(kind)
-    _PLAIN[kind] = plain
-    return plain
 
 
 class _Door:
@@ -117,8 +120,8 @@ class _Door:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Have the listener make the call, unless it is none of a plain tensor."""
         for value in args:
-            kind = type(value[0]) if type(value) in _LISTS and value else type(value)
-            if not (_PLAIN[kind] if kind in _PLAIN else _classify(kind)):
+            kind = type(value)
+            if not _PLAIN[type(value[0]) if kind in _LISTS and value else kind]:
                 return self._original(*args, **kwargs)
         return self._make(args, kwargs)
 

@@ -114,6 +114,17 @@ class Stack:
             frame = frame.f_back
         return None
 
+    def redistributed(self, frame: FrameType | None) -> torch.Tensor | None:
+        """Return the local tensor that the nearest DTensor redistribution started from; None without one."""
+        table = self.known
+        while frame is not None:
+            known = table.get(id(frame.f_code)) or self.classify(frame.f_code)
+            if known.reader is _redistribute:
+                found: torch.Tensor | None = frame.f_locals.get("local_tensor")
+                return found
+            frame = frame.f_back
+        return None
+
     def cause(self, frame: FrameType | None, *, to_engine: bool = False, to_module: bool = False) -> Cause:
         """Return what the stack from `frame` outward says; all of it, unless told where to stop.
 

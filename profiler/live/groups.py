@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterable
 from types import CellType, FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from shardtoll.ledger.record import Group
 
 _MESH_PREFIX = "mesh_"
 """torch names the group of mesh dimension `tp` `mesh_tp` in its description."""
+_C10D: Final = getattr(torch.distributed, "distributed_c10d", None)
 
 
 def initialized() -> bool:
@@ -56,15 +58,21 @@ class Groups:
 
     def sequence_numbers(self) -> dict[str, int | None]:
         """Return the sequence number of each of this rank's groups, by name."""
-        world = getattr(torch.distributed.distributed_c10d, "_world", None) if initialized() else None
-        known = tuple(map(id, getattr(world, "pg_map", ())))
-        mine = [(name, ref()) for name, ref in self._mine]
-        if known != self._known or not known or any(group is None for _, group in mine):
-            # Asking every group for its name and this rank's place costs more than its number.
-            mine = [(str(group.group_name), group) for group in live_groups()]
-            self._known = known
-            self._mine = [(name, weakref.ref(group)) for name, group in mine]
-            self.changes += 1
+        # Where the groups are those of before, torch is asked nothing else: it would cost more than numbers.
+        known = tuple(map(id, _of_process()))
+        if known == self._known and known:
+            numbers: dict[str, int | None] = {}
+            for name, ref in self._mine:
+                group = ref()
+                if group is None:
+                    break
+                numbers[name] = None if name in self._uncounted else self.sequence_number(group, name)
+            else:
+                return numbers
+        mine = [(str(group.group_name), group) for group in live_groups()]
+        self._known = tuple(map(id, _of_process()))
+        self._mine = [(name, weakref.ref(group)) for name, group in mine]
+        self.changes += 1
         return {name: self.sequence_number(group, name) for name, group in mine}
 
     def all_fake(self) -> bool:
@@ -185,10 +193,15 @@ def _dims_of(mesh: Any) -> list[tuple[str, str, int]]:
         return []
 
 
+def _of_process() -> Iterable[Any]:
+    """Return the groups that this process has made, whether it belongs to them or not."""
+    found: Iterable[Any] = getattr(getattr(_C10D, "_world", None), "pg_map", ())
+    return found
+
+
 def live_groups() -> list[Any]:
     """Return the process groups this rank belongs to now."""
     if not initialized():
         return []
-    world = getattr(torch.distributed.distributed_c10d, "_world", None)
-    known = list(getattr(world, "pg_map", ())) or [dist.group.WORLD]
+    known = list(_of_process()) or [dist.group.WORLD]
     return [group for group in known if dist.get_rank(group) >= 0]

@@ -34,7 +34,9 @@ class Between:
         before = self._before
         before.fetches += [*region.before.fetches, *region.fetches]
         before.other_ns += region.before.other_ns
-        if self._stepped:
+        if self._stepped and not (region.fetches or region.excluded or region.drains or region.waits):
+            before.other_ns += end_ns - region.start_ns
+        elif self._stepped:
             told = [*spans(region.fetches), *region.excluded, *region.drains]
             told += [(wait.start_ns, wait.end_ns) for wait in region.waits]
             before.other_ns += total_ns(subtract([(region.start_ns, end_ns)], union(told)))

@@ -19,7 +19,7 @@ def put_on(mode: SurveyMode) -> None:
 def take_off(mode: SurveyMode, *, for_good: bool = False) -> None:
     """Take the mode off the stack; one of the user's above it keeps it there, idle, unless `for_good`."""
     stack = _get_current_dispatch_mode_stack()
-    if not any(one is mode for one in stack) or not (for_good or stack[-1] is mode):
+    if not stack or not any(one is mode for one in stack) or not (for_good or stack[-1] is mode):
         return
     pop: Any = getattr(_python_dispatch, "_pop_mode", None)
     push: Any = getattr(_python_dispatch, "_push_mode", None)

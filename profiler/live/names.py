@@ -7,7 +7,8 @@ a root and its names are taken from there on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
+_PLAIN: Final = (torch.Tensor, nn.Parameter)
+"""Types of nearly all tensors, told from others at once: asking for a class's instances takes longer."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -56,9 +59,22 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def address_of(tensor: torch.Tensor) -> int:
     """Return where the tensor's values begin, 0 where it has none of one piece: fake, meta, sparse ones."""
-    if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+    plain = type(tensor) in _PLAIN
+    if (not plain and isinstance(tensor, FakeTensor)) or tensor.layout is not torch.strided:
         return 0
     return tensor.data_ptr()
+
+
+def _tree(root: nn.Module) -> Iterator[nn.Module]:
+    """Return the modules in torch's order, each once; torch's own way makes the name of each on the way."""
+    seen: set[int] = set()
+    to_come = [root]
+    while to_come:
+        module = to_come.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            to_come += [child for child in reversed(module._modules.values()) if child is not None]
 
 
 class Names:
@@ -68,6 +84,9 @@ class Names:
         self.roots: list[nn.Module] = []
         self._modules: dict[int, str] = {}
         self._parameters: dict[int, str] = {}
+        self._holders: dict[str, tuple[weakref.ref[nn.Module], str]] = {}
+        """Name of a parameter -> the module that has it, and as what. Torch swaps no tensor that a weak
+        reference is held to, so there is none to parameters."""
         self._by_address: dict[int, str] = {}
         self._grads_by_address: dict[int, str] = {}
         if model is not None:
@@ -79,8 +98,12 @@ class Names:
         self.roots.append(root)
         for name, module in root.named_modules(remove_duplicate=False):
             self._modules.setdefault(id(module), (prefix + clean_name(root, name)).rstrip("."))
+        modules = dict(root.named_modules(remove_duplicate=False))
         for name, parameter in root.named_parameters(remove_duplicate=False):
-            self._parameters.setdefault(id(parameter), prefix + clean_name(root, name))
+            known = self._parameters.setdefault(id(parameter), prefix + clean_name(root, name))
+            holder, _, attribute = name.rpartition(".")
+            if holder in modules:
+                self._holders.setdefault(known, (weakref.ref(modules[holder]), attribute))
         self._by_address = {}
 
     def forget(self) -> None:
@@ -88,6 +111,7 @@ class Names:
         self.roots.clear()
         self._modules.clear()
         self._parameters.clear()
+        self._holders.clear()
         self.forget_addresses()
 
     def module(self, module: nn.Module) -> str | None:
@@ -102,11 +126,12 @@ class Names:
         """Return every known parameter with its name, each once."""
         seen: set[int] = set()
         for root in self.roots:
-            for parameter in root.parameters():
-                name = self._parameters.get(id(parameter))
-                if name is not None and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield name, parameter
+            for module in _tree(root):
+                for parameter in module._parameters.values():
+                    name = self._parameters.get(id(parameter))
+                    if name is not None and parameter is not None and id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        yield name, parameter
 
     def owner(self, parameter_name: str) -> str:
         """Return the name of the module that holds the parameter."""
@@ -116,6 +141,24 @@ class Names:
         """Drop what is known of memory addresses; they change as tensors come and go."""
         self._by_address = {}
         self._grads_by_address = {}
+
+    def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> bool:
+        """Whether the parameter's (local) values, or its gradient's where asked, begin where the tensor's do.
+
+        One parameter is looked at, where `at_address` first looks at all of them.
+        """
+        held = self._holders.get(name)
+        module = None if held is None else held[0]()
+        if held is None or module is None:
+            return False
+        parameter = module._parameters.get(held[1])
+        address = address_of(tensor)
+        if parameter is None or not address:
+            return False
+        if address == address_of(local_of(parameter)):
+            return True
+        own = parameter.grad if gradient else None
+        return own is not None and address == address_of(local_of(own))
 
     def at_address(self, tensor: torch.Tensor) -> str | None:
         """Return the parameter whose (local) values, or whose gradient's, begin where the tensor's do."""
@@ -144,5 +187,6 @@ class Names:
         self._by_address = {}
         self._grads_by_address = {}
         for name, parameter in self.parameters():
+            self._by_address[address_of(local_of(parameter))] = name
             if parameter.grad is not None:
                 self._grads_by_address[address_of(local_of(parameter.grad))] = name

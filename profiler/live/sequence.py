@@ -89,6 +89,15 @@ class Templates:
         self._alive = self._known
         self._at = 0
 
+    def expected(self) -> Site | None:
+        """Return where the next collective is issued if the step goes on as one known, None if it cannot."""
+        at = self._at
+        for each in self._alive:
+            if at < len(each.keys):
+                site: Site = each.keys[at][-1]
+                return site
+        return None
+
     def follow(self, key: Key) -> PendingCollective | None:
         """Return the surveyed collective that the next one repeats, None where the step has left them all."""
         at, alive = self._at, self._alive

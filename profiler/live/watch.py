@@ -16,10 +16,10 @@ from typing import Any, Final, Protocol
 
 from shardtoll.profiler.live.call import UNDECODED, Call, Tensors
 from shardtoll.profiler.live.calls import Calls, Said
-from shardtoll.profiler.live.callsite import Site, call_site
+from shardtoll.profiler.live.callsite import CallSites, Site
 from shardtoll.profiler.live.device_calls import timed_call, timed_wait, waited_for
 from shardtoll.profiler.live.methods import MethodDecoder
-from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Region, growths
+from shardtoll.profiler.live.pending import NOWHERE, PendingCollective, Place, Region, growths
 from shardtoll.profiler.live.recorder import Recorder
 from shardtoll.profiler.live.sequence import Template, grown, key_of
 from shardtoll.profiler.live.threads import CallMode
@@ -80,7 +80,7 @@ class Watch:
         self._inside: set[int] = set()
         """Threads that are making a collective's call."""
         self._calls = Calls(recorder)
-        self._stack = recorder.attribution.stack
+        self._sites = CallSites(recorder.attribution.stack)
         self.ended: list[Watched] = []
         """Regions since the last flush."""
         self.issues_unseen = False
@@ -109,7 +109,7 @@ class Watch:
             if region.watched:
                 return self._noted(original, decode, args, kwargs, region)
             try:
-                recorder.site = call_site(sys._getframe(2), region.node_base, self._stack)
+                recorder.site = self._sites.site(sys._getframe(2), region.node_base)
             except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
                 self._on_failure(error)
             work = original(*args, **kwargs)
@@ -139,7 +139,9 @@ class Watch:
                 said = ()
             if said is not None:
                 frame = sys._getframe(3)
-                site = call_site(frame, region.node_base, self._stack)
+                templates = self._recorder.templates
+                expected = None if templates is None or region.step is None else templates.expected()
+                site = self._sites.site(frame, region.node_base, expected)
                 for each in said:
                     pending = each.pending()
                     self._place(pending, region, site, frame, decode, args, kwargs)
@@ -184,7 +186,7 @@ class Watch:
             region = self._recorder.region
             if region is None:
                 return None
-            site = call_site(frame, region.node_base, self._stack)
+            site = self._sites.site(frame, region.node_base)
             pending = self._calls.bare(call).pending()
             self._place(pending, region, site, frame, lambda *_: (call,), (), {})
             pending.issue_ns = self._now_ns()
@@ -211,12 +213,11 @@ class Watch:
             if like is not None and not like.place.by_tensor:
                 pending.place = like.place
             elif like is not None:
-                inputs = _inputs(decode, args, kwargs)
-                name = recorder.attribution.name_by_tensor(like.place.phase, inputs)
+                name = self._name_by_tensor(like.place, frame, decode, args, kwargs)
                 own = None
                 if name != like.place.parameter:
                     # What is sent may be made from the tensor that has the name: only the stack has that.
-                    own, _ = recorder.attribution.place(frame, inputs)
+                    own, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
                     name = own.parameter
                 region.moved |= name != like.place.parameter
                 pending.place = like.place if own is None or name == like.place.parameter else own
@@ -224,6 +225,16 @@ class Watch:
             pending.place, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
         if site[2] is not None and pending.place.waits_in_cpp:
             recorder.watch_drain(pending)
+
+    def _name_by_tensor(
+        self, like: Place, frame: Any, decode: MethodDecoder, args: Sequence[Any], kwargs: Any
+    ) -> str | None:
+        """Return the parameter that a collective is for which is issued where `like` was."""
+        attribution = self._recorder.attribution
+        # Where DTensor redistributes, it is the whole stack's doing that the place is the same.
+        moved = None if like.placements_from is None else attribution.stack.redistributed(frame)
+        sent = _inputs(decode, args, kwargs) if moved is None else (moved,)
+        return attribution.name_by_tensor(like.phase, sent, like.parameter)
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -63,7 +64,8 @@ class WatchRows:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._columns: dict[int, tuple[Template, dict[str, pa.Array]]] = {}
+        self._columns: dict[int, tuple[Template, int, dict[str, pa.Array]]] = {}
+        """id of a surveyed step -> that step, and what does not change in its columns, so many times over."""
 
     def make(
         self, watched: Sequence[Watched], spans: Sequence[RawSpan] | None, threads: dict[int, str]
@@ -134,27 +136,36 @@ class WatchRows:
             device=device,
         )
 
-    def _static(self, template: Template) -> dict[str, pa.Array]:
-        known = self._columns.get(id(template))
-        if known is not None:
-            return known[1]
-        if len(self._columns) >= MOST:
+    def _static(self, template: Template, times: int) -> dict[str, pa.Array]:
+        """Return what does not change in a surveyed step's columns, so many times over."""
+        rows = len(template.collectives)
+        _, have, columns = self._columns.get(id(template)) or (template, 1, self._once(template))
+        if have < times:
+            # Arrow takes as long for each of the arrays it puts together as for some hundred rows.
+            more = -(-times // have)
+            columns = {name: pa.concat_arrays([values] * more) for name, values in columns.items()}
+            have *= more
+        if id(template) not in self._columns and len(self._columns) >= MOST:
             # Surveys go on making templates; those still in use are made anew.
             self._columns.clear()
+        # The template is kept with its columns: its id must not be reused.
+        self._columns[id(template)] = (template, have, columns)
+        if have == times:
+            return columns
+        return {name: values.slice(0, times * rows) for name, values in columns.items()}
+
+    def _once(self, template: Template) -> dict[str, pa.Array]:
         rows = template.collectives
         values: dict[str, list[Any]] = {name: [getattr(c, name) for c in rows] for name in _SAME}
         values |= {name: [getattr(c.place, name) for c in rows] for name in _PLACED}
         values["rank"] = [self._setting.rank] * len(rows)
         values["mesh_dim"] = [self._setting.mesh_dim_of(c.group) for c in rows]
         schema = SCHEMAS["collectives"]
-        columns = {
+        return {
             field.name: column(values.get(field.name, [None] * len(rows)), schema.field(field.name).type)
             for field in fields(Collective)
             if field.name not in _MEASURED
         }
-        # The template is kept with its columns: its id must not be reused.
-        self._columns[id(template)] = (template, columns)
-        return columns
 
     def _repeated(self, run: Sequence[tuple[Watched, list[RawSpan | None]]]) -> Batches:
         setting = self._setting
@@ -165,18 +176,23 @@ class WatchRows:
         steps: list[tuple[Any, ...]] = []
         stalls: list[Stall] = []
         counts: list[tuple[Any, ...]] = []
+        for _, same in groupby(run, lambda one: id(one[0].template)):
+            alike = [each.template for each, _ in same]
+            assert alike[0] is not None
+            for name, values in self._static(alike[0], len(alike)).items():
+                copied.setdefault(name, []).append(values)
         for each, spans in run:
             region = each.region
-            assert each.template is not None
-            for name, values in self._static(each.template).items():
-                copied.setdefault(name, []).append(values)
             exposed, total_ns = exposed_of_each(region)
             length_ns = each.end_ns - region.start_ns
             measured["step"] += [region.step] * len(exposed)
             measured["seq"] += [c.seq for c in region.collectives]
             measured["issue_ns"] += [c.issue_ns + to_epoch for c in region.collectives]
             # What is cut has an end if the thread has waited for it.
-            spans = [with_end(s, region, at, setting.clock) for at, s in enumerate(spans)]
+            spans = [
+                s if s is None or not s.cut else with_end(s, region, at, setting.clock)
+                for at, s in enumerate(spans)
+            ]
             measured["start_ns"] += [None if s is None else s.start_ns - epoch_ns for s in spans]
             measured["duration_ns"] += [None if s is None else s.end_ns - s.start_ns for s in spans]
             measured["exposed_ns"] += exposed if known else [None] * len(exposed)
@@ -204,7 +220,7 @@ class WatchRows:
         collectives = [
             column(measured[field.name], field.type)
             if field.name in measured
-            else pa.concat_arrays(copied[field.name])
+            else _together(copied[field.name])
             for field in schema
         ]
         made = {
@@ -213,6 +229,10 @@ class WatchRows:
             "steps": _batch("steps", steps),
         }
         return made | {"stalls": to_batch("stalls", stalls)} if stalls else made
+
+
+def _together(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _fetching(region: Region) -> list[Interval]:

@@ -72,7 +72,7 @@ def test_a_failure_of_ours_where_a_call_is_made_stops_the_capture_only(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(watch, "call_site", broken)
+    monkeypatch.setattr(watch.CallSites, "site", broken)
     x = torch.ones(4)
     tables = audited(lambda: dist.all_reduce(x), level)
     (said,) = stopped(tables)
