@@ -119,7 +119,7 @@ class Stack:
         table = self.known
         while frame is not None:
             known = table.get(id(frame.f_code)) or self.classify(frame.f_code)
-            if known.reader is _redistribute:
+            if known.reader is torch_frames.redistribute:
                 found: torch.Tensor | None = frame.f_locals.get("local_tensor")
                 return found
             frame = frame.f_back

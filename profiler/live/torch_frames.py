@@ -81,7 +81,7 @@ def _compiled(_: FrameType, cause: Cause) -> None:
         cause.api = "torch.compile"
 
 
-def _redistribute(frame: FrameType, cause: Cause) -> None:
+def redistribute(frame: FrameType, cause: Cause) -> None:
     if cause.from_spec is None:
         found = frame.f_locals
         cause.from_spec, cause.to_spec = found.get("current_spec"), found.get("target_spec")
