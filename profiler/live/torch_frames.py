@@ -82,6 +82,7 @@ def _compiled(_: FrameType, cause: Cause) -> None:
 
 
 def redistribute(frame: FrameType, cause: Cause) -> None:
+    """Note from where to where DTensor redistributes, and which local tensor."""
     if cause.from_spec is None:
         found = frame.f_locals
         cause.from_spec, cause.to_spec = found.get("current_spec"), found.get("target_spec")
@@ -188,7 +189,7 @@ _READERS: Final[dict[tuple[str, str], Reader]] = {
     ("distributed/checkpoint/state_dict_loader.py", "*"): _saving("checkpoint.load"),
     ("distributed/checkpoint/state_dict.py", "*"): _saving("checkpoint.state_dict"),
     **{(f"distributed/algorithms/ddp_comm_hooks/{name}.py", "*"): _comm_hook for name in _COMM_HOOKS},
-    ("distributed/tensor/_redistribute.py", "redistribute_local_tensor"): _redistribute,
+    ("distributed/tensor/_redistribute.py", "redistribute_local_tensor"): redistribute,
     ("distributed/tensor/_dispatch.py", "redistribute_local_args"): _redistribute_args,
     ("distributed/tensor/_dispatch.py", "_dispatch_get_local_results_slow_path"): _dispatch,
     ("distributed/tensor/_dispatch.py", "_dispatch_fast_path_python_tail"): _dispatch,
