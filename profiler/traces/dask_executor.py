@@ -43,30 +43,46 @@ class Dask:
         Raises UsageError where the scheduler does not answer, goes away, or has no workers.
         """
         with self._client() as client:
-            waiting = list(reversed(tasks))
-            running: dict[Any, Task] = {}
-            seen_s = time.monotonic()
-            try:
-                while waiting or running:
-                    while waiting and len(running) < _AHEAD:
-                        task = waiting.pop()
-                        # A worker's death is no fault of the task's: one more worker may try.
-                        running[client.submit(run_here, work, task, pure=False)] = task
-                    done = self._done(client, list(running))
-                    for future in done:
-                        yield self._result(future, running.pop(future))
-                        # Told at once: the scheduler forgets it, however many there are.
-                        future.release()
-                    if done or self._workers(client):
-                        seen_s = time.monotonic()
-                    elif time.monotonic() - seen_s > self._idle_s:
-                        raise UsageError(
-                            f"the Dask cluster at {self._address} has no workers",
-                            "start some with `dask worker ADDRESS`, or leave --dask out",
-                        )
-            finally:
-                if running:
-                    client.cancel(list(running), force=True)
+            died = []
+            for task, result in self._pass(client, work, tasks, _AHEAD):
+                if result.reason == DIED:
+                    died.append((task, result))
+                else:
+                    yield result
+            # Dask blames all tasks that a dead worker had been given: one of these is the cause, not each.
+            if len(died) > 1:
+                died = list(self._pass(client, work, [task for task, _ in died], 1))
+            yield from (result for _, result in died)
+
+    def _pass(
+        self, client: Any, work: Work, tasks: Sequence[Task], ahead: int
+    ) -> Generator[tuple[Task, TaskResult], None, None]:
+        """Run each task, at most `ahead` of them given to the scheduler at once."""
+        waiting = list(reversed(tasks))
+        running: dict[Any, Task] = {}
+        seen_s = time.monotonic()
+        try:
+            while waiting or running:
+                while waiting and len(running) < ahead:
+                    task = waiting.pop()
+                    # A worker's death is no fault of the task's: one more worker may try.
+                    running[client.submit(run_here, work, task, pure=False)] = task
+                done = self._done(client, list(running))
+                for future in done:
+                    task = running.pop(future)
+                    yield task, self._result(future, task)
+                    # Told at once: the scheduler forgets it, however many there are.
+                    future.release()
+                if done or self._workers(client):
+                    seen_s = time.monotonic()
+                elif time.monotonic() - seen_s > self._idle_s:
+                    raise UsageError(
+                        f"the Dask cluster at {self._address} has no workers",
+                        "start some with `dask worker ADDRESS`, or leave --dask out",
+                    )
+        finally:
+            if running:
+                client.cancel(list(running), force=True)
 
     def _client(self) -> Any:
         try:

@@ -18,7 +18,7 @@ from shardtoll.profiler.traces import Job, read_traces
 from shardtoll.profiler.traces.dask_executor import Dask
 from shardtoll.profiler.traces.executor import DIED
 from shardtoll.profiler.traces.sources import find
-from shardtoll.profiler.traces.task import Options, Task, Work, run_task
+from shardtoll.profiler.traces.task import Options, Task, TaskResult, Work, run_task
 from tests.small_traces import write_job
 from tests.unit.profiler.traces import workers
 
@@ -99,6 +99,26 @@ def test_a_task_that_kills_every_worker_is_told(tmp_path: Path, address: str):
     job = read(folder, workers.killed_always, dask=address)
     assert job.ledger.run.ranks_seen == (0, 2, 3)
     assert job.set_aside == ((f"{folder}/rank1.json.gz", DIED),)
+
+
+def test_tasks_that_were_only_beside_the_one_that_kills_are_read(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+):
+    folder = write_job(tmp_path, 4)
+    result, blamed = Dask._result, []
+
+    def blaming(self: Dask, future: Any, task: Task) -> TaskResult:
+        if task.file.address.endswith(("rank1.json.gz", "rank3.json.gz")) and len(blamed) < 3:
+            blamed.append(task.file.address)
+            return TaskResult(task.file.address, None, DIED)
+        return result(self, future, task)
+
+    # Both in the first pass; of the second, one at a time, the first again.
+    monkeypatch.setattr(Dask, "_result", blaming)
+    job = read(folder, dask=address)
+    assert blamed[2] in blamed[:2]
+    assert {path for path, _ in job.set_aside} == {blamed[2]}
+    assert len(job.ledger.run.ranks_seen) == 3
 
 
 def test_a_cluster_without_workers(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch):
