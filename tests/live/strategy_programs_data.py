@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from shardtoll.ledger.work import kind_of_work
 from shardtoll.samples.strategies import common
+from tests.live.told_kinds import kinds_of
 
 
 @contextmanager
@@ -48,15 +49,15 @@ def rows_of(names: list[str], compiled: bool = False) -> dict[str, Any]:
         # Those of the last of the three steps.
         found[name] = {"sizes": sizes[-(len(sizes) // (options.steps + 1)) :] if sizes else []}
         found[name]["losses"] = [float(loss) for loss in losses]
-        report = session.report()
-        if report is not None:
-            tables = {key: report.tables[key].to_pylist() for key in ("steps", "collectives", "counts")}
-            rows = report.tables["computes"].select(["step", "rank", "phase", "flops", "op"]).to_pylist()
+        ledger = session.ledger
+        if ledger is not None:
+            tables = {key: ledger.tables[key].to_pylist() for key in ("steps", "collectives", "counts")}
+            rows = ledger.tables["computes"].select(["step", "rank", "phase", "flops", "op"]).to_pylist()
             phases = [row for row in rows if kind_of_work(row["op"]) == "matmul"]
             found[name] |= tables
             found[name]["computes"] = phases
-            found[name]["groups"] = [[group.name, list(group.ranks)] for group in report.groups]
-            found[name]["kinds"] = sorted({finding.kind for finding in report.findings})
+            found[name]["groups"] = [[group.name, list(group.ranks)] for group in ledger.groups]
+            found[name]["kinds"] = kinds_of(ledger)
         dist.barrier()
     return found
 

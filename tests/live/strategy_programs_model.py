@@ -14,6 +14,7 @@ from torch import nn
 
 from shardtoll.samples.strategies import common
 from shardtoll.samples.strategies.transformer import Sizes, loss_of
+from tests.live.told_kinds import kinds_of
 
 CPU = torch.device("cpu")
 LAST = 2
@@ -35,8 +36,6 @@ def train(build: common.Build, chosen: common.Options) -> dict[str, Any]:
     session, losses = common.train(job, chosen)
     found: dict[str, Any] = {"losses": [float(loss.detach()) if loss.numel() else None for loss in losses]}
     if session.ledger is not None:
-        report = session.report()
-        assert report is not None
         tables = {name: table.to_pylist() for name, table in session.ledger.tables.items()}
         last = max(step["step"] for step in tables["steps"])
         found["collectives"] = [c for c in tables["collectives"] if c["step"] == last]
@@ -53,7 +52,7 @@ def train(build: common.Build, chosen: common.Options) -> dict[str, Any]:
         found["notices"] = [notice["text"] for notice in tables["notices"]]
         found["mesh"] = dict(session.ledger.run.mesh)
         found["groups"] = {g.name: list(g.ranks) for g in session.ledger.groups}
-        found["kinds"] = sorted({finding.kind for finding in report.findings})
+        found["kinds"] = kinds_of(session.ledger)
     return found
 
 
