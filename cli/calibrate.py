@@ -50,7 +50,7 @@ def command(
     \b
     Examples:
       shardtoll calibrate --nproc 2 --seconds 1 -o fabric.toml
-      shardtoll calibrate --nproc 4 --mesh dp=2,tp=2
+      shardtoll calibrate --nproc 4 --mesh dp=2,tp=2 --seconds 3
       shardtoll calibrate --from-nccl-tests all_reduce.txt all_gather.txt -o cluster.toml
       shardtoll calibrate --from-points points.json --fabric a100x8 -o cluster.toml
     """

@@ -19,7 +19,9 @@ TOGETHER = (
     (4, ("ddp", "zero", "clipping", "dcp")),
     (4, ("fsdp2", "fsdp1")),
     (4, ("accumulation", "checkpointing")),
-    (4, ("tensor_parallel", "two_d", "compiled")),
+    (4, ("tensor_parallel", "two_d")),
+    # Each rank compiles for itself.
+    (2, ("compiled",)),
     (4, ("expert_parallel", "context_parallel", "pipeline", "point_to_point", "groups")),
     (8, ("three_d",)),
 )

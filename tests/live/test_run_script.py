@@ -130,9 +130,10 @@ def test_checks_look_at_the_first_module_called_in_training(folder: Path) -> Non
     assert set(gradients["name"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert set(values["kind"]) == {"gradient", "parameter", "input"}
     assert "--checks" not in ran.stderr
-    assert sorted(losses(ran.stdout)) == sorted(
-        losses(run(folder, "shardtoll run --nproc 2 train.py").stdout)
-    )
+    # Of the run beside it something else is asked too: a start of ranks takes seconds.
+    unchecked = run(folder, "shardtoll run --nproc 2 train.py --exit 3")
+    assert sorted(losses(ran.stdout)) == sorted(losses(unchecked.stdout))
+    assert unchecked.returncode == 3, "the exit code of a rank passes through"
 
 
 @pytest.mark.parametrize(("change", "says"), [
@@ -249,10 +250,6 @@ def test_a_script_for_ranks_that_were_not_started_is_told_how(folder: Path) -> N
     (folder / "ddp.py").write_text(f"import torch.distributed as dist\n{alone}")
     ran = run(folder, "shardtoll run ddp.py")
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "KeyError: 1")
-
-
-def test_the_exit_code_of_a_rank_passes_through(folder: Path) -> None:
-    assert run(folder, "shardtoll run --nproc 2 train.py --exit 3").returncode == 3
 
 
 def test_an_exception_is_told_as_without_us(folder: Path) -> None:
