@@ -20,9 +20,9 @@ LEAVING_S: Final = 0.02
 
 
 def settle(least_s: float = _PAUSE_S) -> None:
-    """Give gloo's threads `least_s`, and while one of them runs or waits for a core up to 20 ms."""
-    until_s = time.monotonic() + _MOST_S
+    """Wait `least_s`, and while one of gloo's threads runs or waits for a core up to 20 ms more."""
     time.sleep(least_s)
+    until_s = time.monotonic() + _MOST_S
     while _gloo_runs() and time.monotonic() < until_s:
         time.sleep(_PAUSE_S)
 
@@ -33,13 +33,16 @@ def _gloo_runs() -> bool:
         with os.scandir("/proc/self/task") as tasks:
             return any(_runs(task.path) for task in tasks)
     except OSError:
-        # No such system, or a thread that has just ended.
         return False
 
 
 def _runs(task: str) -> bool:
     """Whether the thread of that folder of /proc is one of gloo's, and runs or waits for a core."""
-    with open(f"{task}/stat", "rb") as file:
-        _, _, about = file.read().partition(b"(")
+    try:
+        with open(f"{task}/stat", "rb") as file:
+            _, _, about = file.read().partition(b"(")
+    except OSError:
+        # A thread that has just ended.
+        return False
     name, _, rest = about.rpartition(b") ")
     return b"gloo" in name and rest[:1] == b"R"
