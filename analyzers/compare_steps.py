@@ -31,7 +31,7 @@ PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattribute
 ALL_ELSE: Final = "computing and all else"
 """The rest of a watched step, of which only collectives are known."""
 UNTOLD: Final = "exposed communication and all else"
-"""The rest of a step that does not tell how long communication was exposed."""
+"""The rest of a step that does not tell how long communication was exposed, or of a part of it only."""
 
 Array = npt.NDArray[np.float64]
 
@@ -129,10 +129,17 @@ class StepSeries:
     """(steps,): own work on the rank whose mean is longest."""
     slowest_rank: int | None
     untold: int = 0
-    """Steps in which nothing told a rank how long communication was exposed: moving, waiting and the rest of
-    all these steps are then known together only."""
+    """Steps in which nothing told a rank how long communication was exposed."""
     at_least: int = 0
     """Steps of which a lower bound of exposed communication is known: what lacks is in the rest."""
+
+    @property
+    def told(self) -> bool:
+        """Whether all steps tell all of their exposed communication.
+
+        Else moving, waiting and the rest are known together only: how two lower bounds differ says nothing.
+        """
+        return not self.untold and not self.at_least
 
     def shown(self, *, told: bool) -> Array:
         """Return the parts; where not `told`, with all that is not known apart in the last one."""
