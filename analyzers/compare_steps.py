@@ -141,11 +141,19 @@ class StepSeries:
         """
         return not self.untold and not self.at_least
 
-    def shown(self, *, told: bool) -> Array:
-        """Return the parts; where not `told`, with all that is not known apart in the last one."""
-        if told:
-            return self.parts
+    def shown(self, *, told: bool, alike: bool = True) -> Array:
+        """Return the parts, with all that is not known apart in the last one.
+
+        That is exposed communication where not `told`, and what only a survey tells where the steps of both
+        runs are not `alike`: of the watched ones a 0 there would be none.
+        """
         parts: Array = self.parts.copy()
+        if not alike:
+            surveyed = [at for at, name in enumerate(PARTS[:-1]) if name not in ("moving", "waiting")]
+            parts[-1] += parts[surveyed].sum(axis=0)
+            parts[surveyed] = 0
+        if told:
+            return parts
         parts[-1] += parts[_MOVING] + parts[_WAITING]
         parts[[_MOVING, _WAITING]] = np.nan
         return parts

@@ -117,6 +117,26 @@ def test_untold_exposed_communication_is_no_zero_and_the_parts_still_add_up():
         assert (found.step.before, found.step.after) == (whole.step.before, whole.step.after)
 
 
+def test_what_only_a_survey_tells_is_no_zero_of_watched_steps():
+    surveyed, watched = made(0, steps=20), made(1, steps=20, level="watch")
+    for silent in (False, True):
+        light = blinded(watched, 12) if silent else watched
+        rest = "exposed communication and all else" if silent else "computing and all else"
+        for runs in ((surveyed, light), (light, surveyed)):
+            found = compared(*runs)
+            parts = {one.name: one for one in found.parts}
+            assert set(parts) == {"moving", "waiting", rest}
+            assert (parts["moving"].before is None) is silent
+            for side in ("before", "after"):
+                whole = sum(getattr(one, side) or 0 for one in found.parts)
+                assert whole == pytest.approx(getattr(found.step, side))
+            assert all(rest in note for note in found.notes if "moving and waiting" in note)
+    few, many = made(0, steps=20), made(1, steps=20, level="watch", ranks=4)
+    scaled = compared(few, many).scaling
+    assert scaled is not None
+    assert scaled.losses == ()
+
+
 def test_lower_bounds_of_exposed_communication_are_no_change_of_the_program():
     told, other = (made(seed, steps=20, level="watch") for seed in (0, 1))
     whole = compared(told, other)
