@@ -96,11 +96,13 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     }
     floor = _Floor(options.noise, machine.off, max(_mean(one.own) for one in series))
     step = timed.timed("step", series[0].own, series[1].own, floor.of(series[0].own, series[1].own))
-    told = not any(one.untold for one in series)
+    told = all(one.told for one in series)
     parts = [
         timed.timed(name, *_known(one, other), floor.of(*_known(one, other)))
         for name, one, other in zip(
-            _part_names(chosen[0], told=told), *(each.shown(told=told) for each in series), strict=True
+            _part_names(chosen[0], told=told),
+            *(each.shown(told=told, alike=chosen[0].alike) for each in series),
+            strict=True,
         )
         if len(one) and len(other) and (one.any() or other.any())
     ]
@@ -194,9 +196,9 @@ def _scaled(series: StepSeries, scale: float) -> StepSeries:
 
 
 def _part_names(chosen: Chosen, *, told: bool) -> tuple[str, ...]:
-    # Of a watched step only collectives are known.
+    # Of a watched step only collectives are known, and so of a surveyed one beside it.
     rest = ALL_ELSE if told else UNTOLD
-    return (*PARTS[:-1], rest) if chosen.level == "watched" else PARTS
+    return (*PARTS[:-1], rest) if chosen.level == "watched" or not chosen.alike else PARTS
 
 
 def _known(before: Array, after: Array) -> tuple[Array | None, Array | None]:
@@ -354,13 +356,12 @@ def _scaling(
     if ranks[0] == ranks[1] or not all(len(one.own) for one in series):
         return None
     whole = all(len(one.own) for one in surveyed)
+    used = surveyed if whole else _unscaled(series, options)
     parts = [
         scaling_parts(report, one, numbers.surveyed if whole else numbers.timed)
-        for report, one, numbers in zip(
-            reports, surveyed if whole else _unscaled(series, options), chosen, strict=True
-        )
+        for report, one, numbers in zip(reports, used, chosen, strict=True)
     ]
-    divided = whole or not any(one.untold for one in series)
+    divided = chosen[0].alike and all(one.told for one in used)
     kind, work, why = scaling_kind(sides, (reports[0].run.mesh or (), reports[1].run.mesh or ()))
     if options.work:
         kind, work, why = "given", options.work, "by the work given"

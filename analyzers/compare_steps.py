@@ -31,7 +31,7 @@ PARTS: Final = ("computing", "moving", "waiting", "copies", "idle", "unattribute
 ALL_ELSE: Final = "computing and all else"
 """The rest of a watched step, of which only collectives are known."""
 UNTOLD: Final = "exposed communication and all else"
-"""The rest of a step that does not tell how long communication was exposed."""
+"""The rest of a step that does not tell how long communication was exposed, or of a part of it only."""
 
 Array = npt.NDArray[np.float64]
 
@@ -129,16 +129,31 @@ class StepSeries:
     """(steps,): own work on the rank whose mean is longest."""
     slowest_rank: int | None
     untold: int = 0
-    """Steps in which nothing told a rank how long communication was exposed: moving, waiting and the rest of
-    all these steps are then known together only."""
+    """Steps in which nothing told a rank how long communication was exposed."""
     at_least: int = 0
     """Steps of which a lower bound of exposed communication is known: what lacks is in the rest."""
 
-    def shown(self, *, told: bool) -> Array:
-        """Return the parts; where not `told`, with all that is not known apart in the last one."""
-        if told:
-            return self.parts
+    @property
+    def told(self) -> bool:
+        """Whether all steps tell all of their exposed communication.
+
+        Else moving, waiting and the rest are known together only: how two lower bounds differ says nothing.
+        """
+        return not self.untold and not self.at_least
+
+    def shown(self, *, told: bool, alike: bool = True) -> Array:
+        """Return the parts, with all that is not known apart in the last one.
+
+        That is exposed communication where not `told`, and what only a survey tells where the steps of both
+        runs are not `alike`: of the watched ones a 0 there would be none.
+        """
         parts: Array = self.parts.copy()
+        if not alike:
+            surveyed = [at for at, name in enumerate(PARTS[:-1]) if name not in ("moving", "waiting")]
+            parts[-1] += parts[surveyed].sum(axis=0)
+            parts[surveyed] = 0
+        if told:
+            return parts
         parts[-1] += parts[_MOVING] + parts[_WAITING]
         parts[[_MOVING, _WAITING]] = np.nan
         return parts

@@ -134,6 +134,6 @@ def exposure(before: StepSeries, after: StepSeries) -> tuple[str, ...]:
         if side.at_least:
             said.append(
                 f"{word}: of some collectives of {times(side.at_least, 'step')} exposed time is not known: "
-                "moving and waiting are at least what is said, all else at most"
+                f"what is on record of it is a lower bound, so moving and waiting count in {UNTOLD}"
             )
     return tuple(said)

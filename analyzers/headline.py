@@ -29,7 +29,7 @@ LEAST_UNTOLD: Final = 0.01
 """Part of exposed communication below which it is not worth the words that it cannot be told which."""
 
 LACKING: Final = 0.1
-"""Share of the issued collectives above which those that are not on record forbid a verdict."""
+"""Share of the issued collectives above which those not on record, or not timed, forbid a verdict."""
 
 COLUMNS: Final = ("op", "match_id", "exposed_ns", "transfer_ns", "busbw_gbps", "floor_ns")
 """What is looked at of a collective."""
@@ -71,6 +71,9 @@ def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:
 def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> str:
     fact = _fact(context, share)
     if share < LEAST_SHARE:
+        doubt = _untold(context, share)
+        if doubt is not None:
+            return f"Network or a late rank cannot be told: {_brief(context, share)}, {doubt}"
         head = "Neither network nor a late rank is at fault, communication is hidden or small"
         return f"{'No communication on record' if context.collectives.empty else head}: {fact}"
     frame = context.in_alike[list(COLUMNS)]
@@ -114,7 +117,32 @@ def _off_record(context: Context) -> str | None:
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in few words."""
     whose = "all steps" if len(context.ledger.run.ranks_seen) > 1 else "the step"
-    return f"exposed communication takes {percent(share)} of {whose}"
+    return f"exposed communication takes {_bound(context)}{percent(share)} of {whose}"
+
+
+def _bound(context: Context) -> str:
+    """Return `at least ` where some step knows a part of its exposed communication only, else nothing."""
+    return "" if context.in_part(context.told_rows).empty else "at least "
+
+
+def _untold(context: Context, share: float) -> str | None:
+    """Return of how many collectives exposed time is not known; None where that forbids no verdict.
+
+    They may be exposed for as long as they took, `LEAST_SHARE` of the steps together with the known `share`.
+    """
+    rows = context.told_rows
+    bounded = context.in_part(rows)
+    if bounded.empty:
+        return None
+    frame = context.in_alike[["step", "rank", "exposed_ns", "duration_ns"]]
+    frame = keep(frame, frame["step"].isin(bounded["step"]))
+    silent = keep(frame, frame["exposed_ns"].isna())
+    if len(silent) <= LACKING * len(frame):
+        return None
+    most = float(silent["duration_ns"].sum()) / float(_own_ns(context, rows).sum())
+    if silent["duration_ns"].notna().all() and share + most < LEAST_SHARE:
+        return None
+    return f"and of {len(silent):,} of {times(len(frame), 'collective')} it is not known"
 
 
 def _fact(context: Context, share: float) -> str:
@@ -124,6 +152,11 @@ def _fact(context: Context, share: float) -> str:
     mean = rows.groupby("rank")[["own_ns", "exposed_comm_ns"]].mean()
     at = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
     most, took = duration(float(at["exposed_comm_ns"])), duration(float(at["own_ns"]))
+    if bound := _bound(context):
+        # Nor is it known on which rank it is most.
+        return f"exposed communication takes {bound}{percent(share)} of " + (
+            f"rank {mean.index[0]}'s {took} step" if len(mean) == 1 else "all ranks' steps"
+        )
     if len(mean) == 1:
         return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} step"
     return f"exposed communication takes {percent(share)} of all ranks' steps, up to {most} of {took}"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from shardtoll.ledger import Finding, Where
+from shardtoll.ledger import Finding
 from shardtoll.ledger.budget import Section, glob, matches
 from shardtoll.ledger.overrun import Answer, Overrun
+
+LISTS: Final = ("parameters", "buffers")
+"""Evidence that lists all places of a finding that stands for several."""
 
 
 def forbidden(
@@ -14,12 +18,13 @@ def forbidden(
 ) -> Iterator[Overrun]:
     """Yield each finding of these kinds, of whatever severity; of a `section` those of a place in it.
 
-    A finding that does not say whether it is in the section cannot be told.
+    A finding that does not say whether it is in the section cannot be told; nor can one of several places
+    that does not name them all and names none in the section.
     """
     for finding in findings:
         if finding.kind not in kinds:
             continue
-        inside = True if section is None else _inside(section, finding.where)
+        inside = True if section is None else _inside(section, finding)
         if inside is False:
             continue
         answer: Answer = "over" if inside else "cannot be told"
@@ -40,18 +45,44 @@ def forbidden(
         )
 
 
-def _inside(section: Section, where: Where) -> bool | None:
-    """Return whether a place is in a section; None where it does not say."""
+def _inside(section: Section, finding: Finding) -> bool | None:
+    """Return whether one of a finding's places is in a section; None where it does not say all of them."""
+    where = finding.where
     if section.part == "phase":
         return None if where.phase is None else where.phase == section.name
     if section.part == "group":
         names = [name for name in (where.group, where.mesh_dim) if name is not None]
-        return any(glob(section.name, name) for name in names) if names else None
-    # As of a collective: where no module is known the parameter's name tells.
-    name = where.parameter if where.module is None else where.module
-    if name is None or matches(section.name, name):
-        return None if name is None else True
-    return None if _may_match(section.name, name) else False
+        if any(glob(section.name, name) for name in names):
+            return True
+        # Of several parameters the group is that of the worst.
+        return None if not names or (_of_parameters(finding) and finding.count > 1) else False
+    names, whole = _names(finding)
+    if any(matches(section.name, name) for name in names):
+        return True
+    may = not whole or any(_may_match(section.name, name) for name in names)
+    return None if may else False
+
+
+def _of_parameters(finding: Finding) -> bool:
+    """Return whether it is of parameters or buffers, so that its count is how many there are."""
+    return finding.family == "correctness" and finding.where.parameter is not None
+
+
+def _names(finding: Finding) -> tuple[list[str], bool]:
+    """Return the modules and parameters that a finding names, and whether these are all it stands for."""
+    where = finding.where
+    if where.module is not None and not _of_parameters(finding):
+        # As of a collective: where no module is known the parameter's name tells.
+        return [where.module], True
+    told = [where.parameter or ""]
+    told += [str(one.value) for one in finding.evidence if one.label in LISTS]
+    listed = dict.fromkeys(name for names in told for name in names.split(", ") if name)
+    names = [name for name in listed if not name.startswith("...")]
+    whole = bool(names) and len(names) == len(listed)
+    if _of_parameters(finding):
+        whole = whole and len(names) >= finding.count
+    holders = {name.rpartition(".")[0]: None for name in names}
+    return [*holders, *names], whole
 
 
 def _may_match(pattern: str, layers: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from shardtoll.analyzers.compare_steps import LEAST_STEPS
 from shardtoll.analyzers.step_change import change, timed_words
 from shardtoll.analyzers.words import duration
 from shardtoll.ledger import Report
@@ -27,7 +28,12 @@ def saving(before: Report, after: Report, judged: Sequence[Judged], rest: Sequen
         besides = min(besides, step - (predicted or 0))
     measured = found.saved_ns
     others = "gone" if all(one.after is None for one in rest if _counts(one)) else "gone or smaller"
+    steps = min(found.steps_before, found.steps_after)
     kept, why = _kept(measured, (found.low_ns, found.high_ns), predicted, besides, others)
+    if 2 <= steps < LEAST_STEPS:
+        # An interval of few steps is too narrow where they hang together: it proves nothing by itself.
+        kept = "cannot be told" if kept in ("kept", "exceeded", "longer") else kept
+        why += f"; of {steps} steps only, which say little of how much they vary: {LEAST_STEPS} are needed"
     if _slowed(before) != _slowed(after):
         # What a survey costs besides its own time on record would count as saved.
         kept, why = "cannot be told", "one of the runs was only surveyed: its steps are slower for that"

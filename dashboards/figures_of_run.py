@@ -52,14 +52,25 @@ def counts(report: Report) -> dict[tuple[str, str], int]:
     return found
 
 
+def parts(time: step_times.RankTime) -> dict[str, float | None]:
+    """Return name -> ns of each part of a rank's mean step; None unknown, as is one known as a bound only."""
+    # Of watched steps alone, what lacks of one part is in the other.
+    bounds = step_times.WATCHED_PARTS if time.comm_at_least and None in time.parts_ns else ()
+    named = zip((name for name, _ in step_times.PARTS), time.parts_ns, strict=True)
+    return {name: None if name in bounds else value for name, value in named}
+
+
 def exposed_ratio(report: Report) -> float | None:
-    """Return the share of the slowest rank's mean step in which it stood still for communication."""
+    """Return the share of the slowest rank's mean step in which it stood still for communication.
+
+    None where a lower bound of it is known: among the numbers of other runs it would stand for less.
+    """
     time = step_times.slowest(step_times.rank_times(report))
     if time is None:
         return None
     if time.watched_ns and time.watched_comm_ns is not None:
-        return time.watched_comm_ns / time.watched_ns
-    exposed = dict(zip((name for name, _ in step_times.PARTS), time.parts_ns, strict=True))["exposed_comm_ns"]
+        return None if time.comm_at_least else time.watched_comm_ns / time.watched_ns
+    exposed = parts(time)["exposed_comm_ns"]
     return None if exposed is None or time.total_ns <= 0 else exposed / time.total_ns
 
 
@@ -98,7 +109,7 @@ def scalars(report: Report) -> dict[str, float]:
     time = step_times.slowest(step_times.rank_times(report))
     if time is not None:
         found["step_seconds/total"] = seconds(time.step_ns)
-        for (name, _), value in zip(step_times.PARTS, time.parts_ns, strict=True):
+        for name, value in parts(time).items():
             found[f"step_seconds/{name.removesuffix('_ns')}"] = seconds(value)
     found["exposed_ratio"] = exposed_ratio(report)
     found |= _of_busiest_rank(report)

@@ -68,7 +68,7 @@ def prometheus(report: Report) -> str:
             [
                 ({"rank": _rank(time), "part": name.removesuffix("_ns")}, seconds(value))
                 for time in [*few, *([rest] if rest else [])]
-                for (name, _), value in zip(step_times.PARTS, time.parts_ns, strict=True)
+                for name, value in figures_of_run.parts(time).items()
             ],
         ),
         *_metric("slowest_rank", "The rank whose mean step is longest.", [({}, slowest)]),

@@ -27,16 +27,19 @@ def shifted(group: Ints, rank: Ints, number: Ints, facts: tuple[Ints, ...]) -> I
     least, most = np.full(groups, np.iinfo(np.int64).max), np.full(groups, np.iinfo(np.int64).min)
     np.minimum.at(least, group_of, first)
     np.maximum.at(most, group_of, first)
-    found = [
-        one for one in np.flatnonzero(least < most).tolist()
-        if _one_story(np.flatnonzero(group == one), own, number - first[own], facts)
-    ]  # fmt: skip
+    apart = np.flatnonzero((least < most)[group])
+    # One sort of them all: a look through all rows for each group would take their product.
+    rows = apart[np.lexsort((number[apart], rank[apart], group[apart]))]
+    of_group = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
+    after = number - first[own]
+    found = [int(group[one[0]]) for one in of_group if _one_story(one, own, after, facts)]
     return np.array(found, dtype=np.int64)
 
 
 def _one_story(rows: Ints, own: Ints, after: Ints, facts: tuple[Ints, ...]) -> bool:
-    rows = rows[np.lexsort((after[rows], own[rows]))]
-    counts = np.unique(own[rows], return_counts=True)[1]
+    """Return whether all ranks tell one story in a group's rows, which are in order of rank and number."""
+    begins = np.flatnonzero(np.diff(own[rows], prepend=-1, append=-1))
+    counts = np.diff(begins)
     if counts.min() != counts.max() or counts[0] < 2:
         return False
     told: list[Bools] = []

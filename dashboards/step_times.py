@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.ledger import Report
 from shardtoll.ledger.levels import in_steps, surveyed_steps, watched_steps
-from shardtoll.ledger.told import exposure_told
+from shardtoll.ledger.told import exposure_doubted, exposure_told
 
 PARTS: Final = (
     ("compute_ns", "compute"),
@@ -43,6 +44,8 @@ class RankTime:
     """The mean watched step, capture left out; None where none was watched."""
     watched_comm_ns: float | None = None
     """Exposed communication in a watched step, over those that tell it; None where none does."""
+    comm_at_least: bool = False
+    """Whether that is a lower bound, as some of these steps do not tell it of all their collectives."""
 
     @property
     def step_ns(self) -> float:
@@ -56,6 +59,8 @@ def rank_times(report: Report) -> list[RankTime]:
     surveyed = _means(in_steps(steps, surveyed_steps(steps)))
     watched = _means(in_steps(steps, watched_steps(steps)))
     told = _means(told_rows(report))
+    bounded = in_steps(exposure_doubted(report.tables), watched_steps(steps))
+    doubted = set(bounded.filter(pc.greater(bounded.column("exposed_comm_ns"), 0)).column("rank").to_pylist())
     times = []
     for rank in sorted({*surveyed, *watched}):
         whole, light, telling = surveyed.get(rank), watched.get(rank), told.get(rank)
@@ -70,6 +75,7 @@ def rank_times(report: Report) -> list[RankTime]:
                 capture_ns=row["capture_ns_mean"],
                 watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
                 watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
+                comm_at_least=rank in doubted,
             )
         )
     return times
@@ -133,6 +139,7 @@ def fold(
         capture_ns=sum(time.capture_ns for time in rest) / len(rest),
         watched_ns=_mean([time.watched_ns for time in rest]),
         watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),
+        comm_at_least=any(time.comm_at_least for time in rest),
     )
     return sorted(kept, key=lambda time: time.ranks), mean
 

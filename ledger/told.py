@@ -42,6 +42,8 @@ def _joined(steps: pa.Table, tables: Mapping[str, pa.Table], how: str) -> pa.Tab
     doubted = pa.concat_tables(
         [table.select(_KEYS) for table in (untimed, unseen)], promote_options="default"
     )
+    if not doubted.num_rows:
+        return steps if how == "left anti" else steps.slice(0, 0)
     doubted = doubted.group_by(list(_KEYS)).aggregate([])
     found = steps.join(doubted, keys=list(_KEYS), join_type=how)
     return found.select(steps.column_names).cast(steps.schema)

@@ -13,7 +13,8 @@ Verdict = Literal["gone", "smaller", "still there", "cannot be told"]
 Answer = Literal["equal", "differ", "unknown"]
 Kept = Literal["kept", "exceeded", "not seen", "longer", "none made", "cannot be told"]
 """What became of a predicted saving, which is an upper bound. kept: the step is shorter, by no more than
-predicted. exceeded: by more. not seen: the change cannot be told from none. longer: the step is longer."""
+predicted. exceeded: by more. not seen: the change cannot be told from none. longer: the step is longer.
+cannot be told: no times to compare, or fewer than 8 steps, which prove none of these."""
 
 VERIFICATION_VERSION: Final = 1
 
@@ -88,8 +89,8 @@ class Saving:
     measured_ns: int | None
     """Before less after; negative where the step is longer."""
     low_ns: int | None
-    """Ends of the interval that holds the true one in 95 of 100 cases, as `compare` draws it; None with fewer
-    than two steps."""
+    """Ends of the interval that is to hold the true one in 95 of 100 cases, as `compare` draws it; None with
+    fewer than two steps. Of fewer than 8, or where steps hang together for long, it holds it less often."""
     high_ns: int | None
     predicted_ns: int | None
     """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;

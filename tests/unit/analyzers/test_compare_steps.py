@@ -117,12 +117,45 @@ def test_untold_exposed_communication_is_no_zero_and_the_parts_still_add_up():
         assert (found.step.before, found.step.after) == (whole.step.before, whole.step.after)
 
 
-def test_a_lower_bound_of_exposed_communication_is_said():
+def test_what_only_a_survey_tells_is_no_zero_of_watched_steps():
+    surveyed, watched = made(0, steps=20), made(1, steps=20, level="watch")
+    for silent in (False, True):
+        light = blinded(watched, 12) if silent else watched
+        rest = "exposed communication and all else" if silent else "computing and all else"
+        for runs in ((surveyed, light), (light, surveyed)):
+            found = compared(*runs)
+            parts = {one.name: one for one in found.parts}
+            assert set(parts) == {"moving", "waiting", rest}
+            assert (parts["moving"].before is None) is silent
+            for side in ("before", "after"):
+                whole = sum(getattr(one, side) or 0 for one in found.parts)
+                assert whole == pytest.approx(getattr(found.step, side))
+            assert all(rest in note for note in found.notes if "moving and waiting" in note)
+    few, many = made(0, steps=20), made(1, steps=20, level="watch", ranks=4)
+    scaled = compared(few, many).scaling
+    assert scaled is not None
+    assert scaled.losses == ()
+
+
+def test_lower_bounds_of_exposed_communication_are_no_change_of_the_program():
     told, other = (made(seed, steps=20, level="watch") for seed in (0, 1))
-    found = compared(told, blinded(other, 12, 13, kept_ns=1000))
-    assert [one.name for one in found.parts] == ["moving", "waiting", "computing and all else"]
-    (said,) = [note for note in found.notes if note.startswith("after: of some collectives")]
-    assert "2 steps exposed time is not known: moving and waiting are at least what is said" in said
+    whole = compared(told, other)
+    assert whole.verdict == "no change"
+    silent = blinded(blinded(other, *range(20), kept_ns=1000), *range(20), rank=1, kept_ns=1000)
+    for runs in ((told, silent), (silent, told), (silent, silent)):
+        found = compared(*runs)
+        assert (found.verdict, found.causes) == ("no change", ())
+        parts = {one.name: (one.before, one.after) for one in found.parts}
+        assert (parts["moving"], parts["waiting"]) == ((None, None), (None, None))
+        assert parts["exposed communication and all else"] == pytest.approx(
+            (found.step.before, found.step.after)
+        )
+    (said,) = [
+        note
+        for note in compared(told, blinded(other, 12, 13, kept_ns=1000)).notes
+        if note.startswith("after: of some collectives")
+    ]
+    assert "2 steps exposed time is not known: what is on record of it is a lower bound" in said
 
 
 def test_a_rank_that_does_not_tell_its_exposed_time_is_not_named_for_it():
@@ -135,8 +168,10 @@ def test_a_rank_that_does_not_tell_its_exposed_time_is_not_named_for_it():
 
 def test_the_loss_of_scaling_is_not_divided_by_what_is_unknown():
     few, many = made(0, steps=20, level="watch", ranks=2), made(1, steps=20, level="watch", ranks=4)
-    whole, blind = compared(few, many).scaling, compared(few, blinded(many, 12)).scaling
+    whole = compared(few, many).scaling
     assert whole is not None
-    assert blind is not None
     assert whole.losses
-    assert (blind.losses, blind.efficiency) == ((), whole.efficiency)
+    for kept_ns in (0, 1000):
+        blind = compared(few, blinded(many, 12, kept_ns=kept_ns)).scaling
+        assert blind is not None
+        assert (blind.losses, blind.efficiency) == ((), whole.efficiency)

@@ -301,6 +301,34 @@ class TestHeadline:
         said = run(ledger(rows, steps=steps(level=lambda _: "watch", watch=quiet))).headline
         assert said == ("Network or a late rank cannot be told: in no step is exposed communication known.")
 
+    @pytest.mark.parametrize(
+        ("untold", "each_ns", "said"),
+        [
+            (0, MS, "Neither network nor a late rank is at fault, communication is hidden or small: exposed "
+             "communication takes 0.001 % of all ranks' steps, up to 1 µs of 100 ms."),
+            # One of twenty, or too short all together to be 5 % of the step: no matter, and it is said.
+            (1, 9 * MS, "Neither network nor a late rank is at fault, communication is hidden or small: "
+             "exposed communication takes at least 0.001 % of all ranks' steps."),
+            (19, MS // 10, "Neither network nor a late rank is at fault, communication is hidden or small: "
+             "exposed communication takes at least 0.001 % of all ranks' steps."),
+            (19, 9 * MS, "Network or a late rank cannot be told: exposed communication takes at least "
+             "0.001 % of all steps, and of 152 of 160 collectives it is not known."),
+        ],
+    )  # fmt: skip
+    def test_a_lower_bound_clears_nobody(self, untold, each_ns, said):
+        rows, calls = [], []
+        for number in range(4):
+            for rank in (0, 1):
+                parts = {"compute_ns": 0, "idle_ns": 0, "exposed_comm_ns": US, "level": "watch"}
+                rows.append(step(number, rank, start_ns=number * EVERY,
+                                 unattributed_ns=100 * MS - US, **parts))  # fmt: skip
+                for at in range(20):
+                    exposed = US if at == 0 else None if at <= untold else 0
+                    calls.append(collective(step=number, rank=rank, seq=20 * number + at,
+                                            exposed_ns=exposed, duration_ns=each_ns))  # fmt: skip
+        report = run(ledger(run=run_of(2), steps=rows, collectives=calls))
+        assert report.headline.split(" First on")[0].splitlines()[0] == said
+
 
 class TestCountedOnly:
     """Collectives of which a watched step has only the group's own number."""
@@ -327,7 +355,9 @@ class TestCountedOnly:
     def test_few_of_them_are_told_and_forbid_no_headline(self):
         found, said = self.found(self.counts(9))
         assert (found.severity, found.count) == ("info", 200)
-        assert said.startswith("Network or a late rank cannot be told: exposed communication takes 40 %")
+        assert said.startswith(
+            "Network or a late rank cannot be told: exposed communication takes at least 40 %"
+        )
 
     def test_among_surveyed_steps_the_advice_is_to_survey_more(self):
         counts = [*self.counts(10, SURVEYED), *self.counts(1, [7, 8])]

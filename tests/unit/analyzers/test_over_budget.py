@@ -12,7 +12,7 @@ from shardtoll.analyzers import run as analyze
 from shardtoll.analyzers.budget_of_run import draft
 from shardtoll.analyzers.over_budget import judge
 from shardtoll.dashboards.check_words import name as name_of
-from shardtoll.ledger import Collective, Count, Finding, Group, Notice, Report, UsageError, Where
+from shardtoll.ledger import Collective, Count, Evidence, Finding, Group, Notice, Report, UsageError, Where
 from shardtoll.ledger.budget import budget_of
 from shardtoll.ledger.overrun import BudgetCheck, Overrun, check_to_json
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
@@ -302,6 +302,43 @@ def test_a_kind_is_forbidden_where_its_section_stands(
     assert f'whether this is in {part} "{name}"' in only(maybe, **budget).why
     assert held(maybe, forbid=["wide-dtype"], **budget).limits == 2
     assert only(maybe, forbid=["recompute"]).answer == "over", "at the top any place will do"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter", "listed", "module", "answer"),
+    [
+        # Three places, of which the first is named and the others are evidence.
+        ("wrong-gradient", "layers.0.w", "layers.0.w, layers.1.w, head.w", "head", "over"),
+        ("wrong-gradient", "layers.0.w", "layers.0.w, layers.1.w, head.w", "layers.1", "over"),
+        ("wrong-gradient", "layers.0.w", "layers.0.w, layers.1.w, head.w", "embed", None),
+        # Not all of them are named.
+        ("wrong-gradient", "layers.0.w", "layers.0.w, layers.1.w", "head", "cannot be told"),
+        ("wrong-gradient", "layers.0.w", None, "head", "cannot be told"),
+        ("wrong-gradient", "layers.0.w", None, "layers.0", "over"),
+        # A collective's parameters: as many as are joined, how often it ran is another thing.
+        ("recompute", "layers.0.w, head.w", None, "head", "over"),
+        ("recompute", "layers.0.w, head.w", None, "embed", None),
+        ("recompute", "layers.*.w, head.w", None, "layers.3", "cannot be told"),
+        ("recompute", "layers.0.w, ... (12 parameters)", None, "head", "cannot be told"),
+        ("recompute", "layers.0.w, ... (12 parameters)", None, "layers.0", "over"),
+    ],
+)
+def test_what_stands_for_several_places_passes_no_section_that_one_may_be_in(
+    kind: str, parameter: str, listed: str | None, module: str, answer: str | None
+):
+    grouped = found(kind, parameter=parameter, module="layers.0" if kind == "wrong-gradient" else None)
+    grouped = replace(grouped, evidence=(Evidence("parameters", listed),) if listed else ())
+    of = replace(report([collective()]), findings=(grouped,))
+    budget = {"module": {module: {"forbid": [kind]}}}
+    assert [one.answer for one in held(of, **budget).overruns] == ([answer] if answer else [])
+
+
+def test_the_group_of_one_parameter_is_not_that_of_all():
+    of = report([collective()])
+    for count, answers in ((1, []), (3, ["cannot be told"])):
+        one = replace(found("replica-drift", parameter="a.w", module="a", group="dp"), count=count)
+        budget = {"group": {"tp": {"forbid": ["replica-drift"]}}}
+        assert [over.answer for over in held(replace(of, findings=(one,)), **budget).overruns] == answers
 
 
 def watch(number: int, rank: int, exposed_ms: int) -> Any:

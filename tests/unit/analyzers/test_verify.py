@@ -327,6 +327,20 @@ def test_few_steps_have_no_interval():
     assert any("only 1 timed step" in words for words in found.warnings)
 
 
+@pytest.mark.parametrize("after_ms", [95, 80, 110])
+def test_fewer_steps_than_eight_prove_no_saving(after_ms: float):
+    # The first step is left out.
+    few, enough = (
+        verified(report([finding()], steps=steps), report(took_ms=after_ms, steps=steps)).saving
+        for steps in (8, 9)
+    )
+    assert (few.steps_before, few.kept) == (7, "cannot be told")
+    assert few.why.endswith("; of 7 steps only, which say little of how much they vary: 8 are needed")
+    assert few.low_ns is not None
+    assert enough.kept in ("kept", "exceeded", "longer")
+    assert "steps only" not in enough.why
+
+
 def test_capture_and_the_first_step_are_left_out_of_times():
     times = step_times(report(noise_ms=0, steps=5))
     assert times.tolist() == [108 * MS] * 4, "rank 1, less 2 ms of capture, without the first step"

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.dashboards import notebook, page, page_anatomy, page_tables, step_times, summary, terminal
+from shardtoll.dashboards import (
+    figures_of_run,
+    notebook,
+    page,
+    page_anatomy,
+    page_tables,
+    step_times,
+    summary,
+    terminal,
+)
 from shardtoll.dashboards.side_by_side import Attempt, rows
 from shardtoll.ledger import Report, Step
 from shardtoll.ledger.tables import to_records, to_table
@@ -93,6 +102,22 @@ def test_watched_steps_alone_are_divided_where_one_tells():
     assert (time.steps, time.total_ns) == (1, 25 * MS)
     time, _ = step_times.rank_times(untimed(watched(), (1, 2)))
     assert time.parts_ns == (None, None, None, None, 25 * MS)
+
+
+def test_a_lower_bound_of_exposed_communication_is_no_number_to_follow():
+    told = figures_of_run.scalars(watched())
+    assert told["exposed_ratio"] == pytest.approx(6 / 24)
+    (row, *_) = to_records("collectives", watched().tables["collectives"])
+    rows = [replace(row, step=1, rank=rank, exposed_ns=None) for rank in (0, 1)]
+    report = watched()
+    report = replace(report, tables={**report.tables, "collectives": to_table("collectives", rows)})
+    (time, _) = step_times.rank_times(report)
+    assert (time.watched_comm_ns, time.comm_at_least) == (6 * MS, True)
+    found = figures_of_run.scalars(report)
+    missing = {"exposed_ratio", "step_seconds/exposed_comm", "step_seconds/unattributed"}
+    assert missing <= told.keys()
+    assert not missing & found.keys()
+    assert found["step_seconds/total"] == told["step_seconds/total"]
 
 
 @pytest.mark.parametrize("width", [60, 160])

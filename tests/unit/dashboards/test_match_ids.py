@@ -13,6 +13,7 @@ from shardtoll.dashboards.arrivals import arrivals
 from shardtoll.dashboards.late_ranks import late_ranks
 from shardtoll.dashboards.match_ids import match_ids
 from shardtoll.dashboards.row_codes import all_differ, equal_rows
+from shardtoll.dashboards.shifted_numbers import shifted
 from shardtoll.dashboards.waited_for import waited_for
 from shardtoll.ledger import Collective, Report
 from shardtoll.ledger.tables import to_table
@@ -68,6 +69,25 @@ def test_numbers_a_constant_apart_tell_one_story():
     assert pairs(*longer) == [[0, 3], [1, 4], [2, 5]]
     steps = [*story(0, 5, 8), *story(0, 6, 8, step=1), *story(1, 3, 8), *story(1, 4, 8, step=1)]
     assert pairs(*steps) == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_of_shifted_numbers_are_those_found_one_by_one(seed: int):
+    rng = np.random.default_rng(seed)
+    rows: list[tuple[int, int, int, int]] = []
+    wanted = []
+    for group in range(12):
+        first = rng.integers(0, 3, size=3) * 10 ** int(rng.integers(0, 12))
+        stories = [rng.integers(0, 2, size=int(rng.integers(1, 3))).tolist() for _ in range(3)]
+        if rng.random() < 0.7:
+            stories = [stories[0]] * 3
+        for rank, (at, story) in enumerate(zip(first.tolist(), stories, strict=True)):
+            rows += [(group, rank, at + place, fact) for place, fact in enumerate(story)]
+        if len(set(first.tolist())) > 1 and len(stories[0]) > 1 and stories == [stories[0]] * 3:
+            wanted.append(group)
+    group, rank, number, fact = rng.permutation(np.array(rows, dtype=np.int64)).T
+    assert shifted(group, rank, number, (fact,)).tolist() == wanted
+    assert not len(shifted(group[:0], rank[:0], number[:0], (fact[:0],)))
 
 
 def test_another_story_or_one_record_is_none():
