@@ -264,8 +264,10 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
 def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, visit):
     seen = visit(plain)
     seen.go("/?ranks=0-1")
+    seen.until("document.getElementById('ranks').value", "0-1")
     seen.page.click("#clear")
     seen.until("document.getElementById('ranks').value", "")
+    seen.until("location.search", "")
     seen.settled()
     held = []
 
@@ -275,7 +277,7 @@ def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, 
         else:
             route.continue_()
 
-    seen.page.route("**/_dash-update-component", hold)
+    seen.page.route(lambda url: "/_dash-update-component" in url, hold)
     seen.page.go_back()
     deadline = time.monotonic() + 45
     while not held:
