@@ -9,13 +9,13 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
 
 from shardtoll.dashboards import app_layout, human, summary
+from shardtoll.dashboards.app_acts import CHOICES, FIELDS, Controls, chosen, moves_here, picked, values
 from shardtoll.dashboards.app_board import FIRST_WAIT_S, Board, view_of
 from shardtoll.dashboards.app_clicks import clicked_at
 from shardtoll.dashboards.app_figure import plotted
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_lit import whole
-from shardtoll.dashboards.app_state import Place, keys, zoomed
-from shardtoll.dashboards.filters import Filter, parse_ranks, ranges
+from shardtoll.dashboards.app_state import Place, keys
 from shardtoll.dashboards.source import Snapshot
 
 _NO_RUN: Final = Snapshot(None, "0")
@@ -229,60 +229,78 @@ def _add_choices(app: Dash, board: Board) -> None:
     @app.callback(
         Output("address", "search"),
         Output("opened", "data"),
-        Output("ranks", "value"),
-        *(Output(name, "value") for name in app_layout.CHOICES),
-        *(Output(name, "options") for name in app_layout.CHOICES),
+        Output("heard", "data"),
+        *(Output(name, "value") for name in FIELDS),
+        *(Output(name, "options") for name in CHOICES),
         Input("address", "search"),
         Input("subject", "data"),
-        Input("ranks", "value"),
-        *(Input(name, "value") for name in app_layout.CHOICES),
+        *(Input(name, "value") for name in FIELDS),
         Input("clear", "n_clicks"),
         Input("unzoom", "n_clicks"),
         Input("figure", "relayoutData"),
         Input("figure", "clickData"),
         Input({"part": "pick", "key": ALL}, "n_clicks"),
+        State({"part": "pick", "key": ALL}, "id"),
         State("opened", "data"),
+        State("heard", "data"),
     )
-    def act(query: str | None, _subject: Any, ranks: Any, *rest: Any) -> tuple[Any, ...]:
-        """Write what the reader did into the address, and what the address says into the filters."""
-        count = len(app_layout.CHOICES)
-        chosen, (_clear, _unzoom, moved, clicked, _picks, opened) = rest[:count], rest[count:]
-        place = Place.from_query(query or "")
-        by: Any = ctx.triggered_id
-        keep: Any = no_update
-        if by in (None, "address", "subject"):
-            _, _, snapshot = _seen(board, query)
-            return (
-                no_update,
-                no_update,
-                *_values(place.only),
-                *app_layout.choices(snapshot.report, place.only),
-            )
-        after = place
-        if by == "ranks" or by in app_layout.CHOICES:
-            after = replace(place, only=_filter(ranks, chosen))
-        elif by == "clear":
-            after = replace(place, only=Filter())
-        elif by == "unzoom":
-            after = replace(place, zoom=())
-        elif by == "figure" and "clickData" in ctx.triggered[0]["prop_id"]:
+    def act(query: str | None, _subject: Any, *rest: Any) -> tuple[Any, ...]:
+        """Write what the reader did into the address, and what the address says into the filters.
+
+        Each answer does all of both: it may be the only one of several questions that is heard.
+        """
+        shown = dict(zip(FIELDS, rest, strict=False))
+        clear, unzoom, moved, clicked, counts, ids, opened, heard = rest[len(FIELDS) :]
+        picks = {str(one.get("key")): count or 0 for one, count in zip(ids, counts, strict=True)}
+        now = Controls(shown, clear or 0, unzoom or 0, picks, moved, clicked)
+        causes = _causes()
+        place, run, snapshot = _seen(board, query)
+        before = heard if isinstance(heard, dict) else {}
+        after = chosen(place, now, heard, causes)
+        stood = stand = _opened(opened, place)
+        for key in picked(now, place, heard, causes):
+            shut = key in stand
+            stand = [one for one in stand if one != key] if shut else [*stand, key]
+            if not shut or after.finding == key:
+                after = replace(after, finding=None if shut else key)
+        if clicked and clicked != before.get("clicked") and moves_here(place, heard):
             found = _spoken_of(board, query, clicked)
             if found is not None:
-                keep = [*(one for one in _opened(opened, place) if one != found), found]
-                after = replace(place, finding=found)
-        elif by == "figure":
-            after = replace(place, zoom=zoomed(place.zoom, moved if isinstance(moved, dict) else None))
-        elif isinstance(by, dict) and ctx.triggered[0]["value"]:
-            key = str(by.get("key"))
-            stood = _opened(opened, place)
-            keep = [one for one in stood if one != key] if key in stood else [*stood, key]
-            picked = (
-                None if key in stood and place.finding == key else key if key not in stood else place.finding
-            )
-            after = replace(place, finding=picked)
-        search = no_update if after == place else after.to_query()
-        filled = _values(after.only) if after.only != place.only else (no_update,) * (count + 1)
-        return (search, keep, *filled, *((no_update,) * count))
+                stand = [*(one for one in stand if one != found), found]
+                after = replace(after, finding=found)
+        wanted = values(after.only)
+        # What stands there already is not written again: a list that is open would shut.
+        same = [_same(shown[name], wanted[name]) for name in FIELDS]
+        of = [run, snapshot.version, after.only.to_query()]
+        marks, options = _offered(snapshot, after, before) if of != before.get("of") else (None, ())
+        hears = {**now.heard(after), "of": of, "offered": marks or before.get("offered")}
+        return (
+            no_update if after == place else after.to_query(),
+            no_update if stand == stood else stand,
+            no_update if hears == heard else hears,
+            *(no_update if same[at] else wanted[name] for at, name in enumerate(FIELDS)),
+            *(options or (no_update,) * len(CHOICES)),
+        )
+
+
+def _same(shown: Any, wanted: Any) -> bool:
+    """Return whether a control shows what it has to; the order of what was picked is the reader's."""
+    return sorted(shown or "") == sorted(wanted) if isinstance(wanted, list) else (shown or "") == wanted
+
+
+def _offered(snapshot: Snapshot, place: Place, before: dict[str, Any]) -> tuple[list[str], list[Any]]:
+    """Return a mark of what each list offers, and what it offers where that is new to the page."""
+    options = app_layout.choices(snapshot.report, place.only)
+    marks = [hashlib.sha256(repr(some).encode("utf-8", "replace")).hexdigest() for some in options]
+    old = before.get("offered")
+    known = old if isinstance(old, list) and len(old) == len(marks) else [None] * len(marks)
+    pairs = zip(marks, known, options, strict=True)
+    return marks, [no_update if mark == last else some for mark, last, some in pairs]
+
+
+def _causes() -> set[str]:
+    """Return which controls brought the question; of a finding's line its key."""
+    return {str(one.get("key") if isinstance(one, dict) else one) for one in ctx.triggered_prop_ids.values()}
 
 
 def _spoken_of(board: Board, query: str | None, clicked: Any) -> str | None:
@@ -301,16 +319,3 @@ def _spoken_of(board: Board, query: str | None, clicked: Any) -> str | None:
     ]
     best = max(speaking, key=lambda number: (tolls[number] or -1, -number), default=None)
     return next((key for key, number in keys(report.findings).items() if number == best), None)
-
-
-def _values(only: Filter) -> tuple[Any, ...]:
-    return (ranges(only.ranks), *(list(getattr(only, name)) for name in app_layout.CHOICES))
-
-
-def _filter(ranks: Any, chosen: tuple[Any, ...]) -> Filter:
-    """Return the filter that the controls say; through text, as from a link."""
-    lists = {
-        name: tuple(str(value) for value in values or ())
-        for name, values in zip(app_layout.CHOICES, chosen, strict=True)
-    }
-    return Filter(ranks=parse_ranks(str(ranks or ""))[0], **lists)

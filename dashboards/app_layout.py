@@ -10,6 +10,7 @@ from typing import Any, Final
 from dash import dcc, html
 
 from shardtoll.dashboards import human, page_hta, page_late, page_tables, summary
+from shardtoll.dashboards.app_acts import CHOICES
 from shardtoll.dashboards.app_figure import CONFIG
 from shardtoll.dashboards.app_html import components
 from shardtoll.dashboards.app_state import Place, keys
@@ -23,8 +24,6 @@ from shardtoll.ledger import Report
 
 POLL_MS: Final = 2000
 """A new step is shown within two polls and the time its analysis takes."""
-CHOICES: Final = ("groups", "modules", "phases", "kinds")
-"""Filters that are lists to choose from; ranks are typed, as a thousand of them may be."""
 _CHOICES_MOST: Final = 2000
 SERVED: Final = {
     "timeline": (
@@ -48,6 +47,7 @@ def layout() -> html.Div:
             dcc.Store(id="subject", data=None),
             dcc.Store(id="looked", data=None),
             dcc.Store(id="opened", data=None),
+            dcc.Store(id="heard", data=None),
             dcc.Interval(id="clock", interval=POLL_MS),
             html.A("Skip to the figure", href="#figure-panel", className="skip"),
             html.Header(

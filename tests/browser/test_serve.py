@@ -261,6 +261,37 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
     seen.clean()
 
 
+def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, visit):
+    seen = visit(plain)
+    seen.go("/?ranks=0-1")
+    seen.until("document.getElementById('ranks').value", "0-1")
+    seen.page.click("#clear")
+    seen.until("document.getElementById('ranks').value", "")
+    seen.until("location.search", "")
+    seen.settled()
+    held = []
+
+    def hold(route: object) -> None:
+        if not held and route.request.post_data_json["output"].startswith("..address.search"):
+            held.append(route)
+        else:
+            route.continue_()
+
+    seen.page.route(lambda url: "/_dash-update-component" in url, hold)
+    seen.page.go_back()
+    deadline = time.monotonic() + 45
+    while not held:
+        assert time.monotonic() < deadline, "the new address was never asked about"
+        seen.page.wait_for_timeout(20)
+    # As Plotly does when a figure is drawn.
+    seen.page.evaluate("dash_clientside.set_props('figure', {relayoutData: {autosize: true, held: 1}})")
+    seen.until("document.getElementById('ranks').value", "0-1")
+    held[0].continue_()
+    seen.settled()
+    assert seen.query() == "?ranks=0-1"
+    seen.clean()
+
+
 def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     report = sample_reports.report()
     source = Fixed({"a": Snapshot(report, "1", live=True)})
