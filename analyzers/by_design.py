@@ -2,9 +2,9 @@
 
 Local SGD has each rank step on its own gradients and averages the parameters every so many steps. What shows
 it is that a message of room for the parameter adds up what is no gradient, over the ranks that differ, and
-that they are equal again after it, bit for bit, and near the mean of what they were. It has to go on until the
-run ends: the steps after the last time are no more than there were between two times. What is less than that,
-as one time alone, a sum of which no look tells that it was divided, or one between steps, may be right.
+that they are equal again after it, bit for bit, and near the mean of what they were. It has to go on until
+the run ends: the steps after the last time are no more than there were between two times. What is less than
+that, as one time alone, a sum of which no look tells that it was divided, or one between steps, may be right.
 """
 
 from __future__ import annotations
