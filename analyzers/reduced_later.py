@@ -10,12 +10,13 @@ from typing import Final
 
 import pandas as pd
 
+from shardtoll.analyzers.averages import verdict
 from shardtoll.analyzers.context import Context
 from shardtoll.analyzers.memo import once
 from shardtoll.analyzers.reductions import BACKWARD, REDUCES, members
 from shardtoll.analyzers.replicas import Replicas
 from shardtoll.analyzers.tally import keep
-from shardtoll.analyzers.value_sums import looks
+from shardtoll.analyzers.value_sums import adds_floats, looks
 
 SIZES: Final = {"float64": 8, "float32": 4}
 """Bytes of an element; the other dtypes of gradients have two."""
@@ -23,8 +24,11 @@ SIZES: Final = {"float64": 8, "float32": 4}
 TO_OWNER: Final = ("reduce",)
 FROM_OWNERS: Final = ("broadcast", "all_gather")
 
-Sizes = dict[tuple[int, tuple[int, ...]], int]
+Sizes = dict[tuple[int, tuple[int, ...]], dict[int, int]]
+"""Bytes of the largest message by step and ranks, and of those by root; `NO_ROOT` of what has none."""
 Roots = dict[tuple[int, str], set[tuple[tuple[int, ...], int]]]
+
+NO_ROOT: Final = -1
 
 
 @once
@@ -36,7 +40,7 @@ def _largest(context: Context) -> Sizes:
 @once
 def _unnamed(context: Context) -> Sizes:
     """Return the same of the messages that name no parameter, as those of one flat buffer."""
-    return _sizes(context, _nameless(context), (*REDUCES, *TO_OWNER))
+    return _sizes(context, _nameless(context), REDUCES)
 
 
 @once
@@ -55,15 +59,16 @@ def _nameless(context: Context) -> pd.DataFrame:
 
 def _sizes(context: Context, frame: pd.DataFrame, ops: tuple[str, ...]) -> Sizes:
     frame = keep(frame, frame["op"].isin(ops) & frame["phase"].isin(BACKWARD))
-    frame = keep(frame, frame["message_bytes"].notna())
+    frame = keep(frame, frame["message_bytes"].notna() & adds_floats(frame))
     known = members(context)
     found: Sizes = {}
-    columns = frame[["step", "group", "rank", "message_bytes"]].drop_duplicates()
-    for step, group, rank, size in columns.itertuples(index=False):
+    columns = frame[["step", "group", "rank", "message_bytes", "root"]].drop_duplicates()
+    for step, group, rank, size, root in columns.itertuples(index=False):
         over = known.get((str(group), int(rank)))
         if over is not None:
-            key = (int(step), over)
-            found[key] = max(found.get(key, 0), int(size))
+            of_roots = found.setdefault((int(step), over), {})
+            by = NO_ROOT if pd.isna(root) else int(root)
+            of_roots[by] = max(of_roots.get(by, 0), int(size))
     return found
 
 
@@ -82,7 +87,7 @@ def _senders(context: Context) -> Roots:
 def _roots(context: Context, ops: tuple[str, ...]) -> Roots:
     frame = context.in_steps
     frame = keep(frame, frame["op"].isin(ops) & frame["phase"].isin(BACKWARD))
-    frame = keep(frame, frame["parameter"].notna() & frame["root"].notna())
+    frame = keep(frame, frame["parameter"].notna() & frame["root"].notna() & adds_floats(frame))
     known = members(context)
     found: Roots = {}
     columns = frame[["step", "group", "rank", "parameter", "root"]].drop_duplicates()
@@ -99,16 +104,16 @@ def reduced_later(context: Context, one: Replicas, step: int, numel: int, dtype:
     """Whether these ranks' unequal gradients moved the parameter equally, bit for bit, in a step.
 
     Then the optimizer did not take them as they are. That they were added up needs a message too that has
-    room for them: where parameters are only copied from one rank the others' gradients are lost.
+    room for them: where parameters are only copied from one rank the others' gradients are lost. So what was
+    added up for one rank has to come from that one. And where each rank's values were added up instead, and
+    not divided, they are equal and wrong.
     """
     table = looks(context).get(one.name)
     least = numel * SIZES.get(dtype, 2)
-    owners, senders = _of(_owners(context), one, step), _of(_senders(context), one, step)
-    to_owner = bool(owners) and senders <= owners
-    if one.basis == "start" and (table is None or not (table.index >= 0).any()):
+    owned = _owned(context, one, step, least)
+    if not _looked(context, one):
         # How the parameter moved was not asked for: only that they may have been added up is known.
-        sent = bool(senders) or _room(_unnamed_from_owners(context), one, step, least)
-        return (to_owner and sent) or _room(_unnamed(context), one, step, least)
+        return one.basis == "start" and (owned or _room(_unnamed(context), one, step, least))
     if table is None or step not in table.index or not set(one.ranks) <= set(table.columns):
         return False
     after = table.loc[step, list(one.ranks)]
@@ -116,11 +121,24 @@ def reduced_later(context: Context, one: Replicas, step: int, numel: int, dtype:
     equal = after.notna().all() and after.nunique() == 1
     if not equal or before.empty or before.iloc[-1] == after.iloc[0]:
         return False
-    return (
-        to_owner
-        or _room(_largest(context), one, step, least)
-        or _room(_unnamed_to_owner(context), one, step, least)
-    )
+    if verdict(context, one.ranks, step, one.name) == "sum":
+        return False
+    return owned or _room(_largest(context), one, step, least)
+
+
+def _looked(context: Context, one: Replicas) -> bool:
+    table = looks(context).get(one.name)
+    return table is not None and bool((table.index >= 0).any())
+
+
+def _owned(context: Context, one: Replicas, step: int, least: int) -> bool:
+    """Whether a rank that got the sum sent what has room for the parameter, and no other rank sent it."""
+    owners, senders = _of(_owners(context), one, step), _of(_senders(context), one, step)
+    owners = owners or _roots_with_room(_unnamed_to_owner(context), one, step, least)
+    if senders:
+        return senders <= owners
+    senders = _roots_with_room(_unnamed_from_owners(context), one, step, least)
+    return bool(owners) and bool(senders & {*owners, NO_ROOT})
 
 
 def _of(roots: Roots, one: Replicas, step: int) -> set[int]:
@@ -128,6 +146,14 @@ def _of(roots: Roots, one: Replicas, step: int) -> set[int]:
 
 
 def _room(sizes: Sizes, one: Replicas, step: int, least: int) -> bool:
-    return any(
-        at == step and set(one.ranks) <= set(over) and size >= least for (at, over), size in sizes.items()
-    )
+    return bool(_roots_with_room(sizes, one, step, least))
+
+
+def _roots_with_room(sizes: Sizes, one: Replicas, step: int, least: int) -> set[int]:
+    return {
+        root
+        for (at, over), of_roots in sizes.items()
+        if at == step and set(one.ranks) <= set(over)
+        for root, size in of_roots.items()
+        if size >= least
+    }

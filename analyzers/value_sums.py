@@ -18,8 +18,8 @@ from shardtoll.analyzers.micro_batches import BACKWARD as PASSES
 from shardtoll.analyzers.reductions import BACKWARD, REDUCES, members
 from shardtoll.analyzers.tally import codes, keep, text
 
-OUTSIDE: Final = -1
-"""Stands for the time between steps."""
+BEFORE: Final = -1
+"""Stands for the time before the first step."""
 
 LINE: Final = ["source", "op", "group"]
 
@@ -29,7 +29,7 @@ class Sum:
     """What one line added up over some ranks in one step, one rank's part of it."""
 
     step: int
-    """Or `OUTSIDE`."""
+    """The last that had begun; or `BEFORE`."""
     over: tuple[int, ...]
     name: str | None
     """The parameter whose values these are; None of what has no name."""
@@ -38,34 +38,84 @@ class Sum:
     whole: int
     """Bytes of all of them."""
     source: str | None
+    divides: bool
+    """Whether it is an average, not a sum that the program has to divide."""
+    between: bool
+    """Whether no step was under way: what a name says is not known to be values, nor does a look follow."""
 
 
 @once
 def value_sums(context: Context) -> list[Sum]:
-    """Return what may have added up values: what says so, and what names no parameter and is no gradient."""
+    """Return what may have added up values: what says so, and what names no parameter and is no gradient.
+
+    Of floats alone, and by a sum or an average: a maximum or a count averages nothing.
+    """
     frame = context.collectives
-    of_values = frame["of_values"].fillna(False).astype(bool)
-    mask = frame["op"].isin(REDUCES) & frame["phase"].isin(BACKWARD) & (frame["group_size"] > 1)
-    mask &= frame["message_bytes"].notna() & (frame["parameter"].isna() | of_values)
+    of_values, between = frame["of_values"].fillna(False).astype(bool), frame["step"].isna()
+    mask = frame["op"].isin(REDUCES) & (frame["phase"].isin(BACKWARD) | between) & (frame["group_size"] > 1)
+    mask &= frame["message_bytes"].notna() & (frame["parameter"].isna() | of_values | between)
     frame = keep(frame, mask & ~frame["implicit"].fillna(False).astype(bool))
+    frame = keep(frame, adds_floats(frame))
     if frame.empty:
         return []
-    frame = frame.assign(step=frame["step"].fillna(OUTSIDE).astype(np.int64))
     frame = keep(frame, frame["parameter"].notna() | ~_of_gradients(context, frame))
+    between = frame["step"].isna()
+    frame = frame.assign(between=between, step=_steps(context, frame), divides=_divides(frame))
     known = members(context)
-    keys = ["step", "rank", "group", "parameter", "source"]
+    keys = ["step", "rank", "group", "parameter", "source", "divides", "between"]
     sizes = (
         frame.groupby(keys, dropna=False, observed=True)["message_bytes"].agg(["max", "sum"]).reset_index()
     )
     found = {}
-    for step, rank, group, name, source, largest, whole in sizes.itertuples(index=False):
+    for step, rank, group, names, source, divides, apart, largest, whole in sizes.itertuples(index=False):
         over = known.get((str(group), int(rank)))
-        if over is not None:
-            # Each rank tells of it.
-            found[step, over, name if isinstance(name, str) else None, str(source)] = Sum(
-                int(step), over, text(name), int(largest), int(whole), text(source)
+        if over is None:
+            continue
+        for name in names_in(names):
+            each = Sum(
+                int(step), over, name, int(largest), int(whole), text(source), bool(divides), bool(apart)
             )
+            # Each rank tells of it.
+            found[step, over, name, str(source), divides, apart] = each
     return list(found.values())
+
+
+def names_in(parameter: object) -> list[str | None]:
+    """Return the parameters that go in one message; None for those that it may hold and does not name."""
+    if not isinstance(parameter, str):
+        return [None]
+    return [None if name.startswith("...") else name for name in parameter.split(", ")]
+
+
+def adds_floats(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows add up or average numbers that may be values or gradients; unknown ones may be."""
+    operation = frame["reduce_op"].astype(object).fillna("sum").astype(str).str.lower()
+    dtype = frame["dtype"].astype(object).fillna("float").astype(str)
+    found: pd.Series[bool] = operation.str.contains("sum|avg|mean") & dtype.str.contains("float")
+    return found
+
+
+def _divides(frame: pd.DataFrame) -> pd.Series[bool]:
+    found: pd.Series[bool] = (
+        frame["reduce_op"].astype(object).fillna("").astype(str).str.lower().isin(("avg", "mean"))
+    )
+    return found
+
+
+def _steps(context: Context, frame: pd.DataFrame) -> pd.Series[int]:
+    """Return each row's step; of what lies between steps the last that had ended on its rank."""
+    steps = frame["step"].fillna(BEFORE).astype(np.int64).to_numpy(copy=True)
+    between = frame["step"].isna().to_numpy(dtype=bool)
+    at = frame["start_ns"].fillna(frame["issue_ns"]).to_numpy(dtype=np.float64, na_value=-np.inf)
+    rows = keep(context.step_rows, context.step_rows["duration_ns"].notna())
+    for rank, of_rank in rows.groupby("rank"):
+        ends = of_rank["start_ns"].astype(np.int64) + of_rank["duration_ns"].astype(np.int64)
+        order = np.argsort(ends.to_numpy(), kind="stable")
+        numbers = np.append(BEFORE, of_rank["step"].to_numpy(dtype=np.int64)[order])
+        mine = between & (frame["rank"] == rank).to_numpy(dtype=bool)
+        steps[mine] = numbers[np.searchsorted(ends.to_numpy()[order], at[mine], "right")]
+    found: pd.Series[int] = pd.Series(steps, index=frame.index)
+    return found
 
 
 def _of_gradients(context: Context, frame: pd.DataFrame) -> pd.Series[bool]:

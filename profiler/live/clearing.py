@@ -2,9 +2,10 @@
 
 What is reduced in two backwards of one optimizer step is needed once where the gradients add up, and twice
 where they are cleared, as in sharpness-aware steps, for several tasks, or after a step that was skipped. When
-a backward of a surveyed step ends, the parameters that have a gradient are noted; as the next one begins, one
-of them is without, or was filled with zeros meanwhile. Gradients that are never there between backwards, as
-where FSDP2 keeps them to itself, tell nothing and count as not cleared.
+a backward of a surveyed step ends, the parameters that have a gradient are noted; as the next one begins, all
+of them are without, or were filled with zeros meanwhile. Where some are left they add up, and which ones a
+bucket holds is not known here. Gradients that are never there between backwards, as where FSDP2 keeps them to
+itself, tell nothing and count as not cleared.
 """
 
 from __future__ import annotations
@@ -26,31 +27,32 @@ class Clearing:
     def __init__(self, names: Names) -> None:
         self._names = names
         self.begun = 0
-        self._left: list[weakref.ref[nn.Parameter]] = []
-        """The parameters that had a gradient when the last backward ended."""
+        self._left: list[tuple[weakref.ref[nn.Parameter], int]] = []
+        """The parameters that had a gradient when the last backward ended, and where it lay; 0 unknown."""
         self._addresses: frozenset[int] = frozenset()
-        """Where those gradients lie."""
-        self._zeroed = False
+        self._zeroed: set[int] = set()
+        """Those addresses at which all became zero."""
 
     def backward_begins(self) -> None:
         """Note the beginning of a backward."""
-        left = (reference() for reference in self._left)
-        if self._zeroed or any(parameter is not None and parameter.grad is None for parameter in left):
+        left = [(parameter, at) for reference, at in self._left if (parameter := reference()) is not None]
+        if left and all(parameter.grad is None or at in self._zeroed for parameter, at in left):
             self.begun += 1
-        self._left, self._addresses, self._zeroed = [], frozenset(), False
+        self._left, self._addresses = [], frozenset()
+        self._zeroed.clear()
 
     def backward_ended(self) -> None:
         """Note the gradients that are there now."""
         held = [(one, one.grad) for _, one in self._names.parameters() if one.grad is not None]
-        self._left = [weakref.ref(parameter) for parameter, _ in held]
-        self._addresses = frozenset(address_of(local_of(gradient)) for _, gradient in held) - {0}
-        self._zeroed = False
+        self._left = [(weakref.ref(one), address_of(local_of(gradient))) for one, gradient in held]
+        self._addresses = frozenset(at for _, at in self._left) - {0}
+        self._zeroed.clear()
 
     def zeroed(self, tensors: torch.Tensor | Iterable[torch.Tensor]) -> None:
         """Note that tensors were filled with zeros."""
-        if self._addresses and not self._zeroed:
+        if self._addresses:
             each = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
-            self._zeroed = any(address_of(tensor) in self._addresses for tensor in each)
+            self._zeroed.update(self._addresses & {address_of(tensor) for tensor in each})
 
 
 def patch_clearing(begins: Callable[[], None], ended: Callable[[], None]) -> Callable[[], None]:

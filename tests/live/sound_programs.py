@@ -59,8 +59,11 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def local_sgd(left_out: str = "") -> Found:
-    """Ranks step on gradients of their own; every second step the parameters are averaged, as one tensor."""
+def local_sgd(left_out: str = "", how: str = "averaged") -> Found:
+    """Ranks step on gradients of their own; every second step the parameters are averaged, as one tensor.
+
+    Or added up and not divided, or copied from rank 0 while a count is added up.
+    """
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     chosen = [parameter for name, parameter in model.named_parameters() if name != left_out]
@@ -68,8 +71,14 @@ def local_sgd(left_out: str = "") -> Found:
     @torch.no_grad()
     def average() -> None:
         whole = torch.cat([parameter.flatten() for parameter in chosen])
-        dist.all_reduce(whole)
-        parts = (whole / dist.get_world_size()).split([parameter.numel() for parameter in chosen])
+        if how == "copied":
+            dist.broadcast(whole, 0)
+            dist.all_reduce(torch.ones(whole.numel(), dtype=torch.int64))
+        else:
+            dist.all_reduce(whole)
+        parts = (whole / (dist.get_world_size() if how == "averaged" else 1)).split(
+            [parameter.numel() for parameter in chosen]
+        )
         for parameter, part in zip(chosen, parts, strict=True):
             parameter.copy_(part.view_as(parameter))
 
@@ -210,7 +219,9 @@ def sharpness(clear: str) -> Found:
 
     def step(number: int) -> None:
         model(batch(number)).square().mean().backward()
-        if clear:
+        if clear == "one":
+            model.module[0].bias.grad = None
+        elif clear:
             optimizer.zero_grad(set_to_none=clear == "none")
         model(batch(number)).square().mean().backward()
         optimizer.step()
@@ -239,6 +250,8 @@ def all_cases() -> dict[str, Found]:
     return {
         "local": local_sgd(),
         "local, left out": local_sgd("2.weight"),
+        "local, not divided": local_sgd(how="added up"),
+        "local, copied": local_sgd(how="copied"),
         "local by name": local_by_name(),
         "post-local": post_local(),
         "post-local, never averaged": post_local(averages=False),
@@ -249,6 +262,7 @@ def all_cases() -> dict[str, Found]:
         "split": experts(Split),
         "cleared to none": sharpness("none"),
         "cleared to zero": sharpness("zero"),
+        "one cleared": sharpness("one"),
         "micro-batches": sharpness(""),
         "skipped": skipped(),
     }

@@ -22,7 +22,7 @@ def two() -> dict[str, Found]:
 
 @pytest.mark.parametrize(
     "case",
-    ["local", "local by name", "post-local", "owners", "cleared to none", "cleared to zero", "skipped"],
+    ["local", "post-local", "owners", "cleared to none", "cleared to zero", "skipped"],
 )
 def test_silent(two: dict[str, Found], case: str) -> None:
     assert two[case] == []
@@ -33,6 +33,21 @@ def test_what_records_cannot_tell_is_possible(two: dict[str, Found]) -> None:
     assert (one["kind"], one["severity"], one["confidence"]) == ("wrong-gradient", "warning", "possible")
     assert "right if each rank's is its own, as an expert" in one["title"]
     assert "module 1 adds up over ranks" in one["title"]
+
+
+def test_a_sum_of_values_that_no_look_follows_is_possible(two: dict[str, Found]) -> None:
+    (one,) = two["local by name"]
+    assert (one["severity"], one["confidence"]) == ("warning", "possible")
+    assert "right if the parameters themselves are averaged, as in local SGD" in one["title"]
+
+
+@pytest.mark.parametrize("case", ["local, not divided", "local, copied"])
+def test_what_averages_nothing(two: dict[str, Found], case: str) -> None:
+    assert {one["confidence"] for one in two[case]} == {"likely"}
+
+
+def test_one_cleared_gradient_is_not_all(two: dict[str, Found]) -> None:
+    assert [one["kind"] for one in two["one cleared"]] == ["sync-every-microbatch"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,18 @@ def one_by_hand(model, _):
     model[0].weight.grad = None
 
 
+def one_in_place(model, clearing):
+    model[0].weight.grad.zero_()
+    clearing.zeroed(model[0].weight.grad)
+
+
+def both_ways(model, clearing):
+    model[0].zero_grad()
+    for parameter in model[1].parameters():
+        parameter.grad.zero_()
+        clearing.zeroed(parameter.grad)
+
+
 def in_place(model, clearing):
     gradients = [parameter.grad for parameter in model.parameters()]
     torch._foreach_zero_(gradients)
@@ -43,11 +55,13 @@ def another(_, clearing):
     [
         (lambda model, _: None, 0),
         (lambda model, _: model.zero_grad(), 2),
-        (one_by_hand, 2),
+        (one_by_hand, 0),
+        (one_in_place, 0),
+        (both_ways, 2),
         (in_place, 2),
         (another, 0),
     ],
-    ids=["added up", "zero_grad", "by hand", "in place", "another tensor"],
+    ids=["added up", "zero_grad", "one by hand", "one in place", "both ways", "in place", "another tensor"],
 )
 def test_all_but_the_first_began_with_what_was_left(clear, cleared):
     assert backwards(clear) == cleared
