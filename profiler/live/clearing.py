@@ -10,15 +10,16 @@ itself, tell nothing and count as not cleared.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import nn
 
 from shardtoll.profiler.live.names import Names, address_of, local_of
 from shardtoll.profiler.live.patches import patched
+
+Extent: TypeAlias = tuple[int, int]
+"""Address, 0 unknown, and elements."""
 
 
 class Clearing:
@@ -27,32 +28,45 @@ class Clearing:
     def __init__(self, names: Names) -> None:
         self._names = names
         self.begun = 0
-        self._left: list[tuple[weakref.ref[nn.Parameter], int]] = []
-        """The parameters that had a gradient when the last backward ended, and where it lay; 0 unknown."""
-        self._addresses: frozenset[int] = frozenset()
-        self._zeroed: set[int] = set()
-        """Those addresses at which all became zero."""
+        self._left: dict[str, Extent] = {}
+        """By name, as torch swaps no parameter that a weak reference is held to: those that had a gradient
+        when the last backward ended, and where it lay."""
+        self._extents: frozenset[Extent] = frozenset()
+        self._zeroed: set[Extent] = set()
+        """Those places at which all became zero."""
 
     def backward_begins(self) -> None:
         """Note the beginning of a backward."""
-        left = [(parameter, at) for reference, at in self._left if (parameter := reference()) is not None]
-        if left and all(parameter.grad is None or at in self._zeroed for parameter, at in left):
-            self.begun += 1
-        self._left, self._addresses = [], frozenset()
-        self._zeroed.clear()
+        if self._left:
+            now = dict(self._names.parameters())
+            left = [(now[name], extent) for name, extent in self._left.items() if name in now]
+            if left and all(one.grad is None or extent in self._zeroed for one, extent in left):
+                self.begun += 1
+        self.forget()
 
     def backward_ended(self) -> None:
         """Note the gradients that are there now."""
-        held = [(one, one.grad) for _, one in self._names.parameters() if one.grad is not None]
-        self._left = [(weakref.ref(one), address_of(local_of(gradient))) for one, gradient in held]
-        self._addresses = frozenset(at for _, at in self._left) - {0}
+        parameters = self._names.parameters()
+        self._left = {name: _extent(one.grad) for name, one in parameters if one.grad is not None}
+        self._extents = frozenset(extent for extent in self._left.values() if extent[0])
         self._zeroed.clear()
 
     def zeroed(self, tensors: torch.Tensor | Iterable[torch.Tensor]) -> None:
         """Note that tensors were filled with zeros."""
-        if self._addresses:
+        if self._extents:
             each = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
-            self._zeroed.update(self._addresses & {address_of(tensor) for tensor in each})
+            self._zeroed.update(self._extents & {_extent(tensor) for tensor in each})
+
+    def forget(self) -> None:
+        """Drop what the last backward left."""
+        self._left, self._extents = {}, frozenset()
+        self._zeroed.clear()
+
+
+def _extent(tensor: torch.Tensor) -> Extent:
+    """Return where the (local) values lie, and how many: a table's first row has the table's address."""
+    local = local_of(tensor)
+    return address_of(local), local.numel()
 
 
 def patch_clearing(begins: Callable[[], None], ended: Callable[[], None]) -> Callable[[], None]:

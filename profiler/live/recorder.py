@@ -243,6 +243,7 @@ class Recorder:
         self.region = None
         self.results.clear()
         self.cuts.clear()
+        self.clearing.forget()
         if self.device is not None:
             self.device.drop()
         self._early_spans = []

@@ -33,6 +33,12 @@ def one_in_place(model, clearing):
     clearing.zeroed(model[0].weight.grad)
 
 
+def first_rows(model, clearing):
+    for parameter in model.parameters():
+        parameter.grad[:1].zero_()
+        clearing.zeroed(parameter.grad[:1])
+
+
 def both_ways(model, clearing):
     model[0].zero_grad()
     for parameter in model[1].parameters():
@@ -57,11 +63,15 @@ def another(_, clearing):
         (lambda model, _: model.zero_grad(), 2),
         (one_by_hand, 0),
         (one_in_place, 0),
+        (first_rows, 0),
         (both_ways, 2),
         (in_place, 2),
         (another, 0),
     ],
-    ids=["added up", "zero_grad", "one by hand", "one in place", "both ways", "in place", "another tensor"],
+    ids=[
+        *("added up", "zero_grad", "one by hand", "one in place", "first rows", "both ways", "in place"),
+        "another tensor",
+    ],
 )
 def test_all_but_the_first_began_with_what_was_left(clear, cleared):
     assert backwards(clear) == cleared
@@ -86,3 +96,16 @@ def test_backward_is_torchs_own_again():
     assert torch.autograd.backward is not before
     undo()
     assert torch.autograd.backward is before
+
+
+def test_parameters_can_be_swapped_after_a_surveyed_backward():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    clearing = Clearing(Names(model))
+    model(torch.ones(1, 2)).sum().backward()
+    clearing.backward_ended()
+    # As torch does it where tensors are subclasses, DTensors among them: none may have a weak reference.
+    for parameter in model.parameters():
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().clone()))
+    model.zero_grad()
+    clearing.backward_begins()
+    assert clearing.begun == 1
