@@ -151,7 +151,9 @@ class Names:
         module = None if held is None else held[0]()
         if held is None or module is None:
             return False
-        parameter = module._parameters.get(held[1])
+        # TorchScript's wrapper of them has no `get`; asking the module itself would run torch's Python.
+        parameters = module._parameters
+        parameter = parameters[held[1]] if held[1] in parameters else None  # noqa: SIM401
         address = address_of(tensor)
         if parameter is None or not address:
             return False

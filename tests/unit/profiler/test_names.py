@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -48,3 +50,15 @@ def test_torch_may_swap_parameters_whose_names_are_known() -> None:
     other = nn.Parameter(torch.zeros(1))
     torch.utils.swap_tensors(model.scale, other)
     assert names.is_at("scale", model.scale.detach(), gradient=False)
+
+
+def test_a_scripts_parameter_is_known_by_its_values() -> None:
+    """TorchScript keeps parameters in a mapping of its own, which has less than a dict."""
+    with warnings.catch_warnings():
+        # Newer versions of torch say of it that it is deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = torch.jit.script(nn.Sequential(nn.Linear(2, 2, bias=False)))
+    names = Names(model)
+    (weight,) = model.parameters()
+    assert names.is_at("0.weight", weight.detach(), gradient=False)
+    assert not names.is_at("0.weight", torch.ones(2, 2), gradient=True)
