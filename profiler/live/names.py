@@ -19,6 +19,10 @@ _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_mo
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
 """Types of nearly all tensors, told from others at once: asking for a class's instances takes longer."""
+_NO_ADDRESS: Final[tuple[type, ...]] = tuple(
+    kind for kind in (FakeTensor, getattr(nn.parameter, "UninitializedTensorMixin", None)) if kind is not None
+)
+"""Types of tensors that seem to have memory: fake ones, and those of a lazy module that has not run yet."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,9 +62,9 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return where the tensor's values begin, 0 where it has none of one piece: fake, meta, sparse ones."""
+    """Return where the tensor's values begin, 0 where that is no one place: fake, meta, lazy, sparse ones."""
     plain = type(tensor) in _PLAIN
-    if (not plain and isinstance(tensor, FakeTensor)) or tensor.layout is not torch.strided:
+    if (not plain and isinstance(tensor, _NO_ADDRESS)) or tensor.layout is not torch.strided:
         return 0
     return tensor.data_ptr()
 

@@ -62,3 +62,13 @@ def test_a_scripts_parameter_is_known_by_its_values() -> None:
     (weight,) = model.parameters()
     assert names.is_at("0.weight", weight.detach(), gradient=False)
     assert not names.is_at("0.weight", torch.ones(2, 2), gradient=True)
+
+
+def test_a_lazy_module_has_no_addresses_before_its_first_run() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "lazy": nn.LazyLinear(2)})
+    names = Names(model)
+    assert names.at_address(model["a"].weight) == "a.weight"
+    assert not names.is_at("lazy.weight", model["a"].weight, gradient=True)
+    model["lazy"](torch.ones(1, 2))
+    names.note_gradients()
+    assert names.at_address(model["lazy"].weight) == "lazy.weight"
