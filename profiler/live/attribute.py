@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from shardtoll.profiler.live.call import Tensors
 from shardtoll.profiler.live.callsite import LEAF
@@ -85,6 +87,12 @@ def replicated_dims(specs: list[Any]) -> str | None:
     return ",".join(dims) or None
 
 
+def _is_bare(module: nn.Module) -> bool:
+    """Whether the module holds neither modules nor parameters, as a loss or an activation."""
+    own = (*module._modules.values(), *module._parameters.values())
+    return all(each is None for each in own)
+
+
 class Attribution:
     """Turns stacks into places; remembers which forward line each autograd node came from."""
 
@@ -99,10 +107,16 @@ class Attribution:
         self._gradients_noted = False
         self._called_at: dict[str, tuple[str | None, bool]] = {}
         """Module that FSDP gathers -> the line that calls it, and whether that module itself was on it."""
+        self._strangers: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
+        """Modules of no root in this step, by their ids, and what they are called."""
+        self._looked_through: set[int] = set()
+        """Ids of the roots whose names were taken in this step."""
 
     def new_step(self) -> None:
         """Forget what belongs to the last step: nodes, addresses."""
         self._nodes.clear()
+        self._strangers.clear()
+        self._looked_through.clear()
         self._names.forget_addresses()
         self._backward_ran = self._gradients_noted = False
 
@@ -144,12 +158,31 @@ class Attribution:
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
-        if name is None:
-            # The walk may have stopped at the nearest module: names come from the outermost one.
-            root = self.stack.cause(frame).root
-            self._names.add_root(cause.module if root is None else root)
-            self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
-            name = self._names.module(cause.module)
+        return name if name is not None else self._stranger(cause.module, frame)
+
+    def _stranger(self, module: nn.Module, frame: FrameType | None) -> str | None:
+        """Return the name of a module that no known root had: made just for this call, or new in the model.
+
+        Each is looked for once a step, and each root looked through once a step.
+        """
+        held = self._strangers.get(id(module))
+        if held is not None and held[0]() is module:
+            return held[1]
+        # The walk may have stopped at the nearest module: names come from the outermost one.
+        root = self.stack.cause(frame).root
+        root = module if root is None else root
+        name: str | None = None
+        if self._names.roots and _is_bare(root):
+            # A loss, say, often made anew for each call: it has a name, but is not kept for it.
+            name = type(root).__name__ if root is module else None
+        elif id(root) not in self._looked_through:
+            self._looked_through.add(id(root))
+            if self._names.add_root(root):
+                self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
+            name = self._names.module(module)
+            if name is not None:
+                return name
+        self._strangers[id(module)] = weakref.ref(module), name
         return name
 
     def backward_ran(self) -> None:

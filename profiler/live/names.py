@@ -23,6 +23,8 @@ _NO_ADDRESS: Final[tuple[type, ...]] = tuple(
     kind for kind in (FakeTensor, getattr(nn.parameter, "UninitializedTensorMixin", None)) if kind is not None
 )
 """Types of tensors that seem to have memory: fake ones, and those of a lazy module that has not run yet."""
+_MOST_ROOTS: Final = 32
+"""Outermost modules whose names are kept, and they with them."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -96,10 +98,18 @@ class Names:
         if model is not None:
             self.add_root(model)
 
-    def add_root(self, root: nn.Module) -> None:
-        """Take the names of a module tree; a second root's names start with its class."""
-        prefix = f"{type(root).__name__}." if self.roots else ""
-        self.roots.append(root)
+    def add_root(self, root: nn.Module) -> bool:
+        """Take the names of a module tree; a second root's names start with its class.
+
+        A root that is known already is looked through for what it has got since. Returns whether names were
+        taken: of very many roots the last are not, lest those made anew in each step be kept alive.
+        """
+        first = not self.roots or root is self.roots[0]
+        prefix = "" if first else f"{type(root).__name__}."
+        if not any(root is each for each in self.roots):
+            if len(self.roots) >= _MOST_ROOTS:
+                return False
+            self.roots.append(root)
         for name, module in root.named_modules(remove_duplicate=False):
             self._modules.setdefault(id(module), (prefix + clean_name(root, name)).rstrip("."))
         modules = dict(root.named_modules(remove_duplicate=False))
@@ -109,6 +119,7 @@ class Names:
             if holder in modules:
                 self._holders.setdefault(known, (weakref.ref(modules[holder]), attribute))
         self._by_address = {}
+        return True
 
     def forget(self) -> None:
         """Let go of the modules; names are not asked for any more."""

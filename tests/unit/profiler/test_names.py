@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections import Counter
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from shardtoll.profiler import audit
 from shardtoll.profiler.live.names import Names
 
 
@@ -72,3 +77,68 @@ def test_a_lazy_module_has_no_addresses_before_its_first_run() -> None:
     model["lazy"](torch.ones(1, 2))
     names.note_gradients()
     assert names.at_address(model["lazy"].weight) == "lazy.weight"
+
+
+def test_a_root_is_kept_once_and_named_as_at_first_in_what_it_has_got_since() -> None:
+    model = nn.Sequential(nn.Identity())
+    names = Names(model)
+    model.append(nn.Linear(2, 2))
+    assert names.module(model[1]) is None
+    assert names.add_root(model)
+    assert names.roots == [model]
+    assert names.module(model[1]) == "1"
+
+
+def test_of_very_many_roots_the_last_are_not_kept() -> None:
+    names = Names(None)
+    added = [names.add_root(nn.Sequential(nn.Identity())) for _ in range(100)]
+    assert added == sorted(added, reverse=True)
+    assert len(names.roots) == sum(added) < 100
+
+
+class Product(nn.Module):
+    """Holds nothing, and multiplies."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+
+class Maker(nn.Module):
+    """Makes modules in each call, and counts how often its own are gone through."""
+
+    walks = 0
+
+    def __init__(self, made: int) -> None:
+        super().__init__()
+        self.held = Product()
+        self.made = made
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        self.walks += 1
+        return super().named_modules(*args, **kwargs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.made):
+            x = Product()(self.held(x))
+        return x
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_modules_made_for_a_call_cost_one_look_a_step_and_are_not_kept(given: bool) -> None:
+    walks = []
+    for made in (1, 20):
+        model, alone = Maker(made), list[weakref.ref[nn.Module]]()
+        with audit(model if given else None, level="survey") as session:
+            for _ in range(3):
+                with session.step():
+                    model(torch.ones(2, 2))
+                    product = Product()
+                    product(torch.ones(2, 2))
+                alone.append(weakref.ref(product))
+                del product
+            assert [one() for one in alone] == [None] * 3
+            walks.append(model.walks)
+        assert session.ledger is not None
+        modules = Counter(row["module"] for row in session.ledger.tables["computes"].to_pylist())
+        assert modules == {"held": 3 * made, None: 3 * made, "Product": 3}
+    assert walks[0] == walks[1] > 0
