@@ -23,6 +23,7 @@ _NO_ADDRESS: Final[tuple[type, ...]] = tuple(
     kind for kind in (FakeTensor, getattr(nn.parameter, "UninitializedTensorMixin", None)) if kind is not None
 )
 """Types of tensors that seem to have memory: fake ones, and those of a lazy module that has not run yet."""
+_NOWHERE: Final = (0, 0)
 _MOST_ROOTS: Final = 32
 """Outermost modules whose names are kept, and they with them."""
 
@@ -71,6 +72,12 @@ def address_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr()
 
 
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the tensor's values begin, as a flat buffer does with its first, and their bytes."""
+    address = address_of(tensor)
+    return (address, tensor.nbytes) if address else _NOWHERE
+
+
 def _tree(root: nn.Module) -> Iterator[nn.Module]:
     """Return the modules in torch's order, each once; torch's own way makes the name of each on the way."""
     seen: set[int] = set()
@@ -93,8 +100,8 @@ class Names:
         self._holders: dict[str, tuple[weakref.ref[nn.Module], str]] = {}
         """Name of a parameter -> the module that has it, and as what. Torch swaps no tensor that a weak
         reference is held to, so there is none to parameters."""
-        self._by_address: dict[int, str] = {}
-        self._grads_by_address: dict[int, str] = {}
+        self._by_address: dict[tuple[int, int], str] = {}
+        self._grads_by_address: dict[tuple[int, int], str] = {}
         if model is not None:
             self.add_root(model)
 
@@ -158,7 +165,7 @@ class Names:
         self._grads_by_address = {}
 
     def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> bool:
-        """Whether the parameter's (local) values, or its gradient's where asked, begin where the tensor's do.
+        """Whether the tensor's values are the parameter's (local) ones, or its gradient's where asked.
 
         One parameter is looked at, where `at_address` first looks at all of them.
         """
@@ -172,29 +179,33 @@ class Names:
         address = address_of(tensor)
         if parameter is None or not address:
             return False
-        if address == address_of(local_of(parameter)):
-            return True
+        local = local_of(parameter)
+        if address == address_of(local):
+            return tensor.nbytes == local.nbytes
         own = parameter.grad if gradient else None
-        return own is not None and address == address_of(local_of(own))
+        if own is None:
+            return False
+        local = local_of(own)
+        return address == address_of(local) and tensor.nbytes == local.nbytes
 
     def at_address(self, tensor: torch.Tensor) -> str | None:
-        """Return the parameter whose (local) values, or whose gradient's, begin where the tensor's do."""
+        """Return the parameter whose (local) values, or whose gradient's, the tensor's are; None for many."""
         if not self._by_address:
             for name, parameter in self.parameters():
-                self._by_address[address_of(local_of(parameter))] = name
-        address = address_of(tensor)
-        if address == 0:
+                self._by_address[_span(local_of(parameter))] = name
+        span = _span(tensor)
+        if span is _NOWHERE:
             return None
-        return self._by_address.get(address) or self._grads_by_address.get(address)
+        return self._by_address.get(span) or self._grads_by_address.get(span)
 
     def are_values(self, tensors: Iterable[Any]) -> bool | None:
-        """Whether all known tensors begin where a parameter's values do; None where none is known."""
-        addresses = [address_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        known = [address in self._by_address for address in addresses if self._is_known(address)]
+        """Whether all known tensors are a parameter's values; None where none is known."""
+        spans = [_span(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        known = [span in self._by_address for span in spans if self._is_known(span)]
         return all(known) if known else None
 
-    def _is_known(self, address: int) -> bool:
-        return address != 0 and (address in self._by_address or address in self._grads_by_address)
+    def _is_known(self, span: tuple[int, int]) -> bool:
+        return span is not _NOWHERE and (span in self._by_address or span in self._grads_by_address)
 
     def note_gradients(self) -> None:
         """Learn where the gradients lie now; call when backward is over.
@@ -204,6 +215,6 @@ class Names:
         self._by_address = {}
         self._grads_by_address = {}
         for name, parameter in self.parameters():
-            self._by_address[address_of(local_of(parameter))] = name
+            self._by_address[_span(local_of(parameter))] = name
             if parameter.grad is not None:
-                self._grads_by_address[address_of(local_of(parameter.grad))] = name
+                self._grads_by_address[_span(local_of(parameter.grad))] = name

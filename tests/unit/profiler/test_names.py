@@ -47,6 +47,23 @@ def test_a_parameter_is_known_by_its_values_and_when_asked_by_its_gradient() -> 
     assert names.at_address(weight.grad) == names.at_address(weight) == "a.0.weight"
 
 
+def test_a_buffer_of_many_is_no_one_parameters() -> None:
+    """It begins where its first parameter does."""
+    model = tied()
+    names = Names(model)
+    flat = torch.zeros(9 + 3)
+    first, second = model.a[0].weight, model.a[0].bias
+    first.grad, second.grad = flat[:9].view(3, 3), flat[9:]
+    names.note_gradients()
+    assert names.at_address(flat) is None
+    assert not names.is_at("a.0.weight", flat, gradient=True)
+    assert names.are_values([flat]) is None
+    assert names.at_address(flat[:9]) == "a.0.weight"
+    assert names.at_address(flat[9:]) == "a.0.bias"
+    assert names.is_at("a.0.weight", flat[:9], gradient=True)
+    assert not names.is_at("a.0.weight", first.detach().flatten()[:8], gradient=True)
+
+
 def test_torch_may_swap_parameters_whose_names_are_known() -> None:
     """It refuses to swap a tensor that a weak reference is held to; `Module.to` swaps DTensors."""
     model = tied()
