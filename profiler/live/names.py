@@ -193,19 +193,28 @@ class Names:
         if not self._by_address:
             for name, parameter in self.parameters():
                 self._by_address[_span(local_of(parameter))] = name
+        at = self._at(tensor)
+        return None if at is None else at[0]
+
+    def _at(self, tensor: torch.Tensor) -> tuple[str, bool] | None:
+        """Return the parameter that the tensor is of, and whether it is its values; None where of none."""
         span = _span(tensor)
         if span is _NOWHERE:
             return None
-        return self._by_address.get(span) or self._grads_by_address.get(span)
+        name = self._by_address.get(span)
+        if name is not None:
+            return name, True
+        name = self._grads_by_address.get(span)
+        if name is None or not self.is_at(name, tensor, gradient=True):
+            # A cleared gradient's memory goes to the next that asks for as much.
+            return None
+        return name, False
 
     def are_values(self, tensors: Iterable[Any]) -> bool | None:
         """Whether all known tensors are a parameter's values; None where none is known."""
-        spans = [_span(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        known = [span in self._by_address for span in spans if self._is_known(span)]
+        found = [self._at(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        known = [at[1] for at in found if at is not None]
         return all(known) if known else None
-
-    def _is_known(self, span: tuple[int, int]) -> bool:
-        return span is not _NOWHERE and (span in self._by_address or span in self._grads_by_address)
 
     def note_gradients(self) -> None:
         """Learn where the gradients lie now; call when backward is over.

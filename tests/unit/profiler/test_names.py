@@ -64,6 +64,20 @@ def test_a_buffer_of_many_is_no_one_parameters() -> None:
     assert not names.is_at("a.0.weight", first.detach().flatten()[:8], gradient=True)
 
 
+def test_what_got_a_cleared_gradients_memory_is_no_parameters() -> None:
+    model = tied()
+    names = Names(model)
+    bias = model.a[0].bias
+    bias.grad = torch.zeros(3)
+    names.note_gradients()
+    metric = bias.grad.detach()
+    assert names.are_values([metric]) is False
+    bias.grad = None
+    assert names.at_address(metric) is None
+    assert names.are_values([metric]) is None
+    assert names.are_values([metric, bias]) is True
+
+
 def test_torch_may_swap_parameters_whose_names_are_known() -> None:
     """It refuses to swap a tensor that a weak reference is held to; `Module.to` swaps DTensors."""
     model = tied()
