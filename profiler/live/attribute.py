@@ -21,6 +21,8 @@ from shardtoll.profiler.live.torch_frames import FUNCOL
 
 _MANY: Final = 3
 """Parameters named one by one; of more, the first and how many follow."""
+_LATE: Final = ("optimizer", "other")
+"""Phases in which gradients are whole, and a tensor may be one or a parameter's values."""
 _MAX_JUMP: Final = 64
 
 
@@ -252,20 +254,21 @@ class Attribution:
         )
         return place, cause
 
-    def name_by_tensor(self, phase: str, inputs: Tensors, expected: str | None = None) -> str | None:
-        """Return the parameter whose values or gradient the tensors are, as `place` would name it.
+    def name_by_tensor(self, inputs: Tensors, like: Place) -> tuple[str | None, bool | None]:
+        """Return the parameter whose values or gradient the tensors are, and `of_values`, as `place` would.
 
-        `expected` is the one that it was in a step before: looked at first.
+        `like` is what they were in a step before: that parameter is looked at first.
         """
-        if expected is not None and len(inputs) == 1:
-            late = phase in ("optimizer", "other")
-            if self._names.is_at(expected, inputs[0], gradient=late):
-                return expected
-        found = self._at_addresses(phase, inputs)
-        if found is None and phase == "backward":
+        late = like.phase in _LATE
+        if like.parameter is not None and len(inputs) == 1:
+            at = self._names.is_at(like.parameter, inputs[0], gradient=late)
+            if at is not None:
+                return like.parameter, at == "values" if late else None
+        found = self._at_addresses(like.phase, inputs)
+        if found is None and like.phase == "backward":
             node = torch._C._current_autograd_node()
             found = self._names.parameter(getattr(node, "variable", None))
-        return found
+        return found, self._names.are_values(inputs) if late and found is not None else None
 
     def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
         """Return the line that calls the module FSDP gathers or reduces.
@@ -304,12 +307,12 @@ class Attribution:
         return self._at_addresses(phase, inputs if cause.redistributed is None else (cause.redistributed,))
 
     def _of_values(self, phase: str, cause: Cause, inputs: Tensors) -> bool | None:
-        if phase not in ("optimizer", "other"):
+        if phase not in _LATE:
             return None
         return self._names.are_values(inputs if cause.redistributed is None else (cause.redistributed,))
 
     def _at_addresses(self, phase: str, tensors: Sequence[Any]) -> str | None:
-        if phase in ("optimizer", "other") and not self._gradients_noted:
+        if phase in _LATE and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True
         found = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))

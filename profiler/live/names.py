@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ _NO_ADDRESS: Final[tuple[type, ...]] = tuple(
 _NOWHERE: Final = (0, 0)
 _MOST_ROOTS: Final = 32
 """Outermost modules whose names are kept, and they with them."""
+At = Literal["values", "gradient"]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,29 +165,29 @@ class Names:
         self._by_address = {}
         self._grads_by_address = {}
 
-    def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> bool:
-        """Whether the tensor's values are the parameter's (local) ones, or its gradient's where asked.
+    def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> At | None:
+        """Which the tensor is: the parameter's (local) values, or its gradient where asked; None for neither.
 
         One parameter is looked at, where `at_address` first looks at all of them.
         """
         held = self._holders.get(name)
         module = None if held is None else held[0]()
         if held is None or module is None:
-            return False
+            return None
         # TorchScript's wrapper of them has no `get`; asking the module itself would run torch's Python.
         parameters = module._parameters
         parameter = parameters[held[1]] if held[1] in parameters else None  # noqa: SIM401
         address = address_of(tensor)
         if parameter is None or not address:
-            return False
+            return None
         local = local_of(parameter)
         if address == address_of(local):
-            return tensor.nbytes == local.nbytes
+            return "values" if tensor.nbytes == local.nbytes else None
         own = parameter.grad if gradient else None
         if own is None:
-            return False
+            return None
         local = local_of(own)
-        return address == address_of(local) and tensor.nbytes == local.nbytes
+        return "gradient" if address == address_of(local) and tensor.nbytes == local.nbytes else None
 
     def at_address(self, tensor: torch.Tensor) -> str | None:
         """Return the parameter whose (local) values, or whose gradient's, the tensor's are; None for many."""
