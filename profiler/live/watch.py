@@ -320,6 +320,10 @@ class Watch:
         self._made += bool(ended)
         return ended
 
+    def forget(self) -> None:
+        """Let go of the process groups that calls were made on; none is noted any more."""
+        self._calls.forget()
+
 
 def _add_unseen(region: Region, at_end: Mapping[str, int | None], sizes: Callable[[str], int]) -> None:
     """Add what no door showed between steps, as validation under DDP: its groups' counts tell how much."""

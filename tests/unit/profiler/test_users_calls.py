@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -337,3 +339,19 @@ def test_a_watched_sum_tells_gradients_from_values_whatever_the_surveyed_one_was
     collectives = tables_of(session)["collectives"]
     assert {row["parameter"] for row in collectives} == {"weight"}
     assert [row["of_values"] for row in collectives] == [number % 3 > 0 for number in range(12)]
+
+
+@pytest.mark.parametrize("level", ["schedule", "watch"])
+def test_a_closed_session_keeps_no_process_group(level: Level) -> None:
+    group = dist.new_group([0])
+    known = weakref.ref(group)
+    session = audit(level=level)
+    with session:
+        for _ in range(5):
+            with session.step():
+                dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert known() is None
+    assert len(issued(tables_of(session))) == 5
