@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from shardtoll.profiler.live.call import Tensors
 from shardtoll.profiler.live.callsite import LEAF
@@ -19,6 +21,8 @@ from shardtoll.profiler.live.torch_frames import FUNCOL
 
 _MANY: Final = 3
 """Parameters named one by one; of more, the first and how many follow."""
+_LATE: Final = ("optimizer", "other")
+"""Phases in which gradients are whole, and a tensor may be one or a parameter's values."""
 _MAX_JUMP: Final = 64
 
 
@@ -85,6 +89,12 @@ def replicated_dims(specs: list[Any]) -> str | None:
     return ",".join(dims) or None
 
 
+def _is_bare(module: nn.Module) -> bool:
+    """Whether the module holds neither modules nor parameters, as a loss or an activation."""
+    own = (*module._modules.values(), *module._parameters.values())
+    return all(each is None for each in own)
+
+
 class Attribution:
     """Turns stacks into places; remembers which forward line each autograd node came from."""
 
@@ -99,10 +109,16 @@ class Attribution:
         self._gradients_noted = False
         self._called_at: dict[str, tuple[str | None, bool]] = {}
         """Module that FSDP gathers -> the line that calls it, and whether that module itself was on it."""
+        self._strangers: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
+        """Modules of no root in this step, by their ids, and what they are called."""
+        self._looked_through: set[int] = set()
+        """Ids of the roots whose names were taken in this step."""
 
     def new_step(self) -> None:
         """Forget what belongs to the last step: nodes, addresses."""
         self._nodes.clear()
+        self._strangers.clear()
+        self._looked_through.clear()
         self._names.forget_addresses()
         self._backward_ran = self._gradients_noted = False
 
@@ -144,12 +160,31 @@ class Attribution:
         if cause.module is None:
             return None
         name = self._names.module(cause.module)
-        if name is None:
-            # The walk may have stopped at the nearest module: names come from the outermost one.
-            root = self.stack.cause(frame).root
-            self._names.add_root(cause.module if root is None else root)
-            self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
-            name = self._names.module(cause.module)
+        return name if name is not None else self._stranger(cause.module, frame)
+
+    def _stranger(self, module: nn.Module, frame: FrameType | None) -> str | None:
+        """Return the name of a module that no known root had: made just for this call, or new in the model.
+
+        Each is looked for once a step, and each root looked through once a step.
+        """
+        held = self._strangers.get(id(module))
+        if held is not None and held[0]() is module:
+            return held[1]
+        # The walk may have stopped at the nearest module: names come from the outermost one.
+        root = self.stack.cause(frame).root
+        root = module if root is None else root
+        name: str | None = None
+        if self._names.roots and _is_bare(root):
+            # A loss, say, often made anew for each call: it has a name, but is not kept for it.
+            name = type(root).__name__ if root is module else None
+        elif id(root) not in self._looked_through:
+            self._looked_through.add(id(root))
+            if self._names.add_root(root):
+                self._groups.note_tensors(parameter for _, parameter in self._names.parameters())
+            name = self._names.module(module)
+            if name is not None:
+                return name
+        self._strangers[id(module)] = weakref.ref(module), name
         return name
 
     def backward_ran(self) -> None:
@@ -219,20 +254,21 @@ class Attribution:
         )
         return place, cause
 
-    def name_by_tensor(self, phase: str, inputs: Tensors, expected: str | None = None) -> str | None:
-        """Return the parameter whose values or gradient the tensors are, as `place` would name it.
+    def name_by_tensor(self, inputs: Tensors, like: Place) -> tuple[str | None, bool | None]:
+        """Return the parameter whose values or gradient the tensors are, and `of_values`, as `place` would.
 
-        `expected` is the one that it was in a step before: looked at first.
+        `like` is what they were in a step before: that parameter is looked at first.
         """
-        if expected is not None and len(inputs) == 1:
-            late = phase in ("optimizer", "other")
-            if self._names.is_at(expected, inputs[0], gradient=late):
-                return expected
-        found = self._at_addresses(phase, inputs)
-        if found is None and phase == "backward":
+        late = like.phase in _LATE
+        if like.parameter is not None and len(inputs) == 1:
+            at = self._names.is_at(like.parameter, inputs[0], gradient=late)
+            if at is not None:
+                return like.parameter, at == "values" if late else None
+        found = self._at_addresses(like.phase, inputs)
+        if found is None and like.phase == "backward":
             node = torch._C._current_autograd_node()
             found = self._names.parameter(getattr(node, "variable", None))
-        return found
+        return found, self._names.are_values(inputs) if late and found is not None else None
 
     def _line_of_call(self, module: str, source: str | None, cause: Cause, phase: str) -> str | None:
         """Return the line that calls the module FSDP gathers or reduces.
@@ -271,12 +307,12 @@ class Attribution:
         return self._at_addresses(phase, inputs if cause.redistributed is None else (cause.redistributed,))
 
     def _of_values(self, phase: str, cause: Cause, inputs: Tensors) -> bool | None:
-        if phase not in ("optimizer", "other"):
+        if phase not in _LATE:
             return None
         return self._names.are_values(inputs if cause.redistributed is None else (cause.redistributed,))
 
     def _at_addresses(self, phase: str, tensors: Sequence[Any]) -> str | None:
-        if phase in ("optimizer", "other") and not self._gradients_noted:
+        if phase in _LATE and not self._gradients_noted:
             self._names.note_gradients()
             self._gradients_noted = True
         found = (self._names.at_address(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))

@@ -65,6 +65,10 @@ class Calls:
         self._known: dict[Any, tuple[Said, ...]] = {}
         self._changes = 0
 
+    def forget(self) -> None:
+        """Forget all calls, and let go of their groups."""
+        self._known.clear()
+
     def bare(self, call: Call) -> Said:
         """Return what a call says."""
         record = self._recorder.bare(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -19,6 +19,14 @@ _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_mo
 """Attributes that only wrappers have: torch.compile, activation checkpointing, FSDP1."""
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
 """Types of nearly all tensors, told from others at once: asking for a class's instances takes longer."""
+_NO_ADDRESS: Final[tuple[type, ...]] = tuple(
+    kind for kind in (FakeTensor, getattr(nn.parameter, "UninitializedTensorMixin", None)) if kind is not None
+)
+"""Types of tensors that seem to have memory: fake ones, and those of a lazy module that has not run yet."""
+_NOWHERE: Final = (0, 0)
+_MOST_ROOTS: Final = 32
+"""Outermost modules whose names are kept, and they with them."""
+At = Literal["values", "gradient"]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,11 +66,17 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return where the tensor's values begin, 0 where it has none of one piece: fake, meta, sparse ones."""
+    """Return where the tensor's values begin, 0 where that is no one place: fake, meta, lazy, sparse ones."""
     plain = type(tensor) in _PLAIN
-    if (not plain and isinstance(tensor, FakeTensor)) or tensor.layout is not torch.strided:
+    if (not plain and isinstance(tensor, _NO_ADDRESS)) or tensor.layout is not torch.strided:
         return 0
     return tensor.data_ptr()
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the tensor's values begin, as a flat buffer does with its first, and their bytes."""
+    address = address_of(tensor)
+    return (address, tensor.nbytes) if address else _NOWHERE
 
 
 def _tree(root: nn.Module) -> Iterator[nn.Module]:
@@ -87,15 +101,23 @@ class Names:
         self._holders: dict[str, tuple[weakref.ref[nn.Module], str]] = {}
         """Name of a parameter -> the module that has it, and as what. Torch swaps no tensor that a weak
         reference is held to, so there is none to parameters."""
-        self._by_address: dict[int, str] = {}
-        self._grads_by_address: dict[int, str] = {}
+        self._by_address: dict[tuple[int, int], str] = {}
+        self._grads_by_address: dict[tuple[int, int], str] = {}
         if model is not None:
             self.add_root(model)
 
-    def add_root(self, root: nn.Module) -> None:
-        """Take the names of a module tree; a second root's names start with its class."""
-        prefix = f"{type(root).__name__}." if self.roots else ""
-        self.roots.append(root)
+    def add_root(self, root: nn.Module) -> bool:
+        """Take the names of a module tree; a second root's names start with its class.
+
+        A root that is known already is looked through for what it has got since. Returns whether names were
+        taken: of very many roots the last are not, lest those made anew in each step be kept alive.
+        """
+        first = not self.roots or root is self.roots[0]
+        prefix = "" if first else f"{type(root).__name__}."
+        if not any(root is each for each in self.roots):
+            if len(self.roots) >= _MOST_ROOTS:
+                return False
+            self.roots.append(root)
         for name, module in root.named_modules(remove_duplicate=False):
             self._modules.setdefault(id(module), (prefix + clean_name(root, name)).rstrip("."))
         modules = dict(root.named_modules(remove_duplicate=False))
@@ -105,6 +127,7 @@ class Names:
             if holder in modules:
                 self._holders.setdefault(known, (weakref.ref(modules[holder]), attribute))
         self._by_address = {}
+        return True
 
     def forget(self) -> None:
         """Let go of the modules; names are not asked for any more."""
@@ -142,42 +165,57 @@ class Names:
         self._by_address = {}
         self._grads_by_address = {}
 
-    def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> bool:
-        """Whether the parameter's (local) values, or its gradient's where asked, begin where the tensor's do.
+    def is_at(self, name: str, tensor: torch.Tensor, *, gradient: bool) -> At | None:
+        """Which the tensor is: the parameter's (local) values, or its gradient where asked; None for neither.
 
         One parameter is looked at, where `at_address` first looks at all of them.
         """
         held = self._holders.get(name)
         module = None if held is None else held[0]()
         if held is None or module is None:
-            return False
-        parameter = module._parameters.get(held[1])
+            return None
+        # TorchScript's wrapper of them has no `get`; asking the module itself would run torch's Python.
+        parameters = module._parameters
+        parameter = parameters[held[1]] if held[1] in parameters else None  # noqa: SIM401
         address = address_of(tensor)
         if parameter is None or not address:
-            return False
-        if address == address_of(local_of(parameter)):
-            return True
+            return None
+        local = local_of(parameter)
+        if address == address_of(local):
+            return "values" if tensor.nbytes == local.nbytes else None
         own = parameter.grad if gradient else None
-        return own is not None and address == address_of(local_of(own))
+        if own is None:
+            return None
+        local = local_of(own)
+        return "gradient" if address == address_of(local) and tensor.nbytes == local.nbytes else None
 
     def at_address(self, tensor: torch.Tensor) -> str | None:
-        """Return the parameter whose (local) values, or whose gradient's, begin where the tensor's do."""
+        """Return the parameter whose (local) values, or whose gradient's, the tensor's are; None for many."""
         if not self._by_address:
             for name, parameter in self.parameters():
-                self._by_address[address_of(local_of(parameter))] = name
-        address = address_of(tensor)
-        if address == 0:
+                self._by_address[_span(local_of(parameter))] = name
+        at = self._at(tensor)
+        return None if at is None else at[0]
+
+    def _at(self, tensor: torch.Tensor) -> tuple[str, bool] | None:
+        """Return the parameter that the tensor is of, and whether it is its values; None where of none."""
+        span = _span(tensor)
+        if span is _NOWHERE:
             return None
-        return self._by_address.get(address) or self._grads_by_address.get(address)
+        name = self._by_address.get(span)
+        if name is not None:
+            return name, True
+        name = self._grads_by_address.get(span)
+        if name is None or not self.is_at(name, tensor, gradient=True):
+            # A cleared gradient's memory goes to the next that asks for as much.
+            return None
+        return name, False
 
     def are_values(self, tensors: Iterable[Any]) -> bool | None:
-        """Whether all known tensors begin where a parameter's values do; None where none is known."""
-        addresses = [address_of(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        known = [address in self._by_address for address in addresses if self._is_known(address)]
+        """Whether all known tensors are a parameter's values; None where none is known."""
+        found = [self._at(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        known = [at[1] for at in found if at is not None]
         return all(known) if known else None
-
-    def _is_known(self, address: int) -> bool:
-        return address != 0 and (address in self._by_address or address in self._grads_by_address)
 
     def note_gradients(self) -> None:
         """Learn where the gradients lie now; call when backward is over.
@@ -187,6 +225,6 @@ class Names:
         self._by_address = {}
         self._grads_by_address = {}
         for name, parameter in self.parameters():
-            self._by_address[address_of(local_of(parameter))] = name
+            self._by_address[_span(local_of(parameter))] = name
             if parameter.grad is not None:
-                self._grads_by_address[address_of(local_of(parameter.grad))] = name
+                self._grads_by_address[_span(local_of(parameter.grad))] = name

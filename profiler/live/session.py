@@ -339,8 +339,9 @@ class Session:
             raise
 
     def _let_go(self) -> None:
-        """Keep neither files nor the model any longer; the session lives on for its report."""
+        """Keep neither files, groups nor the model any longer; the session lives on for its report."""
         self._recorder.drop()
+        self._watch.forget()
         self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
             self._ledger = self._kept.bare()

@@ -213,14 +213,14 @@ class Watch:
             if like is not None and not like.place.by_tensor:
                 pending.place = like.place
             elif like is not None:
-                name = self._name_by_tensor(like.place, frame, decode, args, kwargs)
-                own = None
-                if name != like.place.parameter:
+                known = like.place
+                name, of_values = self._name_by_tensor(known, frame, decode, args, kwargs)
+                pending.place = known
+                if name != known.parameter or of_values != known.of_values:
                     # What is sent may be made from the tensor that has the name: only the stack has that.
                     own, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
-                    name = own.parameter
-                region.moved |= name != like.place.parameter
-                pending.place = like.place if own is None or name == like.place.parameter else own
+                    if own.parameter != known.parameter or own.of_values != known.of_values:
+                        region.moved, pending.place = True, own
         if pending.place is NOWHERE:
             pending.place, _ = recorder.attribution.place(frame, _inputs(decode, args, kwargs))
         if site[2] is not None and pending.place.waits_in_cpp:
@@ -228,13 +228,13 @@ class Watch:
 
     def _name_by_tensor(
         self, like: Place, frame: Any, decode: MethodDecoder, args: Sequence[Any], kwargs: Any
-    ) -> str | None:
-        """Return the parameter that a collective is for which is issued where `like` was."""
+    ) -> tuple[str | None, bool | None]:
+        """Return the parameter of a collective that is issued where `like` was, and whether of its values."""
         attribution = self._recorder.attribution
         # Where DTensor redistributes, it is the whole stack's doing that the place is the same.
         moved = None if like.placements_from is None else attribution.stack.redistributed(frame)
         sent = _inputs(decode, args, kwargs) if moved is None else (moved,)
-        return attribution.name_by_tensor(like.phase, sent, like.parameter)
+        return attribution.name_by_tensor(sent, like)
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""
@@ -319,6 +319,10 @@ class Watch:
         ended, self.ended, self._rows = self.ended, [], 0
         self._made += bool(ended)
         return ended
+
+    def forget(self) -> None:
+        """Let go of the process groups that calls were made on; none is noted any more."""
+        self._calls.forget()
 
 
 def _add_unseen(region: Region, at_end: Mapping[str, int | None], sizes: Callable[[str], int]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -325,3 +327,31 @@ def test_two_threads_of_one_backward_may_issue_at_once(monkeypatch: pytest.Monke
         other.join()
 
     assert sorted(issued(audited(step, "watch", 1))) == ["all_reduce", "broadcast"]
+
+
+def test_a_watched_sum_tells_gradients_from_values_whatever_the_surveyed_one_was_of() -> None:
+    model = torch.nn.Linear(2, 2, bias=False)
+    model.weight.grad = torch.zeros(2, 2)
+    with audit(model, level="schedule") as session:
+        for number in range(12):
+            with session.step(), torch.no_grad():
+                dist.all_reduce(model.weight.data if number % 3 else model.weight.grad)
+    collectives = tables_of(session)["collectives"]
+    assert {row["parameter"] for row in collectives} == {"weight"}
+    assert [row["of_values"] for row in collectives] == [number % 3 > 0 for number in range(12)]
+
+
+@pytest.mark.parametrize("level", ["schedule", "watch"])
+def test_a_closed_session_keeps_no_process_group(level: Level) -> None:
+    group = dist.new_group([0])
+    known = weakref.ref(group)
+    session = audit(level=level)
+    with session:
+        for _ in range(5):
+            with session.step():
+                dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert known() is None
+    assert len(issued(tables_of(session))) == 5
