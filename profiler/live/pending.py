@@ -179,6 +179,8 @@ class Region:
     """What tells DDP's reducers apart that were made ready for a backward, in order."""
     moved: bool = False
     """Some collective of a watched step has another place than the surveyed one that it repeats."""
+    backward_ran: bool = False
+    """Whether a backward has ended in it."""
     node_base: int = 0
     """The number that the next autograd node had when the region began."""
     collectives: list[PendingCollective] = field(default_factory=list)
