@@ -184,8 +184,8 @@ class Attribution:
         source, api = cause.source, cause.api
         parameter = self._parameter(cause, phase, inputs)
         by_tensor = cause.fsdp_group is None and cause.fsdp1_handle is None and cause.parameter_name is None
-        if cause.redistributed is not None and (cause.module is not None or in_backward):
-            # Which parameter DTensor moves is told by the module and the place in its code, or by the node.
+        if cause.redistributed is not None and in_backward:
+            # Which parameter's gradient DTensor moves is told by the node.
             by_tensor = False
         if phase == "backward":
             if number == LEAF:
