@@ -13,6 +13,7 @@ from shardtoll.profiler.live.callsite import LEAF
 from shardtoll.profiler.live.cause import Cause
 from shardtoll.profiler.live.frames import Stack
 from shardtoll.profiler.live.groups import Groups
+from shardtoll.profiler.live.leaves import leaves
 from shardtoll.profiler.live.names import Names, clean
 from shardtoll.profiler.live.pending import Place
 from shardtoll.profiler.live.torch_frames import FUNCOL
@@ -152,6 +153,10 @@ class Attribution:
             name = self._names.module(cause.module)
         return name
 
+    def graph_of(self, roots: Any) -> int:
+        """Return a number for the parameters that a backward from these tensors will reach."""
+        return hash(tuple(map(self._names.parameter, leaves(roots))))
+
     def backward_ran(self) -> None:
         """Note that a backward is over, in which perhaps nothing was placed."""
         self._backward_ran = True
@@ -216,6 +221,7 @@ class Attribution:
             operand=cause.operand,
             of_values=self._of_values(phase, cause, inputs) if by_tensor and parameter is not None else None,
             by_tensor=by_tensor and parameter is not None,
+            by_node=phase == "backward" and known is not None and number != LEAF,
         )
         return place, cause
 

@@ -269,6 +269,23 @@ class Watch:
             return False
         return not self._mode.muted and self._is_training()
 
+    def backward_from(self, roots: Any) -> None:
+        """Note where the backward that begins now will get to, where a sequence may be known by it."""
+        recorder = self._recorder
+        region, templates = recorder.region, recorder.templates
+        if region is None or region.step is None or templates is None or self._mode.muted:
+            return
+        if not self._is_training() or (
+            region.watched and not region.graphs and not templates.told_by_graph()
+        ):
+            return
+        try:
+            graph = recorder.attribution.graph_of(roots)
+            region.graphs.append(graph)
+            templates.backward(graph)
+        except Exception as error:  # noqa: BLE001 - the seam
+            self._on_failure(error)
+
     def backward_ran(self) -> None:
         """Note that a backward is over."""
         if self._is_training():

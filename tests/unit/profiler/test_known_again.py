@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -51,3 +52,38 @@ def test_parameters_that_one_line_picks_by_index() -> None:
     for level in ("survey", "watch"):
         model = Norms()
         assert told(model, level, "parameter", model) == ["w.0", "w.1"] * 2
+
+
+class Reduced(torch.autograd.Function):
+    """Nothing in forward, an all-reduce in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def test_branches_that_differ_in_nothing_but_their_parameters() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Reduced.apply(x) @ self.w  # type: ignore[no-any-return, no-untyped-call]
+
+    model = nn.ModuleList([Branch(), Branch()])
+
+    taken = (0, 0, 0, 0, 1, 1, 0, 1)
+    with audit(model) as session:
+        for number in taken:
+            with session.step():
+                model[number](torch.ones(2, 4, requires_grad=True)).sum().backward()
+    modules = session.ledger.frame("collectives")["module"].astype(object)
+    # The branch first met in a watched step has a survey right after that; until then it is unknown.
+    assert [None if name is pd.NA else name for name in modules] == [*"0000", None, *"101"]
