@@ -40,6 +40,20 @@ def test_a_parameter_is_known_by_its_values_and_when_asked_by_its_gradient() -> 
     assert names.at_address(weight.grad) == names.at_address(weight) == "a.0.weight"
 
 
+def test_a_parameter_put_in_anothers_place_has_not_the_name_of_one_that_is_gone() -> None:
+    reused = 0
+    for _ in range(20):
+        model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(8)))
+        names = Names(model)
+        before = set(names._parameters)
+        for layer in model:
+            layer.weight = nn.Parameter(layer.weight.detach().clone())
+        for name, parameter in model.named_parameters():
+            reused += id(parameter) in before
+            assert names.at_address(parameter) in (name, None)
+    assert reused
+
+
 def test_torch_may_swap_parameters_whose_names_are_known() -> None:
     """It refuses to swap a tensor that a weak reference is held to; `Module.to` swaps DTensors."""
     model = tied()
