@@ -15,6 +15,7 @@ from shardtoll.profiler.live.callsite import LEAF
 from shardtoll.profiler.live.cause import Cause
 from shardtoll.profiler.live.frames import Stack
 from shardtoll.profiler.live.groups import Groups
+from shardtoll.profiler.live.leaves import leaves
 from shardtoll.profiler.live.names import Names, clean
 from shardtoll.profiler.live.pending import Place
 from shardtoll.profiler.live.torch_frames import FUNCOL
@@ -187,6 +188,10 @@ class Attribution:
         self._strangers[id(module)] = weakref.ref(module), name
         return name
 
+    def graph_of(self, roots: Any) -> int:
+        """Return a number for the parameters that a backward from these tensors will reach."""
+        return hash(tuple(map(self._names.parameter, leaves(roots))))
+
     def backward_ran(self) -> None:
         """Note that a backward is over, in which perhaps nothing was placed."""
         self._backward_ran = True
@@ -219,8 +224,8 @@ class Attribution:
         source, api = cause.source, cause.api
         parameter = self._parameter(cause, phase, inputs)
         by_tensor = cause.fsdp_group is None and cause.fsdp1_handle is None and cause.parameter_name is None
-        if cause.redistributed is not None and (cause.module is not None or in_backward):
-            # Which parameter DTensor moves is told by the module and the place in its code, or by the node.
+        if cause.redistributed is not None and in_backward:
+            # Which parameter's gradient DTensor moves is told by the node.
             by_tensor = False
         if phase == "backward":
             if number == LEAF:
@@ -251,6 +256,7 @@ class Attribution:
             operand=cause.operand,
             of_values=self._of_values(phase, cause, inputs) if by_tensor and parameter is not None else None,
             by_tensor=by_tensor and parameter is not None,
+            by_node=phase == "backward" and known is not None and number != LEAF,
         )
         return place, cause
 

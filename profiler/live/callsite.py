@@ -20,7 +20,9 @@ from torch import nn
 from shardtoll.profiler.live.frames import Stack
 
 Site: TypeAlias = tuple[int, int | None, int | None]
-"""Hash of the stack, id of the innermost module, number of the autograd node from the step's first on."""
+"""Hash of the stack, id of the innermost module, number of the autograd node from the step's first on.
+
+Outside of backward and of modules the second is below 0: it tells what else a place's phase depends on."""
 
 LEAF: Final = (1 << 64) - 1
 """Sequence number of AccumulateGrad nodes."""
@@ -28,6 +30,8 @@ _MOST: Final = 4096
 """Stacks that are remembered; programs that write code as they run make new ones all the time."""
 _ELSEWHERE: Final = -1
 """No module's id."""
+_NO_MODULE: Final = -2
+"""From here on down: where there is none."""
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -62,10 +66,16 @@ class CallSites:
         self._paths: dict[int, _Path] = {}
         """By their hash."""
 
-    def site(self, frame: FrameType | None, node_base: int, expected: Site | None = None) -> Site:
+    def site(
+        self,
+        frame: FrameType | None,
+        node_base: int,
+        expected: Site | None = None,
+        backward_ran: bool = False,
+    ) -> Site:
         """Return where the code in `frame` stands; `node_base`: the autograd node with which the step began.
 
-        `expected`: where that is if the step goes on as an earlier one did.
+        `expected`: where that is if the step goes on as an earlier one did. `backward_ran`: in this step.
         """
         module: int | None = _ELSEWHERE
         seen = 0
@@ -77,6 +87,9 @@ class CallSites:
         if module == _ELSEWHERE:
             seen, module = self._walked(frame)
         if torch._C._current_graph_task_id() == -1:
+            if module is None:
+                # Of one line's collectives, some may be the forward's and some not.
+                module = _NO_MODULE - 2 * backward_ran - torch.is_grad_enabled()
             return seen, module, None
         node: Any = torch._C._current_autograd_node()
         if node is None:

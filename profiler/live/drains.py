@@ -16,17 +16,28 @@ import torch
 from shardtoll.profiler.live.patches import patched
 
 
+def _nothing(_: Any) -> None:
+    pass
+
+
 def patch_backward(
-    wanted: Callable[[], bool], note: Callable[[], None], ran: Callable[[], None]
+    wanted: Callable[[], bool],
+    note: Callable[[], None],
+    ran: Callable[[], None],
+    begins: Callable[[Any], None] = _nothing,
 ) -> Callable[[], None]:
     """Have `note` called as each backward begins, on its thread, where `wanted`; returns what undoes that.
 
-    `ran` is called after each: what follows a backward is told from a forward by it.
+    `ran` is called after each: what follows a backward is told from a forward by it. `begins` is called
+    before each with what it begins at, where that can be gone through again.
     """
 
     def with_drains(original: Any) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             handle: Any = None
+            roots = args[0] if args else kwargs.get("tensors")
+            if isinstance(roots, (torch.Tensor, list, tuple)):
+                begins(roots)
             try:
                 if wanted():
                     root, args, kwargs = _root(args, kwargs)

@@ -152,9 +152,20 @@ class Names:
             for module in _tree(root):
                 for parameter in module._parameters.values():
                     name = self._parameters.get(id(parameter))
-                    if name is not None and parameter is not None and id(parameter) not in seen:
-                        seen.add(id(parameter))
+                    if name is None or parameter is None or id(parameter) in seen:
+                        continue
+                    seen.add(id(parameter))
+                    if self._is_held_as(name, parameter):
                         yield name, parameter
+                    else:
+                        # It came where one was that is gone, and has that one's id.
+                        del self._parameters[id(parameter)]
+
+    def _is_held_as(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether the module that had the parameter of this name has this one; true where none is known."""
+        held = self._holders.get(name)
+        module = None if held is None else held[0]()
+        return held is None or (module is not None and module._parameters.get(held[1]) is parameter)
 
     def owner(self, parameter_name: str) -> str:
         """Return the name of the module that holds the parameter."""

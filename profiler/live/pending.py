@@ -28,6 +28,8 @@ class Place:
     """Whether the tensors are the parameter's values, and not its gradient."""
     by_tensor: bool = False
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
+    by_node: bool = False
+    """Module or line are those of the forward that made the autograd node which ran."""
 
     @property
     def waits_in_cpp(self) -> bool:
@@ -179,6 +181,11 @@ class Region:
     """What tells DDP's reducers apart that were made ready for a backward, in order."""
     moved: bool = False
     """Some collective of a watched step has another place than the surveyed one that it repeats."""
+    graphs: list[int] = field(default_factory=list)
+    """What tells the graphs of its backwards apart, in order: which parameters they reach; of a watched
+    region only where a sequence is known by it."""
+    backward_ran: bool = False
+    """Whether a backward has ended in it."""
     node_base: int = 0
     """The number that the next autograd node had when the region began."""
     collectives: list[PendingCollective] = field(default_factory=list)

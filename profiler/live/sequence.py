@@ -48,6 +48,8 @@ class Template:
     """Not so: a watched step that repeated none, which those after it may repeat."""
     reducers: tuple[int, ...] = ()
     """DDP's reducers that took part: what they issue from C++ has no key."""
+    graphs: tuple[int, ...] | None = None
+    """Numbers of its backwards' graphs; None where the forward's collectives tell it from others."""
 
     @property
     def all_seen(self) -> bool:
@@ -83,11 +85,24 @@ class Templates:
         self._known: list[Template] = []
         self._alive: list[Template] = []
         self._at = 0
+        self._backwards = 0
 
     def begin(self) -> None:
         """Begin a step: it may turn out to be any of those known."""
         self._alive = self._known
-        self._at = 0
+        self._at = self._backwards = 0
+
+    def told_by_graph(self) -> bool:
+        """Whether the graph of a backward that begins now has a say in which sequence the step repeats."""
+        return any(each.graphs is not None for each in self._alive)
+
+    def backward(self, graph: int) -> None:
+        """Go on with those known whose next backward has this graph."""
+        at = self._backwards
+        self._backwards = at + 1
+        self._alive = [
+            each for each in self._alive if each.graphs is None or each.graphs[at : at + 1] == (graph,)
+        ]
 
     def expected(self) -> Site | None:
         """Return where the next collective is issued if the step goes on as one known, None if it cannot."""
@@ -129,11 +144,16 @@ class Templates:
         keys = tuple(pending.key for pending in collectives if pending.key is not None)
         numbers = tuple(_number(pending, region) for pending in collectives)
         growth, reducers = grown(region, at_end), tuple(region.reducers)
-        template = Template(collectives, numbers, keys, places, growth, not region.watched, reducers)
+        told = bool(region.graphs) if region.watched else _needs_graph(collectives)
+        graphs = tuple(region.graphs) if told else None
+        template = Template(collectives, numbers, keys, places, growth, not region.watched, reducers, graphs)
         same = [
             known
             for known in self._known
-            if known.keys == keys and known.growth == growth and known.reducers == reducers
+            if known.keys == keys
+            and known.growth == growth
+            and known.reducers == reducers
+            and known.graphs == graphs
         ]
         others = [known for known in self._known if known not in same]
         self._known = [*others[-MOST + 1 :], template]
@@ -146,6 +166,21 @@ def _number(pending: PendingCollective, region: Region) -> int | None:
     if pending.seq is None or start is None:
         return None
     return pending.seq - start - region.uncounted.get(pending.group, 0)
+
+
+def _needs_graph(collectives: Sequence[PendingCollective]) -> bool:
+    """Whether some place is known by an autograd node while nothing near its module was seen in forward.
+
+    Another branch of the model may make as many nodes: only what its graph reaches tells it then.
+    """
+    seen: set[str] = set()
+    for pending in collectives:
+        name = pending.place.module if pending.place.phase == "forward" and pending.key is not None else None
+        while name:
+            seen.add(name)
+            name = name.rpartition(".")[0]
+    by_node = (each.place.module or "" for each in collectives if each.place.by_node and each.key is not None)
+    return any(name not in seen and name.rpartition(".")[0] not in seen for name in by_node)
 
 
 def _alike(a: Sequence[PendingCollective], b: Sequence[PendingCollective]) -> bool:

@@ -260,7 +260,9 @@ class Session:
         self._undo.callback(open_doors(watch))
         if self._schedule.watches:
             self._undo.callback(patch_reducers(watch.reducer_ready))
-            self._undo.callback(patch_backward(watch.wants_drains, watch.backward_begins, watch.backward_ran))
+            heard = watch.wants_drains, watch.backward_begins, watch.backward_ran, watch.backward_from
+            # On one line: an interrupt between it and the next finds it undone.
+            self._undo.callback(patch_backward(*heard))
         clearing = recorder.clearing
         begins, ended = self._in_survey(clearing.backward_begins), self._in_survey(clearing.backward_ended)
         self._undo.callback(patch_clearing(begins, ended))

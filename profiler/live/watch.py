@@ -109,7 +109,7 @@ class Watch:
             if region.watched:
                 return self._noted(original, decode, args, kwargs, region)
             try:
-                recorder.site = self._sites.site(sys._getframe(2), region.node_base)
+                recorder.site = self._site(sys._getframe(2), region)
             except Exception as error:  # noqa: BLE001 - the seam: a failure of ours must not kill training
                 self._on_failure(error)
             work = original(*args, **kwargs)
@@ -141,7 +141,7 @@ class Watch:
                 frame = sys._getframe(3)
                 templates = self._recorder.templates
                 expected = None if templates is None or region.step is None else templates.expected()
-                site = self._sites.site(frame, region.node_base, expected)
+                site = self._sites.site(frame, region.node_base, expected, region.backward_ran)
                 for each in said:
                     pending = each.pending()
                     self._place(pending, region, site, frame, decode, args, kwargs)
@@ -179,6 +179,9 @@ class Watch:
             self._on_failure(error)
         return result
 
+    def _site(self, frame: Any, region: Region) -> Site:
+        return self._sites.site(frame, region.node_base, None, region.backward_ran)
+
     def _seen_by_mode(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Make a call whose arguments say too little under a mode that sees the operator behind it."""
 
@@ -186,7 +189,7 @@ class Watch:
             region = self._recorder.region
             if region is None:
                 return None
-            site = self._sites.site(frame, region.node_base)
+            site = self._site(frame, region)
             pending = self._calls.bare(call).pending()
             self._place(pending, region, site, frame, lambda *_: (call,), (), {})
             pending.issue_ns = self._now_ns()
@@ -266,10 +269,30 @@ class Watch:
             return False
         return not self._mode.muted and self._is_training()
 
+    def backward_from(self, roots: Any) -> None:
+        """Note where the backward that begins now will get to, where a sequence may be known by it."""
+        recorder = self._recorder
+        region, templates = recorder.region, recorder.templates
+        if region is None or region.step is None or templates is None or self._mode.muted:
+            return
+        if not self._is_training() or (
+            region.watched and not region.graphs and not templates.told_by_graph()
+        ):
+            return
+        try:
+            graph = recorder.attribution.graph_of(roots)
+            region.graphs.append(graph)
+            templates.backward(graph)
+        except Exception as error:  # noqa: BLE001 - the seam
+            self._on_failure(error)
+
     def backward_ran(self) -> None:
         """Note that a backward is over."""
         if self._is_training():
             self._recorder.attribution.backward_ran()
+            region = self._recorder.region
+            if region is not None:
+                region.backward_ran = True
 
     def backward_begins(self) -> None:
         """Note the beginning of a backward, on the thread that runs it."""

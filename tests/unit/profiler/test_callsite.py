@@ -113,6 +113,22 @@ def test_a_stack_that_goes_on_where_another_ends_is_another(sites: CallSites) ->
     assert found[1] != found[0]
 
 
+def test_what_a_phase_depends_on_tells_sites_outside_of_modules_apart(sites: CallSites) -> None:
+    module = Asks(sites)
+    found: list[Site] = []
+    in_module: set[Site] = set()
+    for backward_ran in (False, True) * 2:
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                expected = found[-1] if found else None
+                found.append(sites.site(sys._getframe(), 0, expected, backward_ran))
+                in_module.add(module(None, 0, False))
+    assert len({site[0] for site in found}) == 1
+    assert len(set(found)) == 4
+    assert found[:4] == found[4:]
+    assert len(in_module) == 1
+
+
 def test_stacks_without_end_are_not_all_remembered(sites: CallSites, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callsite, "_MOST", 4)
     made = [eval(f"lambda ask: {' + '.join(['0'] * n)} or ask(None)") for n in range(1, 20)]

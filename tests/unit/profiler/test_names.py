@@ -76,6 +76,18 @@ def test_what_got_a_cleared_gradients_memory_is_no_parameters() -> None:
     assert names.at_address(metric) is None
     assert names.are_values([metric]) is None
     assert names.are_values([metric, bias]) is True
+def test_a_parameter_put_in_anothers_place_has_not_the_name_of_one_that_is_gone() -> None:
+    reused = 0
+    for _ in range(20):
+        model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(8)))
+        names = Names(model)
+        before = set(names._parameters)
+        for layer in model:
+            layer.weight = nn.Parameter(layer.weight.detach().clone())
+        for name, parameter in model.named_parameters():
+            reused += id(parameter) in before
+            assert names.at_address(parameter) in (name, None)
+    assert reused
 
 
 def test_torch_may_swap_parameters_whose_names_are_known() -> None:
