@@ -76,6 +76,8 @@ def test_what_got_a_cleared_gradients_memory_is_no_parameters() -> None:
     assert names.at_address(metric) is None
     assert names.are_values([metric]) is None
     assert names.are_values([metric, bias]) is True
+
+
 def test_a_parameter_put_in_anothers_place_has_not_the_name_of_one_that_is_gone() -> None:
     reused = 0
     for _ in range(20):
