@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,14 @@ LONGEST_S = 300
 def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors: in our tests alone, not in what a reader tries in this folder."""
     config.addinivalue_line("filterwarnings", "error")
+    with contextlib.suppress(ImportError):
+        # Not with what `make demo` installs.
+        from hypothesis import HealthCheck, settings
+
+        # How long an example takes says how busy the machine is.
+        patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.register_profile("patient", patient)
+        settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
