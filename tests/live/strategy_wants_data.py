@@ -252,14 +252,16 @@ def owned(world: int) -> list[list[str]]:
     return found
 
 
-def updated(name: str, elements: int, root: int) -> Want:
+def updated(name: str | None, elements: int, root: int) -> Want:
     cause = "ZeroRedundancyOptimizer"
-    return Want("broadcast", "optimizer", FLOAT * elements, cause, UPDATE, owner(name), name, root=root)
+    module = None if name is None else owner(name)
+    return Want("broadcast", "optimizer", FLOAT * elements, cause, UPDATE, module, name, root=root)
 
 
 def flat(world: int) -> list[Want]:
     return [
-        updated(names[0], sum(parameters()[name] for name in names), root)
+        # Of several parameters at once, so of no one.
+        updated(None, sum(parameters()[name] for name in names), root)
         for root, names in enumerate(owned(world))
     ]
 
