@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
+# Hundreds of tests start processes: each would compile all modules anew where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test fuzz lint screenshots clean
@@ -22,12 +25,13 @@ test: lint $(VENV)/.browser  ## lint, then every test
 
 fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
 	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
-	  $(BIN)/python -m pytest tests/unit/profiler/traces/test_fuzz.py
+	  $(BIN)/python -m pytest tests/unit/profiler/traces/file/test_fuzz.py
 
-lint: $(VENV)/.installed-test  ## ruff, mypy strict and the import contracts
+lint: $(VENV)/.installed-test  ## ruff, mypy strict, biome for JavaScript and CSS, and the import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@[ ! -x $(BIN)/biome ] || $(BIN)/biome lint --error-on-warnings dashboards
 	@$(BIN)/lint-imports --no-logo
 
 screenshots: $(VENV)/.browser  ## docs/images, of every view, from out/demo (which is made where it is missing)

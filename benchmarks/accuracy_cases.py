@@ -11,7 +11,7 @@ from accuracy_constants import Constants
 from learn_constants import forced
 
 from shardtoll.analyzers.roofline import Fabric
-from shardtoll.analyzers.roofline.evaluate import (
+from shardtoll.analyzers.roofline.evaluate.evaluate import (
     Evaluation,
     calibrated,
     fabric_of,
@@ -20,8 +20,8 @@ from shardtoll.analyzers.roofline.evaluate import (
     told,
     transferred,
 )
-from shardtoll.analyzers.roofline.score import BANDS, BELOW
-from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
+from shardtoll.analyzers.roofline.evaluate.score import BANDS, BELOW
+from shardtoll.analyzers.roofline.evaluate.sweep import Sweep, parse_sweep
 
 FAR: Final = 8
 """A transfer to more than this many times the nodes, or fewer, is not one that the aim speaks of."""

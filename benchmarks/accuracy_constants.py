@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from learn_constants import Case, bands_of, cases_of, errors_of, learn, library_of, source_of
+from learn_constants import Case, Errors, bands_of, cases_of, errors_of, learn, library_of, source_of
 
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_cost
-from shardtoll.analyzers.roofline.cost import cost_by
-from shardtoll.analyzers.roofline.evaluate import Predict
-from shardtoll.analyzers.roofline.library import Library
-from shardtoll.analyzers.roofline.pricing import Pricing
-from shardtoll.analyzers.roofline.sweep import Sweep
+from shardtoll.analyzers.roofline.evaluate.evaluate import Predict
+from shardtoll.analyzers.roofline.evaluate.sweep import Sweep
+from shardtoll.analyzers.roofline.model.cost import cost_by
+from shardtoll.analyzers.roofline.model.library import Library
+from shardtoll.analyzers.roofline.model.pricing import Pricing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,6 @@ class Constants:
 
 
 AS_SHIPPED: Final = Constants(collective_cost)
-
-_Errors = dict[str, dict[tuple[str, str], list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,10 @@ def _without(cases: Sequence[Case], source: str) -> list[Case]:
     return [case for case in cases if case.source != source]
 
 
-def _together(found: Sequence[_Errors]) -> _Errors:
-    every: _Errors = {"model": {}, "transferred": {}}
+def _together(found: Sequence[Errors]) -> Errors:
+    every: Errors = {"model": {}, "transferred": {}}
     for errors in found:
         for basis, by_class in errors.items():
-            for key, values in by_class.items():
-                every[basis].setdefault(key, []).extend(values)
+            for key, by_source in by_class.items():
+                every[basis].setdefault(key, {}).update(by_source)
     return every

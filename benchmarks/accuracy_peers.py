@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
-from shardtoll.analyzers.roofline.sweep import Sweep
+from shardtoll.analyzers.roofline.evaluate.sweep import Sweep
 
 Peer: TypeAlias = Callable[[Sweep, int], float | None]
 """Sweep and message bytes -> ns; None where it says nothing."""

@@ -22,8 +22,7 @@ from overhead_ranks import RANKS, Samples, run_case
 from overhead_tools import timed, within
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live.checks import CHECKS
-from shardtoll.profiler.live.schedule import Level
+from shardtoll.profiler.live.session.schedule import CHECKS, Level
 
 WARM_UP: Final = 3
 KINDS: Final = ("tp", "sp", "fsdp2", "implicit")

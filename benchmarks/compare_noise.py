@@ -118,7 +118,7 @@ def run(folder: Path, steps: int, planted: str = "none") -> Path:
 
 def measure(arguments: argparse.Namespace) -> Result:
     """Run the program again and again, compare all pairs, and print what was said."""
-    from shardtoll.analyzers.compare import compare
+    from shardtoll.analyzers.compare.compare import compare
     from shardtoll.ledger import Report, analyze, read_run
 
     reports: dict[str, Report] = {}

@@ -22,11 +22,10 @@ from typing import Any, Final
 from harness import Result, main
 from synthetic_report import SLOT_NS, synthetic_report
 
-from shardtoll.dashboards.views import VIEWS
+from shardtoll.dashboards.page.views.views import VIEWS
 
 AIM_S: Final = 1.0
 WAIT_S: Final = 600.0
-SCHEME: Final = {"scheme.data": "light"}
 FILTERS: Final = ("ranks=0-7", "module=layers.3", "phase=backward", "group=tp")
 
 
@@ -109,8 +108,8 @@ def _wait(server: Server) -> float:
     """Seconds until the first report is there."""
     begun = time.perf_counter()
     while time.perf_counter() - begun < WAIT_S:
-        answer, _, _ = server.ask("figure.figure", "?view=anatomy", **SCHEME)
-        if answer["response"]["figure"]["figure"]["data"]:
+        answer, _, _ = server.ask("drawing.data", "?view=anatomy")
+        if answer["response"]["drawing"]["data"]:
             return time.perf_counter() - begun
         time.sleep(0.5)
     raise RuntimeError("the server had no report in time")
@@ -135,14 +134,14 @@ def measure(chosen: argparse.Namespace) -> Result:
             for view in VIEWS:
                 took = []
                 for only in ("", *(f"&{each}" for each in FILTERS)):
-                    _, seconds, size = server.ask("figure.figure", f"?view={view.name}{only}", **SCHEME)
+                    _, seconds, size = server.ask("drawing.data", f"?view={view.name}{only}")
                     took.append(seconds)
                     sizes.append(size)
                 figures |= _spread(view.name, took)
             zooms, end_ms = [], SLOT_NS * chosen.collectives / 1e6
             for part in range(2, 2 + 4 * chosen.repeats):
                 zoom = f"x:{end_ms * (0.5 - 0.5 / part):.6g}:{end_ms * (0.5 + 0.5 / part):.6g}"
-                _, seconds, size = server.ask("figure.figure", f"?view=timeline&zoom={zoom}", **SCHEME)
+                _, seconds, size = server.ask("drawing.data", f"?view=timeline&zoom={zoom}")
                 zooms.append(seconds)
                 sizes.append(size)
             figures |= _spread("zoom", zooms)

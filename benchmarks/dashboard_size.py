@@ -22,7 +22,7 @@ from harness import Result, main
 from synthetic_peer import write as write_peer
 from synthetic_report import synthetic_report
 
-from shardtoll.dashboards.page import render
+from shardtoll.dashboards.page.page import render
 
 RANKS: Final = (1, 8, 64)
 AIM_BYTES: Final = 15e6

@@ -16,20 +16,21 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from learn_priors import ALGORITHMS, GENERATIONS, KNOWN, PRIORS, PROTOCOLS
 
 from shardtoll.analyzers.roofline import Fabric, Quantity
-from shardtoll.analyzers.roofline.band import SIZES, UNKNOWN_WIDTH, size_name, where
-from shardtoll.analyzers.roofline.correction import NOISE, Floats, minimise, soft
-from shardtoll.analyzers.roofline.curve import curve_of
-from shardtoll.analyzers.roofline.evaluate import fabric_of, timings_of
-from shardtoll.analyzers.roofline.library import Library
-from shardtoll.analyzers.roofline.model import Model
-from shardtoll.analyzers.roofline.pricing import Pricing
-from shardtoll.analyzers.roofline.sweep import Sweep, parse_sweep
+from shardtoll.analyzers.roofline.evaluate.evaluate import fabric_of, timings_of
+from shardtoll.analyzers.roofline.evaluate.sweep import Sweep, parse_sweep
+from shardtoll.analyzers.roofline.machines.curve import curve_of
+from shardtoll.analyzers.roofline.model.band import SIZES, UNKNOWN_WIDTH, size_name, where
+from shardtoll.analyzers.roofline.model.correction import NOISE, Floats, minimise, soft
+from shardtoll.analyzers.roofline.model.library import Library
+from shardtoll.analyzers.roofline.model.model import Model
+from shardtoll.analyzers.roofline.model.pricing import Pricing
 
 FREE: Final = tuple(name for name, prior in PRIORS.items() if prior.spread > 0)
 SPREADS: Final = np.array([PRIORS[name].spread for name in FREE])
@@ -41,12 +42,20 @@ HUGE: Final = 512 << 20
 HUGE_WEIGHT: Final = 1.4
 """Weight of the errors of large messages, where bandwidth alone counts."""
 
-HOLDS: Final = (0.03, 0.97)
-"""Quantiles of the errors that a band spans: 94 % of those it was made from, to hold 90 % elsewhere."""
+KEPT_ERRORS: Final = 64
+"""Errors of one sweep that are kept, each by the constants that it asks for."""
+
+HOLDS: Final = (0.02, 0.97)
+"""Quantiles of the errors that a band spans: 95 % of those it was made from, to hold 90 % elsewhere, and more
+of them at the low end, which is the floor."""
 LEAST_WIDTH: Final = 0.04
 """No band is narrower: a sound machine's runs differ by that (shared/reference/ROOFLINE.md)."""
-FEW: Final = 25
-"""Of fewer errors than that, a class takes the width of all networks."""
+ENOUGH: Final = 2
+"""Sources from which on a class has its own width: how far sources lie apart, one does not tell."""
+ALONE: Final = 1.5
+"""What the width of all classes is multiplied with where one source, or none, measured the class."""
+FEW: Final = 10
+"""Of fewer errors than that, a class takes the width of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,8 @@ def library_of(logs: Floats, bands: Mapping[str, Quantity] | None = None) -> Lib
     numbers = {name: Quantity(prior.value, prior.source, "derived") for name, prior in PRIORS.items()}
     for name, log in zip(FREE, logs, strict=True):
         numbers[name] = replace(numbers[name], value=PRIORS[name].value * math.exp(log))
+    for kind, (source, known) in KNOWN.items():
+        numbers[f"known.{kind}"] = Quantity(1.0, source, "derived" if known else "GUESS")
     return Library("nccl", PROTOCOLS, ALGORITHMS, {**numbers, **(bands or {})}, (), GENERATIONS)
 
 
@@ -120,18 +131,41 @@ def measured_ns(case: Case) -> Floats:
 
 def learn(cases: Sequence[Case], rounds: int = 25) -> Floats:
     """Return how far the constants lie from their priors, in logarithms, for these sweeps."""
+    asked = [_asked(case) for case in cases]
+    known: list[dict[bytes, Floats]] = [{} for _ in cases]
+
+    def error(place: int, logs: Floats, library: Library) -> Floats:
+        # A slope moves one constant, and a sweep asks for a third of them: the others' errors stay.
+        key = logs[asked[place]].tobytes()
+        found, case = known[place].get(key), cases[place]
+        if found is None:
+            if len(known[place]) > KEPT_ERRORS:
+                known[place].clear()
+            found = known[place][key] = np.log(predicted_ns(library, case) / measured_ns(case)) / NOISE
+        return found
 
     def residuals(logs: Floats) -> Floats:
         library = library_of(logs)
         errors = []
-        for case in cases:
-            error = np.log(predicted_ns(library, case) / measured_ns(case)) / NOISE
+        for place, case in enumerate(cases):
             large = np.array([point.message_bytes >= HUGE for point in case.sweep.points])
             # The errors of one sweep go together: a sweep of four times the sizes counts twice.
-            errors.append(error * len(error) ** -0.25 * np.where(large, HUGE_WEIGHT, 1.0))
+            errors.append(
+                error(place, logs, library) * len(large) ** -0.25 * np.where(large, HUGE_WEIGHT, 1.0)
+            )
         return np.concatenate([soft(np.concatenate(errors)), logs / SPREADS])
 
     return minimise(residuals, np.zeros(len(FREE)), rounds)
+
+
+def _asked(case: Case) -> npt.NDArray[np.intp]:
+    """Return which constants the case's prediction asks for, as places in `FREE`."""
+    numbers = {name: Quantity(prior.value, prior.source, "GUESS") for name, prior in PRIORS.items()}
+    library = Library("nccl", PROTOCOLS, ALGORITHMS, numbers, (), GENERATIONS)
+    # Each candidate names the guesses it was made of; here all constants are.
+    model = Model(case.fabric, case.sweep.op, case.sweep.placement_on(case.fabric), library)
+    names = {name for candidate in model.candidates for name in candidate.guesses}
+    return np.array([place for place, name in enumerate(FREE) if name in names or name.startswith("host_")])
 
 
 def without(cases: Sequence[Case], source: str) -> Library:
@@ -139,65 +173,84 @@ def without(cases: Sequence[Case], source: str) -> Library:
     return library_of(learn([case for case in cases if case.source != source]))
 
 
-def errors_of(
-    cases: Sequence[Case], libraries: Mapping[str, Library]
-) -> dict[str, dict[tuple[str, str], list[float]]]:
-    """Return log(measured / predicted) by basis, place and size, with constants that never saw the source."""
-    found: dict[str, dict[tuple[str, str], list[float]]] = {"model": {}, "transferred": {}}
+Errors: TypeAlias = dict[str, dict[tuple[str, str], dict[str, list[float]]]]
+"""log(measured / predicted) by basis, place and size, and source."""
+
+
+def errors_of(cases: Sequence[Case], libraries: Mapping[str, Library]) -> Errors:
+    """Return the errors of predictions, each with constants that never saw the source."""
+    found: Errors = {"model": {}, "transferred": {}}
     for case in cases:
         library = libraries[case.source]
-        place = where(
-            Model(case.fabric, case.sweep.op, case.sweep.placement_on(case.fabric), library).machine
-        )
+        at = case.sweep.placement_on(case.fabric)
+        place = where(Model(case.fabric, case.sweep.op, at, library).machine)
         _add(found["model"], place, case, predicted_ns(library, case))
         for other in cases:
-            near = other.sweep.hardware == case.sweep.hardware and other is not case
-            if not near or (other.sweep.nodes > 1) != (case.sweep.nodes > 1):
-                continue
-            if max(other.sweep.nodes, case.sweep.nodes) > 8 * min(other.sweep.nodes, case.sweep.nodes):
-                continue
-            if (other.sweep.op, other.sweep.ranks, other.sweep.nodes) == (
-                case.sweep.op,
-                case.sweep.ranks,
-                case.sweep.nodes,
-            ):
-                continue
-            timings = timings_of(other.sweep, case.fabric)
+            timings = timings_of(other.sweep, case.fabric) if _is_neighbour(other, case) else None
             if timings is None:
                 continue
             pricing = Pricing(replace(case.fabric, curves=(curve_of(timings),)), library)
-            at = case.sweep.placement_on(case.fabric)
-            times = [
-                pricing.price(case.sweep.op, point.message_bytes, at)[1].time_ns
-                for point in case.sweep.points
-            ]
+            sizes = [point.message_bytes for point in case.sweep.points]
+            times = [price.time_ns for _, price in pricing.prices(case.sweep.op, sizes, at)]
             _add(found["transferred"], place, case, np.array(times))
     return found
 
 
-def _add(into: dict[tuple[str, str], list[float]], place: str, case: Case, predicted: Floats) -> None:
+def _is_neighbour(other: Case, case: Case) -> bool:
+    """Whether the other is of the same cluster, of another collective or group that is not far larger."""
+    one, two = other.sweep, case.sweep
+    if one.hardware != two.hardware or other is case or (one.nodes > 1) != (two.nodes > 1):
+        return False
+    if max(one.nodes, two.nodes) > 8 * min(one.nodes, two.nodes):
+        return False
+    return (one.op, one.ranks, one.nodes) != (two.op, two.ranks, two.nodes)
+
+
+def _add(
+    into: dict[tuple[str, str], dict[str, list[float]]], place: str, case: Case, predicted: Floats
+) -> None:
     for point, time in zip(case.sweep.points, predicted, strict=True):
-        into.setdefault((place, size_name(point.message_bytes)), []).append(math.log(point.time_ns / time))
+        of_source = into.setdefault((place, size_name(point.message_bytes)), {})
+        of_source.setdefault(case.source, []).append(math.log(point.time_ns / time))
 
 
-def bands_of(errors: Mapping[str, Mapping[tuple[str, str], list[float]]]) -> dict[str, Quantity]:
-    """Return the widths of the bands by basis, end, size and place, in logarithms."""
+def bands_of(errors: Errors) -> dict[str, Quantity]:
+    """Return the widths of the bands by basis, end, size and place, in logarithms.
+
+    A place that several sources measured has its own. The others have the width over all places, wider by
+    `ALONE`, and at least their own where there is one.
+    """
     numbers = {}
     for basis, by_class in errors.items():
         for size, _ in SIZES:
-            every = [error for (_, name), found in by_class.items() if name == size for error in found]
-            places = {
-                place: found
-                for (place, name), found in by_class.items()
-                if name == size and len(found) >= FEW
-            }
+            places = {place: found for (place, name), found in by_class.items() if name == size}
+            every: dict[str, list[float]] = {}
+            for found in places.values():
+                for source, values in found.items():
+                    every.setdefault(source, []).extend(values)
+            least = [ALONE * width for width in _ends(every)]
             for place, found in {**places, "default": every}.items():
-                low, high = np.quantile(found, HOLDS) if found else (-UNKNOWN_WIDTH, UNKNOWN_WIDTH)
-                for end, width in (("low", -low), ("high", high)):
-                    source = f"{len(found)} errors on sweeps whose source was left out of the learning"
-                    value = max(LEAST_WIDTH, round(float(width), 3))
-                    numbers[f"band.{basis}.{end}.{size}.{place}"] = Quantity(value, source, "derived")
+                count, ends = sum(map(len, found.values())), _ends(found)
+                if place == "default" or len(found) < ENOUGH or count < FEW:
+                    ends = [max(both) for both in zip(ends, least, strict=True)]
+                source = f"{count} errors on sweeps of {len(found)} sources, each left out of the learning"
+                for end, width in zip(("low", "high"), ends, strict=True):
+                    numbers[f"band.{basis}.{end}.{size}.{place}"] = Quantity(
+                        round(width, 3), source, "derived"
+                    )
     return numbers
+
+
+def _ends(found: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return how far the band reaches below and above; a source of four times the sizes counts twice."""
+    if not any(found.values()):
+        return [UNKNOWN_WIDTH, UNKNOWN_WIDTH]
+    errors = np.array([error for values in found.values() for error in values])
+    weights = np.array([len(values) ** -0.5 for values in found.values() for _ in values])
+    order = np.argsort(errors)
+    below = np.cumsum(weights[order]) - weights[order] / 2
+    low, high = np.interp(HOLDS, below / weights.sum(), errors[order])
+    return [max(LEAST_WIDTH, -float(low)), max(LEAST_WIDTH, float(high))]
 
 
 def to_toml(library: Library) -> str:
@@ -229,8 +282,6 @@ def described(library: Library, cases: Sequence[Case]) -> Library:
         told = f"{learned}; before: {prior.value:g} ({prior.source})" if prior.spread else prior.source
         guess = not prior.spread and not prior.sourced
         numbers[name] = replace(numbers[name], source=told, confidence="GUESS" if guess else "derived")
-    for kind, (source, known) in KNOWN.items():
-        numbers[f"known.{kind}"] = Quantity(1.0, source, "derived" if known else "GUESS")
     return replace(library, numbers=numbers)
 
 

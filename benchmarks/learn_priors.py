@@ -6,19 +6,29 @@ from typing import Final, NamedTuple
 
 NCCL: Final = "NCCL src/graph/tuning.cc v2.30"
 SHARES: Final = "shares measured in shared/reference/ROOFLINE.md"
+TOLD: Final = "what aws-ofi-nccl src/platform-aws.cpp tells NCCL of a hop"
+TCPXO: Final = (
+    "small all_reduces of two a3-mega hosts take 123 to 160 us: two hops, beside 27 us of NCCL's own"
+)
+CHANNELS: Final = f"{NCCL}: a channel of NVLSTree carries 96 GB/s between two Blackwell domains"
 OURS: Final = "no source: what a transfer of this kind is expected to need"
 
 PROTOCOLS: Final = ("LL", "LL128", "Simple")
 ALGORITHMS: Final = ("ring", "tree", "nvls", "nvlstree", "collnet", "pat", "chain", "pairwise", "direct")
 
 GENERATIONS: Final[dict[str, str]] = {
-    **dict.fromkeys(("v100-sxm-16gb", "v100-sxm-32gb"), "volta"),
-    "t4": "turing",
+    **dict.fromkeys(("v100-sxm-16gb", "v100-sxm-32gb", "v100-dgxs-16gb", "v100-dgxs-32gb"), "volta"),
+    **dict.fromkeys(("t4", "rtx-2080", "rtx-2080-ti"), "turing"),
     **dict.fromkeys(("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a10g"), "ampere"),
-    **dict.fromkeys(("l4", "l40s", "rtx-4090"), "ada"),
+    **dict.fromkeys(("a800-sxm-80gb", "a800-pcie-80gb", "rtx-3070", "rtx-3080", "rtx-3080-ti"), "ampere"),
+    **dict.fromkeys(("rtx-3090", "rtx-3090-ti"), "ampere"),
+    **dict.fromkeys(
+        ("l4", "l40s", "rtx-4070", "rtx-4070-ti", "rtx-4080", "rtx-4080-super", "rtx-4090"), "ada"
+    ),
     **dict.fromkeys(("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "gh200-96gb", "gh200-144gb"), "hopper"),
-    **dict.fromkeys(("b200-sxm", "gb200", "b300-sxm", "gb300"), "blackwell"),
-    **dict.fromkeys(("mi250x", "mi300x", "mi325x", "mi355x"), "cdna"),
+    **dict.fromkeys(("h800-sxm", "h800-pcie", "h20"), "hopper"),
+    **dict.fromkeys(("b200-sxm", "gb200", "b300-sxm", "gb300", "rtx-5080", "rtx-5090"), "blackwell"),
+    **dict.fromkeys(("mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"), "cdna"),
 }
 """By `Gpu.name`."""
 
@@ -93,22 +103,25 @@ PRIORS: Final[dict[str, Prior]] = {
     "net_factor.ring.efa": Prior(1, 0.3, OURS),
     "net_factor.tree.efa": Prior(1, 0.3, OURS),
     "net_factor.nvlstree.efa": Prior(1, 0.3, OURS),
-    "plugin_us.efa": Prior(50, 0.5, "aws-ofi-nccl src/platform-aws.cpp tells NCCL 75 us"),
-    "plugin_us.efa_ampere": Prior(75, 0.5, "aws-ofi-nccl src/platform-aws.cpp tells NCCL 75 us"),
-    "plugin_us.slingshot": Prior(4, 0.7, OURS),
-    "plugin_us.tcpx": Prior(30, 0.0, OURS, guess=True),
-    "plugin_us.ethernet": Prior(30, 0.0, OURS, guess=True),
-    "plugin_told_us.efa": Prior(75, 0.0, "aws-ofi-nccl src/platform-aws.cpp, p4d and p5"),
+    "plugin_us.efa": Prior(25, 0.5, f"a third of {TOLD}"),
+    "plugin_us.efa_ampere": Prior(37, 0.5, f"half of {TOLD}"),
+    "plugin_us.slingshot": Prior(2, 0.7, OURS),
+    "plugin_us.tcpx": Prior(56, 0.0, TCPXO),
+    "plugin_us.ethernet": Prior(15, 0.0, OURS, guess=True),
     "near_share.ring.ampere": Prior(0.77, 0.05, SHARES),
     "near_share.ring.hopper": Prior(0.815, 0.05, SHARES),
     "near_share.ring.blackwell": Prior(0.8, 0.05, "NCCL's 40.1 of 50 GB/s a link (src/graph/topo.h)"),
-    "near_share.ring.rack_blackwell": Prior(0.48, 0.1, OURS),
+    "near_share.ring.racks_blackwell": Prior(0.48, 0.1, OURS),
     "near_share.ring.default": Prior(0.75, 0.0, OURS, guess=True),
     "near_share.tree.default": Prior(0.72, 0.1, OURS),
+    "near_share.tree.racks_blackwell": Prior(0.4, 0.1, f"{CHANNELS}, of tree 42.8"),
+    "near_share.tree.many_racks_blackwell": Prior(0.22, 0.1, f"{CHANNELS}, of tree 24 from three domains on"),
     "near_share.nvls.hopper": Prior(0.69, 0.1, OURS),
     "near_share.nvls.blackwell": Prior(0.6, 0.1, OURS),
     "near_share.nvls.rack_blackwell": Prior(0.48, 0.1, OURS),
     "near_share.nvlstree.default": Prior(0.63, 0.1, OURS),
+    "near_share.nvlstree.racks_blackwell": Prior(0.48, 0.1, "as NVLS in one rack: two are as fast as one"),
+    "near_share.nvlstree.many_racks_blackwell": Prior(0.22, 0.1, f"{CHANNELS}, 43.8 from three domains on"),
     "near_share.pairwise.default": Prior(0.8, 0.05, OURS),
     "near_share.direct.default": Prior(0.815, 0.05, SHARES),
     "net_share.ring.infiniband": Prior(0.98, 0.01, SHARES),

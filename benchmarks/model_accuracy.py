@@ -5,7 +5,8 @@ of what was calibrated on every second size of the same sweep, transferred from 
 cluster, or not fitted. Beside them on the very same points: DTensor's redistribute_cost and inductor's NCCL
 estimator; `x` is how many times smaller our median error is. `noise` is what the out-of-place and in-place
 columns of the sweeps differ by, `in band` the share of the measurements within the band that was stated,
-`width` how many times its low end that band's high end is, at the median.
+`width` how many times its low end that band's high end is, at the median; `floor` and `light` the
+shares of the measurements below these, of the floor by more than 2 %.
 
 All of it twice: with the constants that are shipped, which were learned from these very sweeps, and for each
 sweep with constants and bands learned anew from the sweeps of all other sources. The second counts.
@@ -25,7 +26,16 @@ from accuracy_constants import AS_SHIPPED, unseen
 from accuracy_peers import PEERS
 from harness import Result, main
 
-from shardtoll.analyzers.roofline.score import BANDS, BELOW, Score, Scored, band_of, by_band, noise, score
+from shardtoll.analyzers.roofline.evaluate.score import (
+    BANDS,
+    BELOW,
+    Score,
+    Scored,
+    band_of,
+    by_band,
+    noise,
+    score,
+)
 
 HOLDS: Final = 0.90
 """Share of the measurements that the stated bands should hold."""
@@ -112,7 +122,8 @@ def show(title: str, found: Sequence[Case], table: Sequence[Row]) -> None:
         none = [point for case in group for point in case.found.points if point.cost is None]
         refusals = f", {len(none)} points refused" if none else ""
         print(f"\n{kind} ({len(group)} {'pairs' if 'transferred' in kind else 'sweeps'}{refusals})")
-        heads = f"{'ours':>13} {'aim':>10} {'':6} {'in band':>8} {'width':>6} {'noise':>12}"
+        heads = f"{'ours':>13} {'aim':>10} {'':6} {'in band':>8} {'width':>6}"
+        heads += f" {'floor':>6} {'light':>6} {'noise':>12}"
         peers = "".join(f" {name:>22} {'x':>6}" for name in PEERS)
         print(f"  {'band':8} {'points':>6} {heads}{peers}")
         for row in (row for row in table if row.kind == kind):
@@ -127,7 +138,8 @@ def _line(row: Row) -> str:
     floor = "" if row.noise is None else _pair(*row.noise)
     ours = _pair(row.ours.median, row.ours.p90)
     text = f"{row.band:8} {row.ours.count:6} {ours:>13} {aim:>10} {verdict:6} {inside:>8}"
-    text += f" {row.ours.width:>5.2f}x {floor:>12}"
+    below = f"{100 * row.ours.below_floor:>6.1f} {100 * row.ours.below_light:>6.1f}"
+    text += f" {row.ours.width:>5.2f}x {below} {floor:>12}"
     for peer in row.peers.values():
         if peer is None:
             text += f" {'says nothing':>22} {'':>6}"
@@ -171,6 +183,8 @@ def measure(arguments: argparse.Namespace) -> Result:
                 f"{key}: p90": row.ours.p90,
                 f"{key}: in band": row.ours.inside,
                 f"{key}: width": row.ours.width,
+                f"{key}: below floor": row.ours.below_floor,
+                f"{key}: below light": row.ours.below_light,
                 f"{key}: points": float(row.ours.count),
             }
             for name, peer in row.peers.items():

@@ -2,14 +2,15 @@
 
 Four programs (tensor parallel, sequence parallel, FSDP2, plain operators on DTensors), 64 wide, on two
 real gloo ranks and on a fake process group of eight, where nothing is transferred and a step is pure
-Python and small kernels: the worst case.
+Python and small kernels: the worst case. DDP on gloo, and on the fake group a step of nothing but tiny
+collectives and one of tiny operators.
 
 All tools take turns in every repeat, in rotating order, each with a block of steps; figures are seconds
 a step on the slower rank. `ratio` and `added` compare with the bare block of the same repeat.
 `watch` and `survey` include all that `session.step()` does at both ends, not opening and closing the
-session; a block of `watch` comes after the session's first steps, whose rows are made at once, and is
-long enough that rows are made in it as often as in a long job. `survey_first` is a session's first step,
-where places in the source are resolved. CommDebugMode and DebugMode get a context each step, as
+session; their blocks come after the session's first steps, whose rows are made at once, and end with
+making the rows of all their steps, which in a job waits for up to a second. `survey_first` is a session's
+first step, where places in the source are resolved. CommDebugMode and DebugMode get a context each step, as
 CommDebugMode fails with two steps in one; torch.profiler starts and stops outside the time. `schedule` is
 many steps of one open session at the default level over as many bare ones, in alternating blocks.
 
@@ -24,18 +25,22 @@ point, an object and a barrier, to show what CommDebugMode does not see.
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any, Final
 
 from harness import Result, Spread, main
 from overhead_cases import build
 from overhead_counts import count, disagreeing, missed
 from overhead_ranks import RANKS, Samples, run_case
-from overhead_tools import NAMES, schedule, session, turns
+from overhead_tools import CPU_TIME, NAMES, schedule, session, turns
 
 WARM_UP: Final = 3
 """Steps before anything is counted: DDP broadcasts its new buckets in its second step."""
 KINDS: Final = ("tp", "sp", "fsdp2", "implicit")
-CASES: Final = (*(f"{backend}-{kind}" for backend in RANKS for kind in KINDS), "gloo-mixed")
+CASES: Final = (
+    *(f"{backend}-{kind}" for backend in RANKS for kind in KINDS),
+    *("gloo-ddp", "fake-collectives", "fake-operators", "gloo-mixed"),
+)
 AIMS: Final = {
     "gloo": {"watch_ratio": 1.03, "schedule_ratio": 1.02},
     "fake": {"watch_ratio": 1.10},
@@ -103,6 +108,9 @@ def _show(case: str, figures: dict[str, float | None]) -> None:
 
 def measure(arguments: argparse.Namespace) -> Result:
     """Run the chosen cases one after the other and print what each found."""
+    if arguments.cpu_time:
+        # The ranks are processes of their own.
+        os.environ[CPU_TIME] = "1"
     print(f"seconds a step: median (quartiles) of {arguments.repeats} interleaved repeats")
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
@@ -128,6 +136,9 @@ def measure(arguments: argparse.Namespace) -> Result:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="time that the training thread ran, on a machine in use"
+    )
     parser.add_argument("--repeats", type=int, default=21, help="at least 15 for figures worth quoting")
     parser.add_argument("--block", type=int, default=20, help="steps a turn; a quarter for the dear tools")
     parser.add_argument("--schedule-steps", type=int, default=100, help="steps of a session")

@@ -125,11 +125,45 @@ def mixed(mesh: DeviceMesh) -> Program:
     return Program(model, step)
 
 
+def _data_parallel(mesh: DeviceMesh) -> Program:
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(*(Block() for _ in range(BLOCKS))), process_group=mesh.get_group()
+    )
+    return _training(model, torch.randn(ROWS, WIDTH))
+
+
+def _many_collectives(mesh: DeviceMesh) -> Program:
+    """Return a step of nothing but collectives, each as small as can be: no tool is cheap beside those."""
+    group, small = mesh.get_group(), torch.ones(4)
+
+    def step() -> None:
+        for _ in range(100):
+            dist.all_reduce(small, group=group)
+
+    return Program(nn.Linear(1, 1), step)
+
+
+def _many_operators(mesh: DeviceMesh) -> Program:
+    """Return a step of many small operators and one collective."""
+    group, small = mesh.get_group(), torch.ones(4)
+
+    def step() -> None:
+        value = small
+        for _ in range(300):
+            value = (value + 1) * 0.5
+        dist.all_reduce(value, group=group)
+
+    return Program(nn.Linear(1, 1), step)
+
+
 PROGRAMS: Final[dict[str, tuple[str, Callable[[DeviceMesh], Program]]]] = {
     "tp": ("tp", _tensor_parallel),
     "sp": ("tp", _sequence_parallel),
     "fsdp2": ("dp", _fsdp2),
     "implicit": ("tp", _implicit),
+    "ddp": ("dp", _data_parallel),
+    "collectives": ("dp", _many_collectives),
+    "operators": ("dp", _many_operators),
     "mixed": ("dp", mixed),
 }
 """Name -> the name of its mesh dimension, and what builds it."""

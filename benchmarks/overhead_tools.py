@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -17,16 +18,18 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.profiler import Session, audit
-from shardtoll.profiler.live.schedule import Level
+from shardtoll.profiler.live.session.schedule import Level
 
 Turn = Callable[[], dict[str, float]]
 """Runs its steps and returns seconds a step, by the name of what was timed."""
 
+CPU_TIME: Final = "OVERHEAD_CPU_TIME"
+"""Set, times are those that the training thread ran: for a machine in use, where waiting says nothing."""
 WATCHED: Final = ("watch", "schedule")
 FIRST: Final = 4
-"""Watched steps of a session whose rows are made at once, for a job that dies young."""
+"""Steps of a session whose rows are made at once, for a job that dies young."""
 ROWS_EVERY: Final = 64
-"""After so many watched steps at most their rows are made: in fewer, that would not be in the time."""
+"""Watched steps at least, at the end of which their rows are made."""
 NAMES: Final = (
     "watch",
     "survey_first",
@@ -65,8 +68,16 @@ def session(program: Program, level: Level) -> Session:
     return audit(program.model, level=level)
 
 
-def timed(work: Callable[[], None], steps: int, *, collect: bool = True) -> float:
+def timed(
+    work: Callable[[], None],
+    steps: int,
+    *,
+    collect: bool = True,
+    finish: Callable[[], None] | None = None,
+) -> float:
     """Return seconds a step; all ranks begin together, and garbage of earlier turns is not in it.
+
+    `finish` is done after the steps, in their time: what they left to be done later.
 
     The one step after a collection finds caches and free lists empty, which slows a bare one by half too:
     who times a single step collects beforehand and runs a bare one first.
@@ -74,10 +85,18 @@ def timed(work: Callable[[], None], steps: int, *, collect: bool = True) -> floa
     if collect:
         gc.collect()
     dist.barrier()
-    begun = time.perf_counter()
+    clock = time.thread_time if CPU_TIME in os.environ else time.perf_counter
+    begun = clock()
     for _ in range(steps):
         work()
-    return (time.perf_counter() - begun) / steps
+    if finish is not None:
+        finish()
+    return (clock() - begun) / steps
+
+
+def rows_made(opened: Session) -> Callable[[], None]:
+    """Return what makes the rows of all steps that still wait for theirs: a job makes them less often."""
+    return opened._capture.flush
 
 
 def within(opened: Any, step: Callable[[], None]) -> Callable[[], None]:
@@ -163,14 +182,17 @@ def turns(program: Program, block: int) -> list[Turn]:
             one = within(opened, step)
             for _ in range(FIRST):
                 one()
-            return {"watch": timed(one, max(block, ROWS_EVERY))}
+            return {"watch": timed(one, max(block, ROWS_EVERY), finish=rows_made(opened))}
 
     def survey() -> dict[str, float]:
         gc.collect()
         step()
         with session(program, "survey") as opened:
             one = within(opened, step)
-            return {"survey_first": timed(one, 1, collect=False), "survey": timed(one, few)}
+            first = timed(one, 1, collect=False)
+            for _ in range(FIRST - 1):
+                one()
+            return {"survey_first": first, "survey": timed(one, block, finish=rows_made(opened))}
 
     def profiled() -> dict[str, float]:
         with profile(activities=[ProfilerActivity.CPU]):
@@ -206,7 +228,8 @@ def schedule(program: Program, steps: int, watched_first: bool) -> dict[str, flo
 
     def under() -> None:
         with session(program, "schedule") as opened:
-            times["schedule"] = timed(within(opened, program.step), steps)
+            one = within(opened, program.step)
+            times["schedule"] = timed(one, steps, finish=rows_made(opened))
 
     for work in (under, bare) if watched_first else (bare, under):
         work()

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardtoll.ledger import Evidence, FabricInfo, Finding, Group, Remedy, Report, Run, Severity, Where
-from shardtoll.ledger.ledger import empty_tables
-from shardtoll.ledger.step_roofline import OpRoofline, RankRoofline, StepRoofline
-from shardtoll.ledger.tables import SCHEMAS
+from shardtoll.ledger.answers.step_roofline import OpRoofline, RankRoofline, StepRoofline
+from shardtoll.ledger.tables.ledger import empty_tables
+from shardtoll.ledger.tables.tables import SCHEMAS
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -160,6 +160,8 @@ def _steps(times: _Times, step: Ints, steps: int) -> pa.Table:
         "start_ns": over(first * SLOT_NS, shape), "duration_ns": over(duration, shape), "compute_ns": compute,
         "exposed_comm_ns": exposed, "exposed_copy_ns": over(copies, shape), "idle_ns": over(idle, shape),
         "unattributed_ns": over(unknown, shape), "capture_ns": np.zeros(shape, dtype=np.int64),
+        "exposed_wait_ns": exposed // 2, "exposed_move_ns": exposed // 3, "waited_for_ns": exposed // 4,
+        "compute_beyond_ns": compute - compute.min(axis=0),
     }  # fmt: skip
     rows = ranks * steps
     return _table("steps", rows, {**columns, "level": _words(["survey"], np.zeros(rows, dtype=np.int64))})
@@ -173,6 +175,9 @@ def _collectives(times: _Times, step: Ints, site: Ints, tp: int) -> pa.Table:
     names = [*(f"dp{at}" for at in range(tp)), *(f"tp{at}" for at in range(ranks // tp)), "all"]
     group = np.where(dim == 0, rank % tp, np.where(dim == 1, tp + rank // tp, len(names) - 1))
     size = np.array([ranks // tp, tp, ranks])[dim]
+    match = group * calls + np.tile(np.arange(calls), ranks)
+    late = np.zeros(int(match.max()) + 1, dtype=np.int64)
+    late[match[times.wait.reshape(-1) == 0]] = rank[times.wait.reshape(-1) == 0]
     message = np.array([each.message_bytes for each in SITES])[place]
     transfer = times.transfer.reshape(-1)
     busbw = message / transfer * np.maximum(size - 1, 0) / size
@@ -191,7 +196,9 @@ def _collectives(times: _Times, step: Ints, site: Ints, tp: int) -> pa.Table:
         "caused_by_op": word("caused_by_op"), "module": word("module"), "parameter": word("parameter"),
         "source": word("source"), "wait_ns": times.wait, "transfer_ns": times.transfer, "busbw_gbps": busbw,
         "floor_ns": transfer * 3 // 4, "stream": np.array([each.stream for each in SITES])[place],
-        "light_ns": transfer // 2,
+        "light_ns": transfer // 2, "group_id": group, "match_id": match, "late_rank": late[match],
+        "late_ns": np.full(len(rank), LATE_NS // 2),
+        "waited_ns": np.maximum(times.exposed.reshape(-1) - transfer, 0),
     }  # fmt: skip
     return _table("collectives", ranks * calls, columns)
 

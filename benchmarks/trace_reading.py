@@ -76,10 +76,10 @@ _OURS: Final = (
     _BASELINE
     + """
 import pandas  # pyarrow imports it as soon as it is handed a numpy array, so it belongs to the imports
-from shardtoll.profiler.traces.kernels import load_table
-from shardtoll.profiler.traces.rank import rank_ledger
-from shardtoll.profiler.traces.read import read_trace
-from shardtoll.profiler.traces.sources import find
+from shardtoll.profiler.traces.rank.kernels import load_table
+from shardtoll.profiler.traces.rank.rank import rank_ledger
+from shardtoll.profiler.traces.file.read import read_trace
+from shardtoll.profiler.traces.file.sources import find
 (file,) = find([sys.argv[1]])
 table = load_table()
 before, used, begun = resident(), spent(), time.perf_counter()
@@ -96,7 +96,7 @@ _REPORT: Final = (
     _BASELINE
     + """
 from shardtoll.analyzers import run
-from shardtoll.profiler.traces.job import read_traces
+from shardtoll.profiler.traces.job.job import read_traces
 used, begun = spent(), time.perf_counter()
 (job,) = read_traces([sys.argv[1]], jobs=int(sys.argv[2]))
 read = time.perf_counter() - begun

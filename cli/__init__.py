@@ -1,7 +1,16 @@
-"""The command line: one file a command, errors caught once, heavy parts imported when a command runs."""
+"""The command line: one file a command, errors caught once, heavy parts imported when a command runs.
+
+It may import `analyzers.budget`, `analyzers.compare`, `analyzers.roofline`, `analyzers.two_runs`,
+`analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`, `cli.subcommands`, `dashboards.app`,
+`dashboards.check`, `dashboards.terminal`, `dashboards.verify`, `dashboards.words`, `ledger`,
+`ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`, `profiler.calibrate`.
+Start reading in `report`.
+"""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -15,22 +24,25 @@ COMMANDS: Final = (
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
-`CONTEXT`, where a file has it, is how its command reads arguments; `group`, where a file has it, makes the
-command with others under it. Such a file imports typer at its top
-and no more: `shardtoll --help` imports them all.
+`CONTEXT`, where a file has it, is how its command reads arguments. `SUBCOMMANDS` are the commands under it,
+each the function `command` in the file of both names in `subcommands`; `ALONE`: whether it runs without one.
+Such a file imports typer at its top and no more: `shardtoll --help` imports them all.
 """
 
 
 def main() -> None:
     """Run the command line. What a user can mend is told in one line; the error has the exit code."""
+    # Imports make many objects and little garbage: looking for it took a fifth of a short command's time.
+    gc.set_threshold(50_000, 20, 20)
+    atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         # Output that cannot hold µ gets a question mark, not a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        app()()
+        app(sys.argv[1] if len(sys.argv) > 1 else None)()
     except _told() as error:
-        from shardtoll.dashboards.text import clean
+        from shardtoll.dashboards.words.text import clean
 
         sys.stderr.write(f"shardtoll: {clean(error)}\n")
         sys.exit(getattr(error, "exit_code", 2))
@@ -42,12 +54,12 @@ def _told() -> tuple[type[Exception], ...]:
     Python asks only once something was raised. Where nothing has imported the ledger's errors by
     then, it was none of them, and help need not import them either.
     """
-    errors = sys.modules.get("shardtoll.ledger.errors")
+    errors = sys.modules.get("shardtoll.ledger.records.errors")
     return () if errors is None else (errors.ShardtollError,)
 
 
-def app() -> typer.Typer:
-    """Return the command line with all its commands."""
+def app(asked: str | None = None) -> typer.Typer:
+    """Return the command line with all its commands, or with the one that is asked for, if it is known."""
     made = typer.Typer(
         name="shardtoll",
         cls=_InOrder,
@@ -59,13 +71,22 @@ def app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     made.callback()(_options)
-    for name in COMMANDS:
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
         module = import_module(f"shardtoll.cli.{name}")
-        if hasattr(module, "group"):
-            made.add_typer(module.group(), name=name)
+        if hasattr(module, "SUBCOMMANDS"):
+            made.add_typer(_group(name, module), name=name)
             continue
         made.command(name, context_settings=getattr(module, "CONTEXT", None))(module.command)
     return made
+
+
+def _group(name: str, module: Any) -> typer.Typer:
+    """Return a command with those under it."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=not module.ALONE)
+    group.callback(invoke_without_command=module.ALONE)(module.command)
+    for under in module.SUBCOMMANDS:
+        group.command(under)(import_module(f"shardtoll.cli.subcommands.{name}_{under}").command)
+    return group
 
 
 class _InOrder(typer.core.TyperGroup):

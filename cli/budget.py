@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
-import typer
-
 SUBCOMMANDS: Final = ("init",)
-"""Commands under this one; each is the function `command` in the file `budget_` and its name."""
-
-
-def group() -> typer.Typer:
-    """Return the command with those under it."""
-    made = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    made.callback()(command)
-    for name in SUBCOMMANDS:
-        made.command(name)(import_module(f"shardtoll.cli.budget_{name}").command)
-    return made
+ALONE: Final = False
 
 
 def command() -> None:

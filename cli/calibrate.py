@@ -55,9 +55,9 @@ def command(
       shardtoll calibrate --from-points points.json --fabric a100x8 -o cluster.toml
     """
     from shardtoll.analyzers.roofline import load_fabric, to_toml
-    from shardtoll.cli.calibration import fabric_of_nccl_tests, fabric_of_points, medians
-    from shardtoll.cli.outputs import check_target
-    from shardtoll.dashboards import files as written
+    from shardtoll.cli.inputs.outputs import check_target
+    from shardtoll.cli.jobs.calibration import fabric_of_nccl_tests, fabric_of_points, medians
+    from shardtoll.dashboards.words import files as written
     from shardtoll.ledger import UsageError
     from shardtoll.profiler.calibrate.mesh import parse_mesh
 
@@ -96,18 +96,18 @@ def command(
 
 def _level(fabric: Fabric) -> str | None:
     """Return in words where sizes far apart could not be told from each other; None where all could."""
-    from shardtoll.cli.calibration import own_curves
-    from shardtoll.dashboards import human
-    from shardtoll.ledger.measured import level
+    from shardtoll.cli.jobs.calibration import own_curves
+    from shardtoll.ledger.measured.measured import level
+    from shardtoll.ledger.words import human
 
     curves = own_curves(fabric)
-    found = [(curve, sizes) for curve in curves if (sizes := level(curve.points))]
-    if not found:
+    level_curves = [(curve, sizes) for curve in curves if (sizes := level(curve.points))]
+    if not level_curves:
         return None
-    curve, (first, last) = max(found, key=lambda pair: pair[1][1] / pair[1][0])
+    curve, (first, last) = max(level_curves, key=lambda pair: pair[1][1] / pair[1][0])
     between = f"{human.size(first)} to {human.size(last)}"
     return (
-        f"{len(found)} of {human.plural(len(curves), 'curve')} do not tell sizes apart: {curve.op} "
+        f"{len(level_curves)} of {human.plural(len(curves), 'curve')} do not tell sizes apart: {curve.op} "
         f"between {curve.ranks} ranks has one time from {between}, where noise is more than what size costs"
     )
 
@@ -127,8 +127,8 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from shardtoll.cli.calibration import measure_fabric
-    from shardtoll.cli.ranks import JobError
+    from shardtoll.cli.jobs.calibration import measure_fabric
+    from shardtoll.cli.jobs.ranks import JobError
 
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -139,7 +139,7 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
     ):
         task = bar.add_task(f"starting {nproc} gloo ranks", total=seconds)
 
-        def told(now: Any) -> None:
+        def show_progress(now: Any) -> None:
             last.update(now)
             words = f"{now['rounds']} rounds, {now['cases'] - now['wide']} of {now['cases']} medians sure"
             bar.update(task, completed=min(now["elapsed_s"], seconds), description=words)
@@ -151,7 +151,7 @@ def _measured(nproc: int, seconds: float, mesh: str) -> Fabric:
                 folder=Path(folder),
                 limit_s=120 + 2 * seconds,
                 options=["--mesh", mesh] if mesh else [],
-                told=told,
+                on_round=show_progress,
             )
         except JobError as error:
             # The log goes with the folder: its last line says most.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
+
+if TYPE_CHECKING:
+    from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.ledger.answers.overrun import BudgetCheck
 
 
 def command(
@@ -68,43 +72,57 @@ def command(
       shardtoll check bill.json --budget budget.toml --allow-unknown --github
       shardtoll check runs/a runs/b --json
     """
+    from shardtoll.cli.inputs.traces import TraceOptions
+
+    options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
+    if not _check(paths, budget, fabric, allow_unknown, output or [], as_json, github, options, width):
+        raise typer.Exit(1)
+
+
+def _check(
+    paths: list[str],
+    budget: Path,
+    fabric: str | None,
+    allow_unknown: bool,
+    targets: list[Path],
+    as_json: bool,
+    github: bool | None,
+    options: TraceOptions,
+    width: int | None,
+) -> bool:
+    """Check each job, print and write what is over, and return whether all is within the budget."""
     import os
 
-    from shardtoll.analyzers.over_budget import judge
-    from shardtoll.cli.checkout import in_checkout
-    from shardtoll.cli.inputs import load_reports, sort_inputs
-    from shardtoll.cli.outputs import CHECK_WRITERS, choose_writers
-    from shardtoll.cli.traces import TraceOptions
-    from shardtoll.dashboards import check_terminal
-    from shardtoll.dashboards.check_annotations import source_files, workflow_commands
-    from shardtoll.dashboards.check_file import to_json
+    from shardtoll.analyzers.budget.judge import judge
+    from shardtoll.cli.inputs.inputs import load_reports, sort_inputs
+    from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
     from shardtoll.ledger import UsageError
-    from shardtoll.ledger.budget import read_budget
+    from shardtoll.ledger.answers.budget import read_budget
 
     limits = read_budget(budget)
     if limits.is_empty():
         raise UsageError(f"{budget} limits nothing", "`shardtoll budget init RUN` writes one that does")
-    if github is None:
-        github = os.environ.get("GITHUB_ACTIONS") == "true"
     inputs = sort_inputs(paths)
-    writers = choose_writers(output or [], sources=len(inputs), known=CHECK_WRITERS)
-    options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
+    check_targets(targets, ANSWERS["check"], sources=len(inputs))
     passed = True
-    for at, (name, report) in enumerate(load_reports(inputs, fabric, options)):
-        found = judge(report, limits, run=name, budget_name=str(budget), allow_unknown=allow_unknown)
-        passed &= found.passed
-        if as_json:
-            typer.echo(to_json(found))
-        else:
-            if at:
-                typer.echo()
-            check_terminal.show(found, width)
-        if github:
-            root = os.environ.get("GITHUB_WORKSPACE", os.curdir)
-            for line in workflow_commands(found, in_checkout(root, source_files(found))):
-                typer.echo(line, err=as_json)
-        for write, target in writers:
-            for written in write(found, target):
-                typer.echo(f"wrote {written}", err=as_json)
-    if not passed:
-        raise typer.Exit(1)
+    for number, (name, report) in enumerate(load_reports(inputs, fabric, options)):
+        check = judge(report, limits, run=name, budget_name=str(budget), allow_unknown=allow_unknown)
+        passed &= check.passed
+        if number and not as_json:
+            typer.echo()
+        show_answer("check", check, as_json=as_json, width=width)
+        if github or (github is None and os.environ.get("GITHUB_ACTIONS") == "true"):
+            _annotate(check, as_json=as_json)
+        write_answer("check", check, targets, as_json=as_json)
+    return passed
+
+
+def _annotate(check: BudgetCheck, *, as_json: bool) -> None:
+    import os
+
+    from shardtoll.cli.inputs.checkout import in_checkout
+    from shardtoll.dashboards.check.annotations import source_files, workflow_commands
+
+    root = os.environ.get("GITHUB_WORKSPACE", os.curdir)
+    for line in workflow_commands(check, in_checkout(root, source_files(check))):
+        typer.echo(line, err=as_json)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import Dask, Jobs, Kernels, NoCache, Width, fabric_option, output_option
 
 if TYPE_CHECKING:
-    from shardtoll.analyzers.compare import Options
+    from shardtoll.analyzers.compare.compare import Options
+    from shardtoll.cli.inputs.traces import TraceOptions
 
 
+# Longer than 80 lines: typer reads the options, and the help its text, from this signature.
 def command(
     before: Annotated[
         str,
@@ -92,25 +94,31 @@ def command(
       shardtoll compare runs/a runs/b --work-before 8192 --work-after 16384 --unit tokens --json
       shardtoll compare traces traces --scaling weak --width 80
     """
-    from shardtoll.analyzers.compare import compare
-    from shardtoll.cli.inputs import one_report
-    from shardtoll.cli.outputs import COMPARE_WRITERS, choose_writers
-    from shardtoll.cli.traces import TraceOptions
-    from shardtoll.dashboards import compare_terminal
-    from shardtoll.dashboards.compare_file import to_json
+    from shardtoll.cli.inputs.traces import TraceOptions
 
     options = _options(work_before, work_after, unit, scaling, warm_up, noise)
-    writers = choose_writers(output or [], sources=1, known=COMPARE_WRITERS)
     traces = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
-    reports = [one_report(path, fabric, traces) for path in (before, after)]
-    found = compare(reports[0], reports[1], (before, after), options)
-    if as_json:
-        typer.echo(to_json(found))
-    else:
-        compare_terminal.show(found, width)
-    for write, target in writers:
-        for written in write(found, target):
-            typer.echo(f"wrote {written}", err=as_json)
+    _compare((before, after), fabric, options, output or [], as_json, traces, width)
+
+
+def _compare(
+    paths: tuple[str, str],
+    fabric: str | None,
+    options: Options,
+    targets: list[Path],
+    as_json: bool,
+    traces: TraceOptions,
+    width: int | None,
+) -> None:
+    from shardtoll.analyzers.compare.compare import compare
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+
+    check_targets(targets, ANSWERS["compare"])
+    before, after = (one_report(path, fabric, traces) for path in paths)
+    comparison = compare(before, after, paths, options)
+    show_answer("compare", comparison, as_json=as_json, width=width)
+    write_answer("compare", comparison, targets, as_json=as_json)
 
 
 def _options(
@@ -124,7 +132,7 @@ def _options(
     """Return the options as the comparison takes them; UsageError where they do not fit together."""
     from math import isfinite
 
-    from shardtoll.analyzers.compare import Options
+    from shardtoll.analyzers.compare.compare import Options
     from shardtoll.ledger import UsageError
 
     given = [work for work in (work_before, work_after) if work is not None]

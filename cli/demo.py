@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Width
+from shardtoll.cli.inputs.options import Width
 
 
 def command(
@@ -60,10 +60,10 @@ def command(
         if only or json_file is not None:
             option = "--only" if only else f"-o {json_file}"
             raise UsageError(f"{option} without --incidents", "add --incidents, or leave it out")
-        from shardtoll.cli.demo_job import run
+        from shardtoll.cli.jobs.demo_job import run
 
         run(out or Path("out/demo"), width)
         return
-    from shardtoll.cli import demo_incidents
+    from shardtoll.cli.incidents import demo_incidents
 
     demo_incidents.run(out or Path("out/incidents"), only or [], json_file, width)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
-from shardtoll.cli import fabrics_list
-from shardtoll.cli.options import Width
+from shardtoll.cli.inputs.options import Width
+from shardtoll.cli.subcommands import fabrics_list
 
 SUBCOMMANDS: Final = ("list", "show", "eval")
-"""Commands under this one; each is the function `command` in the file `fabrics_` and its name."""
-
-
-def group() -> typer.Typer:
-    """Return the command with those under it; alone it lists."""
-    made = typer.Typer(rich_markup_mode=None)
-    made.callback(invoke_without_command=True)(command)
-    for name in SUBCOMMANDS:
-        made.command(name)(import_module(f"shardtoll.cli.fabrics_{name}").command)
-    return made
+ALONE: Final = True
+"""Without a command it lists."""
 
 
 def command(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.options import Dask, Fabric, Jobs, Kernels, NoCache, Width, output_option
+from shardtoll.cli.inputs.options import Dask, Fabric, Jobs, Kernels, NoCache, Width, output_option
+
+if TYPE_CHECKING:
+    from shardtoll.cli.inputs.inputs import Input
+    from shardtoll.cli.inputs.traces import TraceOptions
 
 _MOST_SHOWN = 4
+_FABRIC = "fabric.toml"
+"""What `calibrate` and `demo` call the fabric that they measure."""
 
 
 def command(
@@ -72,39 +79,77 @@ def command(
       shardtoll report bill.json --width 80
       shardtoll report bill.json -o bill.md -o bill.sarif -o bill.perfetto.json.gz
     """
-    from shardtoll.cli.inputs import Extra, load_reports, sort_inputs
-    from shardtoll.cli.outputs import choose_writers
-    from shardtoll.cli.traces import TraceOptions
+    from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.ledger import UsageError
 
     if quiet and not output:
         raise UsageError("--quiet without -o prints nothing", "name a file with -o, or leave --quiet out")
     if quiet and as_json:
         raise UsageError("--quiet and --json contradict each other", "give one of them")
-    inputs = sort_inputs(paths)
-    writers = choose_writers(output or [], sources=len(inputs))
     options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
+    _report(paths, fabric, output or [], as_json, quiet, options, hta, width)
+
+
+def _report(
+    paths: list[str],
+    fabric: str | None,
+    targets: list[Path],
+    as_json: bool,
+    quiet: bool,
+    options: TraceOptions,
+    hta: bool,
+    width: int | None,
+) -> None:
+    from shlex import join, quote
+
+    from shardtoll.cli.inputs.inputs import Extra, load_reports, sort_inputs
+    from shardtoll.cli.inputs.outputs import choose_writers, tell_written
+
+    inputs = sort_inputs(paths)
+    writers = choose_writers(targets, sources=len(inputs))
     extras: list[Extra] = []
     if hta:
-        from shardtoll.cli.hta import check_inputs, with_hta
+        from shardtoll.cli.inputs.hta import check_inputs, with_hta
 
         check_inputs(inputs)
         extras.append(with_hta)
-    reports = load_reports(inputs, fabric, options, extras)
-    for at, (name, report) in enumerate(reports):
+    unused = None if fabric is not None or as_json else _unused_fabric(inputs)
+    for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):
         if as_json:
             typer.echo(report.to_json())
         elif not quiet:
             if len(inputs) > 1:
-                typer.echo(f"{'' if at == 0 else chr(10)}== {name}")
+                typer.echo(f"{chr(10) if number else ''}== {name}")
             report.show(width)
         for write, target in writers:
-            for written in write(report, target):
-                # With --json, what stands on stdout is JSON alone.
-                typer.echo(f"wrote {written}", err=as_json)
+            tell_written(write(report, target), as_json=as_json)
+    # Of a thousand files named one by one not all.
+    shown = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
+    if unused is not None:
+        typer.echo(
+            f"\n{unused} is not used for the floors without --fabric: shardtoll report {join(shown)} "
+            f"--fabric {quote(str(unused))}"
+        )
     if not as_json and not writers:
-        from shlex import join
+        # With the same floors.
+        floors = [] if fabric is None else ["--fabric", fabric]
+        typer.echo(f"\nas a page: shardtoll report {join([*shown, *floors])} -o report.html")
 
-        # Of a thousand files named one by one not all.
-        shown = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
-        typer.echo(f"\nas a page: shardtoll report {join(shown)} -o report.html")
+
+def _unused_fabric(inputs: Sequence[Input]) -> Path | None:
+    """Return the measured fabric that lies where `calibrate` or `demo` put it: here, or next to a run.
+
+    None where there is none, and for saved reports, which have their floors. It is never taken unasked: it
+    may be of another machine.
+    """
+    local = [Path(item.paths[0]) for item in inputs if item.kind != "report"]
+    folders = [Path(), *(folder for path in local for folder in (path, *path.parents[:2]))] if local else []
+    return next((folder / _FABRIC for folder in folders if _is_file(folder / _FABRIC)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # A folder that may not be looked into, or a glob too long for a name.
+        return False

@@ -7,12 +7,13 @@ from typing import Annotated, Final
 
 import typer
 
-from shardtoll.cli.options import Width, output_option
+from shardtoll.cli.inputs.options import Width, output_option
 
 CONTEXT: Final = {"allow_interspersed_args": False}
 """What follows the script is the script's, options included."""
 
 
+# Longer than 80 lines: typer reads the options, and the help its text, from this signature.
 def command(
     script: Annotated[
         Path, typer.Argument(metavar="SCRIPT", help="The Python file to run as __main__.", show_default=False)
@@ -98,7 +99,7 @@ def command(
       torchrun --nproc-per-node 2 -m shardtoll.cli run --level survey --out runs/a train.py
       torchrun --nproc-per-node 2 --no-python shardtoll run --steps 2 -o bill.json train.py
     """
-    from shardtoll.cli.run_job import RunOptions, run
+    from shardtoll.cli.jobs.run_job import RunOptions, run
 
     names = tuple(dict.fromkeys(name.strip() for name in (checks or "").split(",") if name.strip()))
     files = tuple(output or ())

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.options import Fabric
+from shardtoll.cli.inputs.options import Fabric
 
 if TYPE_CHECKING:
     import socket
 
-    from shardtoll.dashboards.source import Source
+    from shardtoll.dashboards.app.source import Source
 
 
 def command(
@@ -60,15 +60,15 @@ def command(
     """
     from importlib.util import find_spec
 
-    from shardtoll.cli.serve_source import make_source
+    from shardtoll.cli.inputs.serve_source import make_source
     from shardtoll.ledger import UsageError
 
     if find_spec("dash") is None:
         raise UsageError(
             "shardtoll serve needs Dash, which is not installed", "pip install 'shardtoll[serve]'"
         )
-    from shardtoll.dashboards.app_security import is_loopback, new_token
-    from shardtoll.dashboards.app_server import listen
+    from shardtoll.dashboards.app.security import is_loopback, new_token
+    from shardtoll.dashboards.app.server import listen
 
     source = make_source(path, fabric)
     left = False
@@ -100,8 +100,8 @@ def _serve(
     """Serve until Ctrl-C, which is how one ends it and no failure."""
     import contextlib
 
-    from shardtoll.dashboards.app import make_app
-    from shardtoll.dashboards.app_server import link, own_names, serving
+    from shardtoll.dashboards.app.app import make_app
+    from shardtoll.dashboards.app.server import link, own_names, serving
 
     server = serving(make_app(source, own_names(host, token), token), listening)
     address = link(host, listening, token)

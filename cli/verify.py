@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardtoll.cli.options import Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import Width, fabric_option, output_option
 
 
 def command(
@@ -97,37 +97,38 @@ def _verify(
     scores: Path | None,
     width: int | None,
 ) -> bool:
-    from shardtoll.analyzers.same_finding import place
-    from shardtoll.analyzers.verify import verify
-    from shardtoll.cli.inputs import one_report
-    from shardtoll.cli.outputs import VERIFY_WRITERS, check_target, choose_writers
-    from shardtoll.cli.traces import TraceOptions
-    from shardtoll.dashboards import terminal_verify
-    from shardtoll.dashboards.verify_file import to_json
-    from shardtoll.ledger.scores import append, score_of
+    from shardtoll.analyzers.two_runs.same_finding import place
+    from shardtoll.analyzers.verify.verify import verify
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.outputs import (
+        ANSWERS,
+        check_target,
+        check_targets,
+        show_answer,
+        write_answer,
+    )
+    from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.ledger.report.scores import append, score_of
 
-    writers = choose_writers(targets, sources=1, known=VERIFY_WRITERS)
+    check_targets(targets, ANSWERS["verify"])
     if scores is not None:
         check_target(scores)
-    options = TraceOptions(jobs=None, dask=None, cache=True, kernels=None)
-    before, after = (one_report(path, fabric, options) for path in paths)
-    found = verify(before, after, paths, wanted)
-    if as_json:
-        typer.echo(to_json(found))
-    else:
-        terminal_verify.show(found, width)
-    for write, target in writers:
-        for written in write(found, target):
-            typer.echo(f"wrote {written}", err=as_json)
+    before, after = (one_report(path, fabric, TraceOptions()) for path in paths)
+    verification = verify(before, after, paths, wanted)
+    show_answer("verify", verification, as_json=as_json, width=width)
+    write_answer("verify", verification, targets, as_json=as_json)
     if scores is not None:
-        append(scores, score_of(found, tuple(place(one.finding.where) for one in found.findings)))
+        append(
+            scores,
+            score_of(verification, tuple(place(judged.finding.where) for judged in verification.findings)),
+        )
         typer.echo(f"\nscore kept: shardtoll verify --history --scores {scores}", err=as_json)
-    return found.passed
+    return verification.passed
 
 
 def _file(after: str, scores: Path | None, no_scores: bool) -> Path | None:
     """Return where to keep the score; None: nowhere. An address has nothing beside it: this folder then."""
-    from shardtoll.ledger.scores import DEFAULT_NAME
+    from shardtoll.ledger.report.scores import DEFAULT_NAME
 
     if no_scores or scores is not None:
         return scores
@@ -136,10 +137,12 @@ def _file(after: str, scores: Path | None, no_scores: bool) -> Path | None:
 
 
 def _history(scores: Path | None, width: int | None) -> None:
-    from shardtoll.analyzers.verify_history import history
-    from shardtoll.dashboards import terminal_history
-    from shardtoll.ledger.scores import DEFAULT_NAME, read
+    from shardtoll.analyzers.verify.saved import history
+    from shardtoll.dashboards.terminal.answers import show
+    from shardtoll.dashboards.verify.verify_shown import score
+    from shardtoll.ledger.report.scores import DEFAULT_NAME, read
 
     path = scores or Path(DEFAULT_NAME)
     kept = read(path)
-    terminal_history.show(str(path), history(kept.scores), kept.damaged, width)
+    lines = history(kept.scores)
+    show(lambda columns: score(str(path), lines, kept.damaged, columns), width)

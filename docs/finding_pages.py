@@ -126,9 +126,10 @@ and a real example. The kinds are a closed list: a report holds no other.
 
 - **error** means that results are wrong or the report cannot be trusted, **warning** that time is lost,
   **info** that a choice is worth knowing.
-- **toll** is what a finding costs per step, on the rank where that is most. **floor** is the least that the
-  fabric allows for what is really needed. **saving** is an upper bound against a stated counterfactual and
-  never above the toll. Tolls of different findings may speak of the same time and do not add up.
+- **toll** is what a finding costs per step, on the rank where that is most. **floor** is the time for what is
+  really needed that at most one of twenty sound runs on this fabric goes below. **saving** is an upper bound
+  against a stated counterfactual and never above the toll. Tolls of different findings may speak of the same
+  time and do not add up.
 - **certain** rests on what was recorded alone; **likely** takes something for granted that is nearly always
   so, and the page says what; **possible** is a hint.
 
@@ -163,7 +164,8 @@ def source(told: str) -> Source:
             f"shardtoll report out/incidents/{name}/{'fixed' if variant else 'bad'}{fabric}",
         )
     module, *options = rest
-    folder = f"out/{module.replace('.', '-')}"
+    # A sample that has several programs is told which one by a word.
+    folder = "-".join((f"out/{module.replace('.', '-')}", *(each for each in options[:1] if each.isalpha())))
     command = ["torchrun", "--nproc-per-node", "2", "-m", f"shardtoll.samples.{module}"]
     return Source((shlex.join([*command, *options, "--out", folder]),), f"shardtoll report {folder}")
 

@@ -177,7 +177,7 @@ def _dashboard(context: Any, address: str, images: Path, scheme: str) -> None:
     clip = {"x": 0, "y": 0, "width": WIDTH, "height": SERVED_TALL}
     page.screenshot(path=str(images / f"runs-{scheme}.png"), clip=clip, animations="disabled")
     page.goto(f"{address}?run={quote(SERVED_RUN, safe='')}&view=timeline")
-    page.wait_for_selector("#figure .main-svg", timeout=60_000)
+    page.wait_for_selector("#shown .main-svg", timeout=60_000)
     page.wait_for_timeout(2_000)
     # From the filters down: what stands above them is on every page.
     clip["y"] = page.evaluate("document.getElementById('filters').getBoundingClientRect().top") - 16

@@ -1,31 +1,29 @@
 """Everything that makes records. `audit` is what a user imports; it needs torch and pyarrow only.
 
 Reading trace files needs no torch, so what captures inside a job is imported when it is first used.
+
+It may import `profiler.live.entry`.
+Start reading in `live.session.session` for jobs, in `traces.job.job` for trace files.
 """
 
-from __future__ import annotations
-
-import pkgutil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.gradients import check_gradients
-    from shardtoll.profiler.live.session import Session, audit
+    from shardtoll.profiler.live.gradients.gradients import check_gradients as check_gradients
+    from shardtoll.profiler.live.session.session import Session as Session
+    from shardtoll.profiler.live.session.session import audit as audit
+else:
+    # pytest loads the plugin, and with it this file, in suites that ask for nothing of ours.
+    def _door():
+        from shardtoll.ledger.lazy import exports
 
-__all__ = ["Session", "audit", "check_gradients"]
+        return exports(
+            __name__,
+            {"live.gradients.gradients": "check_gradients", "live.session.session": "Session audit"},
+        )
 
-_FROM: Final = {
-    "Session": "shardtoll.profiler.live.session:Session",
-    "audit": "shardtoll.profiler.live.session:audit",
-    "check_gradients": "shardtoll.profiler.live.gradients:check_gradients",
-}
+    def __getattr__(name: str) -> object:
+        return _door()[0](name)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _FROM:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(_FROM[name])
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return _door()[1]()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.budgeted import CommBudget
+    from shardtoll.profiler.live.entry.budgeted import CommBudget
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def comm_budget() -> CommBudget:
     Arguments are the keys of a budget.toml, or a budget.toml itself; `world_size=` or `mesh=` make a fake
     process group of any size in this process. See docs/budgets.md.
     """
-    from shardtoll.profiler.live.budgeted import CommBudget
+    from shardtoll.profiler.live.entry.budgeted import CommBudget
 
     return CommBudget(pytest.fail.Exception)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import leftovers
+from tests.shared_inputs import FOLDER, MISSING
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -21,6 +24,11 @@ LONGEST_S = 300
 def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors: in our tests alone, not in what a reader tries in this folder."""
     config.addinivalue_line("filterwarnings", "error")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells start what runs in the background; commands under test would inherit it and ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As the command line has it: to look for garbage among what is imported took a tenth of the suite's time.
+    gc.set_threshold(50_000, 20, 20)
     with contextlib.suppress(ImportError):
         # Not with what `make demo` installs.
         from hypothesis import HealthCheck, settings
@@ -37,6 +45,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(LONGEST_S))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now, and the tests themselves, to no later search for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line how many tests had no shared input."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if MISSING in str(each.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests skipped: {FOLDER} lacks their shared inputs")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

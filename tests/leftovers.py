@@ -24,6 +24,7 @@ from typing import Any, Final
 
 _PATCHED: Final = (
     "torch._ops",
+    "torch.amp",
     "torch.autograd",
     "torch.distributed",
     "torch.futures",
@@ -164,10 +165,10 @@ def _process() -> dict[str, object]:
 
 def _ours() -> dict[str, object]:
     found: dict[str, object] = {}
-    session = sys.modules.get("shardtoll.profiler.live.session")
+    session = sys.modules.get("shardtoll.profiler.live.session.session")
     if session is not None:
         found["open session"] = session.active_session()
-    pausing = sys.modules.get("shardtoll.profiler.live.pausing")
+    pausing = sys.modules.get("shardtoll.profiler.live.session.pausing")
     if pausing is not None:
         found["pauses"] = list(pausing._pauses)
         found["sinks"] = list(pausing._sinks)

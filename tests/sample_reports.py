@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from shardtoll.ledger import (
     Collective,
@@ -19,9 +20,11 @@ from shardtoll.ledger import (
     Step,
     Where,
 )
-from shardtoll.ledger.ledger import empty_tables
-from shardtoll.ledger.tables import to_table
-from shardtoll.ledger.volume import busbw_factor, wire_bytes
+from shardtoll.ledger.records.volume import busbw_factor, wire_bytes
+from shardtoll.ledger.tables.ledger import empty_tables
+from shardtoll.ledger.tables.tables import to_table
+from tests.matched import matched
+from tests.place_rows import with_rows
 
 HOSTILE = {
     "script": "<script>alert('x')</script>",
@@ -175,6 +178,11 @@ FINDINGS = (
 
 def report(**changes: object) -> Report:
     """The ordinary case: four ranks, two steps, three findings, two notices."""
+    return with_rows(replace(_report(), **changes))  # type: ignore[arg-type]
+
+
+@cache
+def _report() -> Report:
     tables = empty_tables() | {
         "steps": to_table("steps", [step(n, r, slow=3 * MS * (r == 2)) for n in range(2) for r in range(4)]),
         "collectives": to_table("collectives", collectives()),
@@ -189,7 +197,7 @@ def report(**changes: object) -> Report:
             + [Notice(3, "capture-stopped", "stopped after an error in a hook", step=1)],
         ),
     }
-    return replace(Report(RUN, FABRIC, GROUPS, tables, FINDINGS), **changes)  # type: ignore[arg-type]
+    return matched(Report(RUN, FABRIC, GROUPS, tables, FINDINGS))
 
 
 def empty() -> Report:
@@ -245,7 +253,7 @@ def hostile() -> Report:
     run = replace(RUN, backend=HOSTILE["script"], device=HOSTILE["close"], torch=HOSTILE["escape"],
                   hosts=tuple(HOSTILE.values()), mesh={HOSTILE["markup"]: 4})  # fmt: skip
     fabric = FabricInfo(HOSTILE["script"], HOSTILE["close"])
-    return Report(run, fabric, GROUPS, tables, findings)
+    return with_rows(Report(run, fabric, GROUPS, tables, findings))
 
 
 def many(ranks: int, calls: int) -> Report:
@@ -262,4 +270,4 @@ def many(ranks: int, calls: int) -> Report:
         "collectives": to_table("collectives", rows),
         "steps": to_table("steps", steps),
     }
-    return Report(run, FABRIC, GROUPS, tables, FINDINGS)
+    return with_rows(Report(run, FABRIC, GROUPS, tables, FINDINGS))

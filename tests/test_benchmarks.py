@@ -176,7 +176,7 @@ from accuracy_constants import Constants
 from accuracy_cases import BOTH, COLLECTIVE, NODES, cases
 from accuracy_peers import inductor, redistribute_cost
 from shardtoll.analyzers.roofline import collective_cost
-from shardtoll.analyzers.roofline.sweep import Sweep, SweepPoint
+from shardtoll.analyzers.roofline.evaluate.sweep import Sweep, SweepPoint
 
 hardware = "8xH100 SXM HGX, 8x CX-7 IB NDR400"
 points = tuple(SweepPoint(1 << power, 1e6, 1e6) for power in (20, 22, 24))

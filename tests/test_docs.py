@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli.demo_job import LESSONS
-from shardtoll.dashboards.side_by_side import rows
+from shardtoll.cli.jobs.demo_job import LESSONS
+from shardtoll.dashboards.attempts.side_by_side import rows
 from shardtoll.ledger import KINDS, PHASES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +117,7 @@ def test_python_of_the_readme_parses_and_imports_what_exists(code):
 
 def test_attributes_the_readme_reads_from_a_report_exist():
     from shardtoll.ledger import Report
-    from shardtoll.ledger.tables import SCHEMAS
+    from shardtoll.ledger.tables.tables import SCHEMAS
 
     used = set(re.findall(r"\breport\.([a-z_]+)\b", "\n".join(_blocks(PYTHON, "python"))))
     assert {"show", "findings", "collectives"} <= used
@@ -127,10 +127,13 @@ def test_attributes_the_readme_reads_from_a_report_exist():
 
 
 def test_the_json_table_names_fields_of_the_records():
-    from shardtoll.ledger import FabricInfo, Finding, Group, Report, Run, Where
-    from shardtoll.ledger.hta_figures import HtaFigures
-    from shardtoll.ledger.step_roofline import StepRoofline
-    from shardtoll.ledger.tables import SCHEMAS
+    from shardtoll.ledger import FabricInfo, Figure, Finding, Group, Occurrence, Report, Rows, Run, Where
+    from shardtoll.ledger.answers.hta_figures import HtaFigures
+    from shardtoll.ledger.answers.pipeline import Pipelines
+    from shardtoll.ledger.answers.step_roofline import StepRoofline
+    from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
+    from shardtoll.ledger.answers.unbilled import Unbilled
+    from shardtoll.ledger.tables.tables import SCHEMAS
 
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", text, flags=re.MULTILINE))
@@ -147,7 +150,13 @@ def test_the_json_table_names_fields_of_the_records():
         "device_ops": set(SCHEMAS["device_ops"].names),
         "roofline": set(StepRoofline.__dataclass_fields__),
         "hta": set(HtaFigures.__dataclass_fields__),
-        "findings": {*Finding.__dataclass_fields__, *Where.__dataclass_fields__},
+        "pipelines": set(Pipelines.__dataclass_fields__),
+        "traffic": set(Traffic.__dataclass_fields__),
+        "sound_checks": set(SoundCheck.__dataclass_fields__),
+        "unbilled": set(Unbilled.__dataclass_fields__),
+        "findings": {
+            name for kind in (Finding, Where, Figure, Rows, Occurrence) for name in kind.__dataclass_fields__
+        },
     }
     assert set(rows) == {*known, "headline"}
     assert "headline" in Report.__dataclass_fields__
@@ -198,7 +207,7 @@ def test_links_inside_the_project_lead_somewhere(path):
 
 def test_every_view_has_pictures_and_every_picture_is_shown():
     from docs.screenshots import IMAGES, SERVED, SHOTS, files
-    from shardtoll.dashboards.views import VIEWS
+    from shardtoll.dashboards.page.views.views import VIEWS
 
     assert [shot.name for shot in SHOTS] == ["bill", *(view.name for view in VIEWS)]
     assert {path.name for path in IMAGES.iterdir()} == set(files())

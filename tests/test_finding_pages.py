@@ -15,7 +15,7 @@ import pytest
 from docs import finding_pages
 from docs.finding_pages import FACTS, HEADINGS, INDEX, PAGES, ROOT, WIDTH, entry, source
 from shardtoll.ledger import KINDS, analyze
-from shardtoll.profiler.traces.job import read_traces
+from shardtoll.profiler.traces.job.job import read_traces
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import synthetic_job
@@ -78,10 +78,17 @@ def test_the_code_named_makes_findings_of_that_kind(kind: str):
     assert any(kind in _strings(file) for file in files)
 
 
+@cache
+def _module(name: str) -> str:
+    """Return the full name of the one module of the analyzers with this name."""
+    (path,) = (ROOT / "analyzers").rglob(f"{name}.py")
+    return "shardtoll." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KNOWN[kind].limits])
 def test_limits_are_those_of_the_code(kind: str):
     for module, name, value in KNOWN[kind].limits:
-        constant = getattr(importlib.import_module(f"shardtoll.analyzers.{module}"), name)
+        constant = getattr(importlib.import_module(_module(module)), name)
         assert ast.literal_eval(value) == constant, f"{module}.{name} is {constant!r}"
 
 

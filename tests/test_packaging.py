@@ -30,12 +30,12 @@ pytestmark = pytest.mark.slow
 
 
 def _sources() -> set[str]:
-    """Return the product's Python, TOML and marker files, as paths in the checkout."""
+    """Return the product's Python, TOML, JavaScript, CSS and marker files, as paths in the checkout."""
     return {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".toml") or path.name == "py.typed"
+        if path.suffix in (".py", ".toml", ".js", ".css") or path.name == "py.typed"
     }
 
 

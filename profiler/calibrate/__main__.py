@@ -23,14 +23,14 @@ import torch
 import torch.distributed as dist
 
 from shardtoll.ledger import ShardtollError, UsageError
-from shardtoll.ledger.curve_toml import measured_toml
-from shardtoll.ledger.measured import Timings
-from shardtoll.profiler.calibrate.facts import facts_of, provenance
-from shardtoll.profiler.calibrate.groups import choose_device, host_names, make_groups
+from shardtoll.ledger.measured.curve_toml import measured_toml
+from shardtoll.ledger.measured.measured import Timings
+from shardtoll.profiler.calibrate.circumstances import facts_of, provenance
 from shardtoll.profiler.calibrate.mesh import parse_mesh
 from shardtoll.profiler.calibrate.ops import TIMED
+from shardtoll.profiler.calibrate.progress import watching
 from shardtoll.profiler.calibrate.sweep import Sweep, sweep
-from shardtoll.profiler.calibrate.watch import watching
+from shardtoll.profiler.calibrate.timed_groups import choose_device, host_names, make_groups
 
 CPU_SIZES_BYTES: Final = tuple(64 * 6**power for power in range(8))
 """64 B to 18 MB, most no power of two: from where only latency counts to where bandwidth does."""
@@ -152,16 +152,18 @@ def _measure(
 
 def _write(chosen: argparse.Namespace, result: Sweep, facts: dict[str, Any]) -> None:
     samples = sum(len(times) for times in result.samples)
-    told = provenance(facts, samples)
+    provided = provenance(facts, samples)
 
     def source(groups: str) -> str:
-        return f"{told}; groups of {groups}, {result.rounds} rounds"
+        return f"{provided}; groups of {groups}, {result.rounds} rounds"
 
     timings = result.timings(source)
     if chosen.output.suffix == ".json":
-        text = json.dumps({"facts": facts, "provenance": told, "timings": [_plain(one) for one in timings]})
+        text = json.dumps(
+            {"facts": facts, "provenance": provided, "timings": [_plain(each) for each in timings]}
+        )
     else:
-        text = measured_toml(_head(chosen, facts, told), timings)
+        text = measured_toml(_head(chosen, facts, provided), timings)
     chosen.output.write_text(text, encoding="utf-8")
     for line in _summary(chosen, result):
         sys.stdout.write(line + "\n")
@@ -178,18 +180,18 @@ def _make_folder(output: Path) -> None:
         raise UsageError(f"{output} cannot be written ({why})", "name another file with -o") from error
 
 
-def _plain(one: Timings) -> dict[str, Any]:
+def _plain(timings: Timings) -> dict[str, Any]:
     return {
-        "op": one.op,
-        "ranks": one.ranks,
-        "nodes": one.nodes,
-        "sharing": one.sharing,
-        "source": one.source,
-        "times_ns": {str(size): list(times) for size, times in one.times_ns.items()},
+        "op": timings.op,
+        "ranks": timings.ranks,
+        "nodes": timings.nodes,
+        "sharing": timings.sharing,
+        "source": timings.source,
+        "times_ns": {str(size): list(times) for size, times in timings.times_ns.items()},
     }
 
 
-def _head(chosen: argparse.Namespace, facts: dict[str, Any], told: str) -> dict[str, str | list[str]]:
+def _head(chosen: argparse.Namespace, facts: dict[str, Any], provided: str) -> dict[str, str | list[str]]:
     head: dict[str, str | list[str]] = {}
     on_cpu = facts["device"] == "cpu"
     # The links of processes on one host serve for what was not measured; between hosts nothing is known.
@@ -198,7 +200,7 @@ def _head(chosen: argparse.Namespace, facts: dict[str, Any], told: str) -> dict[
         head["extends"] = base
     head["name"] = chosen.output.stem
     head["title"] = f"{facts['device']} on {facts['hosts'][0]}, measured"
-    head["provenance"] = told
+    head["provenance"] = provided
     head["library"] = "gloo" if on_cpu else ("rccl" if torch.version.hip else "nccl")
     if on_cpu:
         head["backends"] = ["gloo"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shardtoll.ledger.volume import OPS
+from shardtoll.ledger.records.volume import OPS
 
 ITEM_BYTES: Final = 4
 PAIRED: Final = ("send", "recv")
@@ -37,14 +37,14 @@ def call_of(
 ) -> Callable[[], Any]:
     """Return what runs one collective of that message size (nccl-tests' definition) and waits for it."""
     ranks = dist.get_process_group_ranks(group)
-    count, own = message_bytes // ITEM_BYTES, dist.get_rank()
+    count, rank = message_bytes // ITEM_BYTES, dist.get_rank()
     whole, other = given[:count], taken[:count]
     each = count // len(ranks)
     first, last = ranks[0], ranks[-1]
     # torch 2.13 renamed these two and warns about the old names.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    parts = list(torch.split(other, each)) if op in ("gather", "scatter") and own == first else None
+    parts = list(torch.split(other, each)) if op in ("gather", "scatter") and rank == first else None
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
         "all_gather": lambda: all_gather(other, whole[:each], group=group),
@@ -58,8 +58,8 @@ def call_of(
     }
     if op != "send":
         return calls[op]
-    if own == first:
+    if rank == first:
         return lambda: dist.send(whole, last, group=group)
-    if own == last:
+    if rank == last:
         return lambda: dist.recv(whole, first, group=group)
     return lambda: None

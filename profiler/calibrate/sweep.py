@@ -11,9 +11,9 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from shardtoll.ledger.measured import Timings, uncertainty
-from shardtoll.profiler.calibrate.groups import Groups
+from shardtoll.ledger.measured.measured import Timings, uncertainty
 from shardtoll.profiler.calibrate.ops import PAIRED, buffers, call_of, fitting_bytes
+from shardtoll.profiler.calibrate.timed_groups import Groups
 from shardtoll.profiler.calibrate.timing import Case, combined_ns, time_once, wait_for_all
 
 WARM_UPS: Final = 2
@@ -96,15 +96,15 @@ def sweep(
         round_s = time.monotonic()
         order = list(range(len(cases)))
         random.Random(number).shuffle(order)
-        own = torch.zeros(len(cases), 2, dtype=torch.int64)
-        for at in order:
-            own[at] = torch.tensor(time_once(cases[at], device))
-        everyone = _gathered(own, device)
+        rows = torch.zeros(len(cases), 2, dtype=torch.int64)
+        for case_number in order:
+            rows[case_number] = torch.tensor(time_once(cases[case_number], device))
+        everyone = _gathered(rows, device)
         on = number < WARM_UPS
         if not on and dist.get_rank() == 0:
-            for at, case in enumerate(cases):
-                spans = [(int(start), int(end)) for start, end in everyone[:, at].tolist()]
-                result.samples[at] += combined_ns(case, spans, one_clock=one_clock)
+            for case_number, case in enumerate(cases):
+                spans = [(int(start), int(end)) for start, end in everyone[:, case_number].tolist()]
+                result.samples[case_number] += combined_ns(case, spans, one_clock=one_clock)
             result.rounds += 1
             now_s = time.monotonic()
             wide = len(result.wide(target))
@@ -151,10 +151,10 @@ def _does(case: Case, device: torch.device) -> bool:
     return bool(answer.item())
 
 
-def _gathered(own: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _gathered(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return every rank's begin and end of each case: [ranks, cases, 2], ns."""
-    parts = [torch.empty_like(own, device=device) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, own.to(device))
+    parts = [torch.empty_like(rows, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows.to(device))
     return torch.stack(parts).cpu()
 
 

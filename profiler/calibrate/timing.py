@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shardtoll.profiler.calibrate.groups import Groups
 from shardtoll.profiler.calibrate.ops import PAIRED
+from shardtoll.profiler.calibrate.timed_groups import Groups
 
 _BATCH_BYTES: Final = 8 << 20
 _MOST_CALLS: Final = 20
@@ -68,11 +68,11 @@ def combined_ns(case: Case, spans: Sequence[tuple[int, int]], *, one_clock: bool
     Ranks that share a host share a clock: the time is from when the last rank began to when the last was
     done, as reports tell transfer from waiting. Elsewhere it is the slowest rank's.
     """
-    found = []
+    medians = []
     for members in case.kind.members:
         ranks = (members[0], members[-1]) if case.op in PAIRED else members
         begun, done = [spans[rank][0] for rank in ranks], [spans[rank][1] for rank in ranks]
         slowest = max(end - start for start, end in zip(begun, done, strict=True))
         together = max(done) - max(begun)
-        found.append(max(1, together if one_clock and case.kind.nodes == 1 and together > 0 else slowest))
-    return found
+        medians.append(max(1, together if one_clock and case.kind.nodes == 1 and together > 0 else slowest))
+    return medians

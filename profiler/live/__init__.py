@@ -1,1 +1,4 @@
-"""Capture inside a running job: the only folder that imports torch."""
+"""Capture inside a running job. Only this folder and `profiler.calibrate` import torch.
+
+Start reading in `session.session`.
+"""

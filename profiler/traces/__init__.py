@@ -1,23 +1,15 @@
-"""Readers of trace files: torch profiler (Kineto) traces become the same ledger as live runs. No torch."""
+"""Readers of trace files: torch profiler (Kineto) traces become the same ledger as live runs. No torch.
 
-from __future__ import annotations
+It is a door: it hands out what its rooms export, and holds no code of its own.
+Start reading in `job.job`.
+"""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardtoll.ledger.lazy import exports
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.traces.job import Job, read_traces
-
-__all__ = ["Job", "read_traces"]
-
-
-def __getattr__(name: str) -> Any:
-    # Found when used: the reader of one file needs none of it.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shardtoll.profiler.traces import job
-
-    return getattr(job, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from shardtoll.profiler.traces.job.job import Job as Job
+    from shardtoll.profiler.traces.job.job import read_traces as read_traces
+else:
+    __getattr__, __dir__ = exports(__name__, {"job.job": "Job read_traces"})

@@ -10,7 +10,7 @@ import torch
 from shardtoll.samples.dit_modulation import common, dtensor
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.budgeted import CommBudget
+    from shardtoll.profiler.live.entry.budgeted import CommBudget
 
 BUDGET = Path(__file__).with_name("budget.toml")
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from shardtoll.samples.dit_modulation import common, dtensor
 from shardtoll.samples.incidents.dit_dtensor import by_channels
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.live.budgeted import CommBudget
+    from shardtoll.profiler.live.entry.budgeted import CommBudget
 
 BUDGET = Path(__file__).with_name("budget.toml")
 CPU = torch.device("cpu")

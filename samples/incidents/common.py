@@ -13,7 +13,7 @@ from torch import nn
 
 from shardtoll.ledger import Report
 from shardtoll.profiler import Session, audit
-from shardtoll.profiler.live.schedule import Level
+from shardtoll.profiler.live.session.schedule import Level
 from shardtoll.samples.incidents.expected import Expected as Expected
 from shardtoll.samples.incidents.expected import Proven as Proven
 from shardtoll.samples.incidents.expected import Wanted

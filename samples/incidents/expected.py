@@ -15,7 +15,7 @@ class Expected:
     bytes: int | None = None
     """Message bytes a step and rank, within 1 %."""
     flops: int | None = None
-    """FLOPs too many, of all ranks in a step: what the evidence `FLOPs too many a step` says, within 1 %."""
+    """FLOPs too many, of all ranks in a step: the figure `flops_too_many`, within 1 %."""
     toll_ns: tuple[int, int] | None = None
     """Least and most toll."""
     says: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtoll.profiler import Session, audit
-from shardtoll.profiler.live.schedule import LEVELS, Level
+from shardtoll.profiler.live.session.schedule import LEVELS, Level
 from shardtoll.samples.ranks import leave, process_group
 from shardtoll.samples.strategies.transformer import Batch, Sizes, Transformer, loss_of, make_batch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.dashboards.page import render
+from shardtoll.dashboards.page.page import render
 from shardtoll.ledger import Report
 
 CHROMIUM = shutil.which("chromium")

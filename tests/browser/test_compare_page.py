@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from shardtoll.dashboards import compare_page
+from shardtoll.dashboards.compare import compare_page
 from tests.browser.conftest import Opened
-from tests.unit.dashboards.test_compare import FOUND
+from tests.unit.dashboards.compare.test_compare import FOUND
 
 pytestmark = pytest.mark.browser
 

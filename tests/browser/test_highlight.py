@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from shardtoll.dashboards import page as page_module
-from shardtoll.dashboards.figure import Figure
-from shardtoll.dashboards.views import View
+from shardtoll.dashboards.page import page as page_module
+from shardtoll.dashboards.page.html.figure import Figure
+from shardtoll.dashboards.page.views.views import View
 from tests import sample_reports
+from tests.matched import matched
 
 pytestmark = pytest.mark.browser
 
@@ -141,6 +142,30 @@ def test_keys_step_from_collective_to_collective_and_join_arrivals(open_page):
     assert seen.console == []
 
 
+def test_rectangles_are_where_the_ledger_says(open_page):
+    report = sample_reports.report()
+    page = open_page(report).page
+
+    def sides(name: str) -> tuple[list[float], list[float]]:
+        """The left and the right ends; each rectangle has four corners, and null lies between two rows."""
+        xs = drawn(page, "timeline", f"g.data.find(t => t.name === '{name}').x.filter(x => x !== null)")
+        return sorted(xs[::4]), sorted(xs[2::4])
+
+    frame = report.collectives
+    timed = frame[frame["start_ns"].notna()]
+    ends = (timed["start_ns"] + timed["duration_ns"]).astype(float) / 1e6
+    implicit = timed["implicit"].fillna(False).astype(bool)
+    lefts, rights = sides("implicit")
+    assert lefts == pytest.approx(sorted(timed["start_ns"][implicit].astype(float) / 1e6))
+    assert rights == pytest.approx(sorted(ends[implicit]))
+    # Exposed time is drawn at the end of its collective.
+    exposed = timed["exposed_ns"].fillna(0).astype(float) > 0
+    lefts, rights = sides("exposed")
+    assert rights == pytest.approx(sorted(ends[exposed]))
+    lengths = timed["exposed_ns"][exposed].astype(float) / 1e6
+    assert sum(rights) - sum(lefts) == pytest.approx(lengths.sum())
+
+
 def test_the_last_to_arrive_is_marked(open_page):
     late = [
         sample_reports.collective(0, rank, 3, 1 << 20, start_ns=10_000_000 + 2_000_000 * rank)
@@ -148,7 +173,7 @@ def test_the_last_to_arrive_is_marked(open_page):
     ]
     tables = dict(sample_reports.report().tables)
     tables["collectives"] = sample_reports.to_table("collectives", late)
-    page = open_page(sample_reports.report(tables=tables)).page
+    page = open_page(matched(sample_reports.report(tables=tables))).page
     page.locator("#timeline-figure").focus()
     page.keyboard.press("ArrowRight")
     assert (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.dashboards.page import render
-from shardtoll.dashboards.text import clean
+from shardtoll.dashboards.page.page import render
+from shardtoll.dashboards.words.text import clean
 from tests import sample_reports
 
 pytestmark = pytest.mark.browser

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from shardtoll.dashboards.app import make_app
-from shardtoll.dashboards.app_server import listen, serving
-from shardtoll.dashboards.app_state import keys
-from shardtoll.dashboards.source import RunEntry, Snapshot
-from shardtoll.dashboards.text import clean
-from shardtoll.dashboards.views import VIEWS
+from shardtoll.dashboards.app.app import make_app
+from shardtoll.dashboards.app.server import listen, serving
+from shardtoll.dashboards.app.source import RunEntry, Snapshot
+from shardtoll.dashboards.app.state import keys
+from shardtoll.dashboards.page.views.views import VIEWS
+from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Report
 from tests import sample_reports
 
 pytestmark = pytest.mark.browser
-DRAWN = "#figure .main-svg"
+DRAWN = "#shown .main-svg"
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Visit:
         self.page.wait_for_selector(wait, timeout=60_000)
         if wait == DRAWN:
             # The frame stands before its figure is known.
-            self.until("document.querySelector('#figure .js-plotly-plot').data.length > 0")
+            self.until("document.querySelector('#shown .js-plotly-plot').data.length > 0")
         self.settled()
 
     def settled(self) -> None:
@@ -178,9 +178,9 @@ def test_every_view_renders_cleanly(serve, visit, name: str):
         seen.page.click(f"#view-{view}")
         seen.until(f"document.querySelector('#views .here a').id === 'view-{view}'")
         if view in some:
-            seen.until("document.getElementById('figure-panel').hidden", False)
+            seen.until("document.querySelector('#shown .js-plotly-plot')?.id", f"{view}-figure")
             traces = len(next(one for one in VIEWS if one.name == view).figure(report).data)
-            seen.until("document.querySelector('#figure .js-plotly-plot').data.length", traces)
+            seen.until("document.querySelector('#shown .js-plotly-plot').data.length", traces)
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 1280
     seen.clean()
 
@@ -194,7 +194,7 @@ def test_hostile_names_stay_text(serve, visit):
         assert clean(sample_reports.HOSTILE[key]) in text
     assert seen.page.locator("#page img").count() == 0
     assert seen.page.evaluate("[...document.querySelectorAll('a')].every(a => a.protocol === 'http:')")
-    labels = seen.page.locator("#figure .legendtext").all_text_contents()
+    labels = seen.page.locator("#shown .legendtext").all_text_contents()
     assert [label for label in labels if sample_reports.HOSTILE["tag"] in label]
     seen.clean()
 
@@ -203,44 +203,62 @@ def test_a_clicked_finding_lights_up_and_its_link_restores_it(plain, visit):
     report = sample_reports.report()
     seen = visit(plain)
     seen.go("/?view=timeline")
+    # The outlines round what is picked; arrivals are joined by other shapes.
     lit = (
-        "document.querySelector('#figure .js-plotly-plot').data"
-        ".filter(t => t.selectedpoints && t.selectedpoints.length && t.name === 'implicit').length"
+        "document.querySelector('#shown .js-plotly-plot').layout.shapes"
+        ".filter(shape => shape.path.endsWith('Z')).map(shape => shape.path.split('Z').length - 1).join()"
     )
-    assert seen.page.evaluate(lit) == 0
+    assert seen.page.evaluate(lit) == ""
     second = seen.page.locator("#findings details").nth(1)
     second.locator("summary").focus()
     seen.page.keyboard.press("Enter")
-    seen.until(lit, 1)
+    seen.until(lit, "32")
     key = next(key for key, number in keys(report.findings).items() if number == 2)
     assert f"finding={key}" in seen.query()
     seen.until("document.querySelectorAll('#findings details')[1].open")
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
-    assert "32 marks" in seen.page.locator("#picked").inner_text()
+    assert "32 marks" in seen.page.locator("#timeline-said").inner_text()
+    assert "marks: timeline 32" in seen.page.locator("#picked-words").inner_text()
     # Another reader opens the link; then the first goes back.
     other = visit(seen.url, own=True)
     other.go(f"/{seen.query()}")
-    other.until(lit, 1)
+    other.until(lit, "32")
     other.until("document.querySelector('.finding.picked')?.open")
     seen.page.go_back()
-    seen.until(lit, 0)
+    seen.until(lit, "")
     assert seen.query() == "?view=timeline"
     seen.clean()
     other.clean()
 
 
+def test_keys_step_from_mark_to_mark_and_enter_picks_the_finding(plain, visit):
+    seen = visit(plain)
+    seen.go("/?view=timeline")
+    # Listeners are there when the first drawing has ended.
+    seen.page.locator("#timeline-figure").focus()
+    seen.page.keyboard.press("ArrowRight")
+    seen.until("document.getElementById('told').textContent.startsWith('rank 0: all_reduce ×2 tp')")
+    seen.page.keyboard.press("Enter")
+    seen.until("document.querySelectorAll('.finding.picked').length", 1)
+    seen.until("location.search.includes('finding=')")
+    assert seen.page.evaluate("document.activeElement.id") == "timeline-figure"
+    seen.page.keyboard.press("Escape")
+    seen.until("location.search", "?view=timeline")
+    seen.clean()
+
+
 def test_filters_change_figures_and_the_address_and_links_restore_them(plain, visit):
     seen = visit(plain)
     seen.go()
-    bars = "document.querySelector('#figure .js-plotly-plot').data[0].y.length"
+    bars = "document.querySelector('#shown .js-plotly-plot').data[0].y.length"
     seen.until(bars, 4)
-    seen.page.fill("#ranks", "0-1")
+    seen.page.fill("#filter-ranks", "0-1")
     seen.page.keyboard.press("Enter")
     seen.until(bars, 2)
     assert seen.query() == "?ranks=0-1"
     # An answer that comes now draws the menu anew, shut.
     seen.settled()
-    seen.page.click("#kinds")
+    seen.page.click("#filter-kinds")
     # Of the menu, not of the bill, which has the word too while the menu is not open yet.
     seen.page.locator(".dash-dropdown-options").get_by_text("latency-bound", exact=True).click()
     seen.page.keyboard.press("Escape")
@@ -248,7 +266,7 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
     assert seen.query() == "?ranks=0-1&kind=latency-bound"
     seen.page.reload()
     seen.page.wait_for_selector(DRAWN)
-    seen.until("document.getElementById('ranks').value", "0-1")
+    seen.until("document.getElementById('filter-ranks').value", "0-1")
     seen.until("document.querySelectorAll('#findings details').length", 1)
     seen.settled()
     seen.page.click("#clear")
@@ -257,16 +275,16 @@ def test_filters_change_figures_and_the_address_and_links_restore_them(plain, vi
     seen.settled()
     seen.page.go_back()
     seen.until(bars, 2)
-    seen.until("document.getElementById('ranks').value", "0-1")
+    seen.until("document.getElementById('filter-ranks').value", "0-1")
     seen.clean()
 
 
 def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, visit):
     seen = visit(plain)
     seen.go("/?ranks=0-1")
-    seen.until("document.getElementById('ranks').value", "0-1")
+    seen.until("document.getElementById('filter-ranks').value", "0-1")
     seen.page.click("#clear")
-    seen.until("document.getElementById('ranks').value", "")
+    seen.until("document.getElementById('filter-ranks').value", "")
     seen.until("location.search", "")
     seen.settled()
     held = []
@@ -283,9 +301,9 @@ def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, 
     while not held:
         assert time.monotonic() < deadline, "the new address was never asked about"
         seen.page.wait_for_timeout(20)
-    # As Plotly does when a figure is drawn.
-    seen.page.evaluate("dash_clientside.set_props('figure', {relayoutData: {autosize: true, held: 1}})")
-    seen.until("document.getElementById('ranks').value", "0-1")
+    # As a poll does when a run has grown.
+    seen.page.evaluate("dash_clientside.set_props('subject', {data: {run: 'a', version: 'held'}})")
+    seen.until("document.getElementById('filter-ranks').value", "0-1")
     held[0].continue_()
     seen.settled()
     assert seen.query() == "?ranks=0-1"
@@ -301,13 +319,13 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
     # A figure that is drawn again for the finding ends a drag.
     seen.settled()
-    box = seen.page.locator("#figure .nsewdrag").first.bounding_box()
+    box = seen.page.locator("#shown .nsewdrag").first.bounding_box()
     seen.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
     seen.page.mouse.down()
     seen.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 22, steps=4)
     seen.page.mouse.up()
     seen.until("location.search.includes('zoom=x')")
-    axis = "document.querySelector('#figure .js-plotly-plot').layout.xaxis.range"
+    axis = "document.querySelector('#shown .js-plotly-plot').layout.xaxis.range"
     zoomed = seen.page.evaluate(axis)
     assert seen.page.locator("#status").inner_text() == "live, 2 steps"
     tables = dict(report.tables)
@@ -369,7 +387,7 @@ def test_a_token_lets_in_and_nothing_else_does(serve, visit):
 def test_dark_and_light_follow_the_reader(plain, visit):
     seen = visit(plain, "light")
     seen.go()
-    font = "document.querySelector('#figure .js-plotly-plot').layout.font.color"
+    font = "document.querySelector('#shown .js-plotly-plot').layout.font.color"
     seen.until(font, "#1c2128")
     seen.page.emulate_media(color_scheme="dark")
     seen.until(font, "#e6edf3")
@@ -397,11 +415,11 @@ def test_a_clicked_cell_picks_its_finding_and_the_heading_comes_with_the_figure(
     report = sample_reports.report()
     seen = visit(serve(only(report)))
     seen.go("/?view=matrix")
-    seen.until("document.getElementById('title').textContent", "Bytes from rank to rank")
-    box = seen.page.locator("#figure .nsewdrag").first.bounding_box()
+    seen.until("document.querySelector('#shown h2').textContent", "Bytes from rank to rank")
+    box = seen.page.locator("#shown .nsewdrag").first.bounding_box()
     # Row 0, column 1 of four by four.
     seen.page.mouse.move(box["x"] + box["width"] * 3 / 8, box["y"] + box["height"] / 8)
-    seen.page.wait_for_selector("#figure .hoverlayer .hovertext")
+    seen.page.wait_for_selector("#shown .hoverlayer .hovertext")
     seen.page.mouse.down()
     seen.page.mouse.up()
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
@@ -429,7 +447,9 @@ def test_an_empty_report_says_so(serve, visit):
     seen = visit(serve(only(sample_reports.empty())))
     seen.go(wait="#headline")
     assert "Nothing found" in seen.page.locator("#headline").inner_text()
-    seen.until("document.getElementById('figure-panel').hidden")
+    seen.until(
+        "document.querySelector('#shown h2') !== null && document.querySelector('#shown .panel') === null"
+    )
     assert json.loads(
         seen.page.evaluate("JSON.stringify([...document.querySelectorAll('.note')].map(n => n.textContent))")
     )

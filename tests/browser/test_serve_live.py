@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli.serve_source import make_source
+from shardtoll.cli.inputs.serve_source import make_source
 from shardtoll.ledger import RankWriter
-from shardtoll.ledger.record import StepRows
+from shardtoll.ledger.records.step_rows import StepRows
 from tests import sample_reports
 from tests.browser.test_serve import reader, serve, visit  # noqa: F401
 
@@ -59,14 +59,17 @@ def test_new_steps_appear_and_zoom_filter_and_findings_stay(serve, visit, tmp_pa
         key = seen.page.locator(".finding.picked").get_attribute("data-key")
         job.step(1)
         seen.until(status, "live, 2 steps")
-        figure = "document.querySelector('#figure .js-plotly-plot')"
+        figure = "document.querySelector('#shown .js-plotly-plot')"
         assert seen.page.evaluate(f"{figure}.layout.xaxis.range") == [0, 45]
-        assert seen.page.evaluate("document.getElementById('ranks').value") == "0-2"
+        assert seen.page.evaluate("document.getElementById('filter-ranks').value") == "0-2"
         picked = seen.page.locator(".finding.picked")
         assert (picked.get_attribute("data-key"), picked.get_attribute("open")) == (key, "")
         seen.page.click("#unzoom")
-        steps = f"({figure}.data.find(t => t.name === 'step') || {{base: []}}).base.length"
-        seen.until(steps, 2 * 3)
+        # Four corners each; what is null lies between two rows.
+        corners = (
+            f"({figure}.data.find(t => t.name === 'step') || {{x: []}}).x.filter(x => x !== null).length"
+        )
+        seen.until(corners, 4 * 2 * 3)
         job.close()
         seen.until(status, "2 steps")
         # Deleted while it is looked at: told in words, and what was read stays.
@@ -95,7 +98,7 @@ def test_a_folder_of_runs_shows_each_as_it_comes(serve, visit, tmp_path: Path): 
         seen.until("document.querySelectorAll('.runs .badge.live').length", 1)
         (tmp_path / "first" / "run.rank00000.json").write_text("{damaged")
         seen.page.get_by_text("second", exact=True).click()
-        seen.page.wait_for_selector("#figure .main-svg")
+        seen.page.wait_for_selector("#shown .main-svg")
         seen.page.get_by_text("All runs").click()
         seen.page.get_by_text("first", exact=True).click()
         seen.until("document.getElementById('trouble').textContent.includes('damaged')")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from shardtoll.dashboards import sweep_plot
+from shardtoll.dashboards.fabrics import sweep_plot
 from tests.browser.conftest import Opened
-from tests.unit.dashboards.test_sweeps import SIZES, line, table
+from tests.unit.dashboards.fabrics.test_sweeps import SIZES, line, table
 
 pytestmark = pytest.mark.browser
 

@@ -18,8 +18,9 @@ from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live import checking, values
-from shardtoll.profiler.live.sketch import Signs, numbers_of
+from shardtoll.profiler.live.session import checking
+from shardtoll.profiler.live.values import values
+from shardtoll.profiler.live.values.sketch import Signs, numbers_of
 from tests.live import perturbation_programs
 from tests.live.programs import BATCH, MLP, D, blocks
 
@@ -247,10 +248,10 @@ def broken(where: str) -> dict[str, Any]:
     original = values.Values.take
     logging.getLogger("shardtoll").disabled = True
 
-    def failing(self: Any, step: int, kind: str, *rest: Any) -> None:
+    def failing(self: Any, step: int, kind: str, *rest: Any, **options: Any) -> None:
         if kind == where and step == 1:
             raise ZeroDivisionError("planted")
-        original(self, step, kind, *rest)
+        original(self, step, kind, *rest, **options)
 
     values.Values.take = failing  # type: ignore[method-assign]
     try:

@@ -7,18 +7,19 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtoll.profiler import audit
+from shardtoll.profiler.live.session.schedule import Level
 
 STEPS = 14
 
 
-def train(folder: str, planted: str = "none") -> None:
+def train(folder: str, planted: str = "none", level: Level = "survey") -> None:
     """Train with gradients reduced by hand; `planted`: `none`, `all_gather` or `bfloat16`."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = torch.randn(32, 64)
     parts = [torch.empty(32, 64) for _ in range(dist.get_world_size())]
-    with audit(model, folder, level="survey") as session:
+    with audit(model, folder, level=level) as session:
         for _ in range(STEPS):
             with session.step():
                 out = model(batch)

@@ -52,8 +52,8 @@ def every_stage(example: str, folder: str) -> dict[str, Any]:
 
 def _script() -> dict[str, Any]:
     """Run tests/live/deepspeed_script.py as `shardtoll run` would."""
-    from shardtoll.profiler.live.script import ScriptOptions, run_script
-    from shardtoll.profiler.live.session import Session
+    from shardtoll.profiler.live.entry.script import ScriptOptions, run_script
+    from shardtoll.profiler.live.session.session import Session
 
     told: dict[str, Any] = {}
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import mse_loss
 
-from shardtoll.ledger.codec import finding_to_json
+from shardtoll.ledger.records.plain import to_plain
 from shardtoll.profiler import audit, check_gradients
 from shardtoll.samples.dit_modulation import chunk, common, dtensor, scatter
 from shardtoll.samples.dit_modulation import partial as by_hand
@@ -57,7 +57,7 @@ def run(attempt: str, hidden: int, tokens: int, samples: int, steps: int = 2) ->
                 if number == 0:
                     loss = partial(common.global_loss, batch=batch)
                     result["findings"] = [
-                        finding_to_json(finding) for finding in check_gradients(model, reference, loss)
+                        to_plain(finding) for finding in check_gradients(model, reference, loss)
                     ]
                 optimizer.step()
                 if number == 0:
@@ -73,7 +73,7 @@ def run(attempt: str, hidden: int, tokens: int, samples: int, steps: int = 2) ->
             rows = session.ledger.tables[table].to_pylist()
             result[table] = [row for row in rows if row["step"] == steps - 1]
         result["notices"] = [notice["text"] for notice in session.ledger.tables["notices"].to_pylist()]
-        result["delivered"] = [finding_to_json(finding) for finding in session.ledger.findings]
+        result["delivered"] = [to_plain(finding) for finding in session.ledger.findings]
     return result
 
 
@@ -121,5 +121,5 @@ def mean_of_shards() -> dict[str, Any]:
     whole = model.weight.grad.full_tensor().double()
     return {
         "factor": float((whole * true).sum() / true.square().sum()),
-        "findings": [finding_to_json(finding) for finding in findings],
+        "findings": [to_plain(finding) for finding in findings],
     }

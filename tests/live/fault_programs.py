@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from shardtoll.ledger import ShardtollError
 from shardtoll.profiler import audit
-from shardtoll.profiler.live import gather
+from shardtoll.profiler.live.session import gather
 
 
 def openings(folder: str) -> dict[str, Any]:

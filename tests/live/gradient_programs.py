@@ -27,10 +27,10 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.ledger import Finding, UsageError
-from shardtoll.ledger.codec import finding_to_json
-from shardtoll.profiler.live import pausing
-from shardtoll.profiler.live.gradient_shards import cut_by_offset, layout_of
-from shardtoll.profiler.live.gradients import check_gradients
+from shardtoll.ledger.records.plain import to_plain
+from shardtoll.profiler.live.gradients.gradients import check_gradients
+from shardtoll.profiler.live.gradients.shards import cut_by_offset, layout_of
+from shardtoll.profiler.live.session import pausing
 
 D, H, SAMPLES = 12, 16, 8
 Loss = Callable[[nn.Module], torch.Tensor]
@@ -504,7 +504,7 @@ def outcome(build: Callable[[], Built]) -> dict[str, Any]:
     for undone in undo:
         undone()
     return {
-        "findings": [finding_to_json(finding) for finding in findings],
+        "findings": [to_plain(finding) for finding in findings],
         "unchanged": _state(model) == before,
         "events": events,
         "delivered": delivered == [findings],

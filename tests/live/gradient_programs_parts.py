@@ -29,8 +29,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.codec import finding_to_json
-from shardtoll.profiler.live.gradients import check_gradients
+from shardtoll.ledger.records.plain import to_plain
+from shardtoll.profiler.live.gradients.gradients import check_gradients
 from tests.live.gradient_programs import (
     PLAN,
     SAMPLES,
@@ -443,7 +443,7 @@ def outcomes(names: list[str]) -> dict[str, Any]:
         before = copy.deepcopy(_gradients(model))
         seen = check_gradients(model, reference, loss, **more)
         found[name] = {
-            "findings": [finding_to_json(finding) for finding in seen],
+            "findings": [to_plain(finding) for finding in seen],
             "unchanged": _gradients(model) == before,
         }
     return found

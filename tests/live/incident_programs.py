@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardtoll.cli.verdict import is_weighed
+from shardtoll.cli.incidents.verdict import is_weighed
 from shardtoll.profiler import audit
 from shardtoll.samples.strategies import common
 

@@ -83,7 +83,7 @@ def installed(*roots: nn.Module) -> dict[str, Any]:
 @contextlib.contextmanager
 def leaving_nothing(*roots: nn.Module) -> Iterator[None]:
     """Everything is afterwards as it was before, and no session is open."""
-    from shardtoll.profiler.live.session import active_session
+    from shardtoll.profiler.live.session.session import active_session
 
     before = installed(*roots)
     yield

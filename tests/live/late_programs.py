@@ -14,7 +14,7 @@ from shardtoll.profiler import audit
 from shardtoll.samples.strategies import common, ddp, fsdp2, zero
 from shardtoll.samples.strategies.transformer import loss_of
 
-SLEEP_S: Final = 0.2
+SLEEP_S: Final = 0.4
 LATE: Final = 1
 """The rank that sleeps."""
 CPU: Final = torch.device("cpu")
@@ -94,6 +94,23 @@ def _nothing() -> None:
     pass
 
 
+def _apart(kind: str) -> Callable[[], None]:
+    """Return what has the late rank sleep from when the other is there too.
+
+    From its own arrival, the other's wait is shorter by what a busy machine made that one later.
+    """
+    store, arrived = dist.distributed_c10d._get_default_store(), f"arrived/{kind}"
+
+    def sleep() -> None:
+        if dist.get_rank() == LATE:
+            store.wait([arrived])
+            time.sleep(SLEEP_S)
+        else:
+            store.set(arrived, "")
+
+    return sleep
+
+
 def late_rank() -> dict[str, Any]:
     """Run one audited step of each kind; return rank 0's step and collectives."""
     found: dict[str, Any] = {}
@@ -102,9 +119,9 @@ def late_rank() -> dict[str, Any]:
         for _ in range(warm):
             step(_nothing)
         dist.barrier()
-        sleeps = dist.get_rank() == LATE and kind != "other_future"
+        sleep = _nothing if kind == "other_future" else _apart(kind)
         with audit(model, level="survey") as session, session.step():
-            step((lambda: time.sleep(SLEEP_S)) if sleeps else _nothing)
+            step(sleep)
         if session.ledger is not None:
             tables = {name: session.ledger.tables[name].to_pylist() for name in ("steps", "collectives")}
             found[kind] = {name: [row for row in rows if row["rank"] == 0] for name, rows in tables.items()}

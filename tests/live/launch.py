@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardtoll.cli.fork_server import LATE
+from shardtoll.cli.jobs.fork_server import LATE
 from tests import leftovers
 from tests.live.nursery import Nursery
 

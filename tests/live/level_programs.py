@@ -9,9 +9,14 @@ import torch
 import torch.distributed as dist
 
 STEPS = 6
-FOLLOWED = ("output_hash", "used_bytes", "used_by", "cut_from_hash", "optimizer_steps", "gradients_begun")
-"""What only surveyed steps tell."""
-MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", "operand", *FOLLOWED)
+FOLLOWED = (
+    *("input_content", "output_hash", "output_content", "used_bytes", "used_by"),
+    *("cut_from_hash", "cut_from_content", "cut_by_placement"),
+    *("read_hash", "read_dimension", "read_carries_gradient"),
+    *("optimizer_steps", "gradients_begun", "uncleared_steps"),
+)
+"""What only surveyed steps tell; of watched ones it is unknown."""
+MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", *FOLLOWED)
 
 
 def watched_like_surveyed(variants: list[list[str]]) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def _differences(
         f"step {step} rank {rank} row {at} {name}: {b[name]!r}, not {a[name]!r}"
         for at, (a, b) in enumerate(zip(surveyed, watched, strict=True))
         for name in a
-        if name not in MEASURED and a[name] != b[name]
+        if (b[name] is not None if name in FOLLOWED else name not in MEASURED and a[name] != b[name])
     ]
 
 

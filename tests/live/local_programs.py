@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from shardtoll.profiler.live.gradients import check_gradients
+from shardtoll.profiler.live.gradients.gradients import check_gradients
 from tests.live import mutation_models as models
 
 DP, TP = 2, 2

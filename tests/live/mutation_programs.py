@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live.gradients import check_gradients
+from shardtoll.profiler.live.gradients.gradients import check_gradients
 from tests.live import mutation_models as models
 
 WRONG = 1e-3

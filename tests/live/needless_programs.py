@@ -105,6 +105,13 @@ def cut_by_hand(_: DeviceMesh) -> torch.Tensor:
     return _gathered(_part(same)).square()
 
 
+def cut_summed(_: DeviceMesh) -> torch.Tensor:
+    """What every rank has of the all_reduce is cut and gathered again."""
+    summed = _values()
+    dist.all_reduce(summed)
+    return _gathered(_part(summed)).square() + summed
+
+
 def there_and_back(_: DeviceMesh) -> torch.Tensor:
     values, moved, back = _values(), torch.empty(ROWS, DIM), torch.empty(ROWS, DIM)
     dist.all_to_all_single(moved, values)
@@ -125,6 +132,13 @@ def equal_reduced(_: DeviceMesh) -> torch.Tensor:
     return same / dist.get_world_size()
 
 
+def reduced_twice(_: DeviceMesh) -> torch.Tensor:
+    values = _values()
+    dist.all_reduce(values)
+    dist.all_reduce(values)
+    return values / dist.get_world_size()
+
+
 def metrics_reduced(_: DeviceMesh) -> torch.Tensor:
     """What every rank logs: a loss that is equal everywhere, counts, a flag."""
     for metric in (torch.tensor(3.0), torch.arange(8.0), torch.ones(ROWS, DIM)):
@@ -138,7 +152,7 @@ ONCE: dict[str, Callable[[DeviceMesh], torch.Tensor]] = {
         *(gather_cut, gather_used, gather_list_cut, reduce_cut, reduce_async_cut, reduce_used),
         *(dtensor_reduce_cut, dtensor_scattered, cut_gathered, cut_gathered_columns),
         *(cut_changed_gathered, cut_by_hand, there_and_back, there_work_back),
-        *(equal_reduced, metrics_reduced),
+        *(equal_reduced, metrics_reduced, cut_summed, reduced_twice),
     )
 }
 

@@ -51,7 +51,7 @@ class Nursery:
     def _started(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shardtoll.cli.fork_server", *MORE],
+                [sys.executable, "-m", "shardtoll.cli.jobs.fork_server", *MORE],
                 # Else importing pyarrow starts a thread of its allocator.
                 env={**environment, "JE_ARROW_MALLOC_CONF": "background_thread:false"},
                 stdin=subprocess.PIPE,

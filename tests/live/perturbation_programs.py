@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live.groups import live_groups
+from shardtoll.profiler.live.cause.groups import live_groups
 from tests.live.programs import BATCH, MLP, D, Implicit, make
 
 LEVELS = ("survey", "watch", "schedule")

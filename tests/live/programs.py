@@ -148,7 +148,7 @@ def killed_in_step(out: str, victim: int, fatal_step: int) -> dict[str, Any] | N
 def failing_capture() -> dict[str, Any]:
     """Break the capture from within in the middle of a step; training must not notice."""
     from shardtoll.profiler import audit
-    from shardtoll.profiler.live.recorder import Recorder
+    from shardtoll.profiler.live.capture.recorder import Recorder
 
     model, batch = make("ddp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from shardtoll.profiler import Session, audit
-from shardtoll.profiler.live.schedule import Level
+from shardtoll.profiler.live.session.schedule import Level
 from shardtoll.samples.incidents.common import audited
 
 SLEEP_S: Final = 0.08

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardtoll.ledger.work import kind_of_work
+from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.samples.strategies import common
 from tests.live.told_kinds import kinds_of
 
@@ -173,4 +174,34 @@ def collectives_of_a_thread() -> dict[str, Any]:
         "restored": dict(vars(dist.ProcessGroup)) == methods,
         "collectives": report.tables["collectives"].to_pylist() if report else None,
         "counts": report.tables["counts"].to_pylist() if report else None,
+    }
+
+
+def thread_across_steps(level: str) -> dict[str, Any] | None:
+    """A thread reduces all the time, whatever step the training thread is in, as a checkpoint's may."""
+    import threading
+
+    from shardtoll.profiler import audit
+
+    group = dist.new_group(group_desc="checkpoint")
+
+    def reduce_often() -> None:
+        for _ in range(1500):
+            dist.all_reduce(torch.ones(5), group=group)
+
+    thread = threading.Thread(target=reduce_often)
+    with audit(level=level) as session:
+        thread.start()
+        for _ in range(60):
+            with session.step():
+                time.sleep(0.002)
+        thread.join()
+    report = session.report()
+    if report is None:
+        return None
+    counts = report.tables["counts"].to_pylist()
+    return {
+        "kinds": [[finding.kind, finding.severity] for finding in report.findings],
+        "marked": {count["group"]: count["other_thread"] for count in counts},
+        "apart": sum(count["issued"] != count["recorded"] for count in counts),
     }

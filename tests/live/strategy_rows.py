@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from shardtoll.ledger.volume import wire_bytes
+from shardtoll.ledger.records.volume import wire_bytes
 from tests.live.launch import ROOT
 
 PARTS = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns", "unattributed_ns")

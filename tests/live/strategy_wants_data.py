@@ -92,7 +92,14 @@ BUFFERS: Final = Want(
 def rebuilt(count: int) -> list[Want]:
     """DDP agrees on its final buckets: each parameter's place and how many there are, then their sizes."""
     one = Want(
-        "broadcast", "forward", 0, "DistributedDataParallel", FORWARD, module="", dtype="int32", root=0
+        "broadcast",
+        "forward",
+        0,
+        "DistributedDataParallel.bucket_order",
+        FORWARD,
+        module="",
+        dtype="int32",
+        root=0,
     )
     return [replace(one, message_bytes=4 * (len(parameters()) + 1)), replace(one, message_bytes=4 * count)]
 

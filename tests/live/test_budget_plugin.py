@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardtoll.ledger import UsageError
-from shardtoll.profiler.live.budgeted import CommBudget
+from shardtoll.profiler.live.entry.budgeted import CommBudget
+from tests.live import warm
 from tests.live.launch import ROOT
 
 pytestmark = pytest.mark.live
@@ -68,7 +69,7 @@ def test_a_planted_implicit_gather_is_caught_at_world_size_1024(comm_budget: Com
                 rows @ weight
     # Whichever side is gathered, 1,023 ranks' parts of 1 KiB come to each.
     text = str(caught.value)
-    assert "max_wire_bytes: 1.05 MB (1,047,552 bytes), 1 MB (1,000,000 bytes) allowed" in text
+    assert "max_wire_bytes: 1.05 MB (1,047,552 bytes), 1.00 MB (1,000,000 bytes) allowed" in text
     assert re.search(r'no_implicit "\*": 1 implicit all_gather of \(Shard\(\d\)\) -> \(Replicate\(\)\)', text)
     assert "for aten.mm.default" in text
     assert "test_budget_plugin.py" in text
@@ -198,7 +199,7 @@ def test_under_a_launcher_all_ranks_fail_or_none(tmp_path: Path):
         "    with comm_budget(max_collectives=0):\n"
         "        dist.all_reduce(torch.ones(4))\n"
     )
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    launcher = (warm.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
     done = suite(str(tmp_path / "test_ranks.py"), launcher=launcher)
     assert done.stdout.count("1 failed, 1 passed") == 2, done.stdout + done.stderr
     assert done.stdout.count("max_collectives: 1 collective, 0 collectives allowed") >= 2

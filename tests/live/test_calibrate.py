@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shardtoll.analyzers.roofline import Cost, collective_cost, load_fabric, one_node
-from shardtoll.ledger.volume import OPS
+from shardtoll.ledger.records.volume import OPS
 from tests.live import calibrate_programs as programs
+from tests.live import warm
 from tests.live.launch import run_ranks
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -22,7 +22,7 @@ SIZES = [3_000, 100_000, 700_000, 5_000_000]
 
 
 def shardtoll(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from shardtoll.cli import main; main()", *arguments]
+    command = [warm.python(), "-c", "from shardtoll.cli import main; main()", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200, check=False)
 
 
@@ -68,7 +68,7 @@ def test_real_collectives_lie_in_the_band_of_a_calibration_and_not_in_a_scaled_o
 
 def test_torchrun_measures_the_groups_of_each_mesh_dimension_and_writes_a_fabric(tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
+        *(warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
         *("-m", "shardtoll.profiler.calibrate", "--mesh", "dp=2,tp=2", "--sizes", "1000,50000"),
         *("--limit-s", "3", "-o", "made/fabric.toml"),
     ]
@@ -94,7 +94,7 @@ def test_torchrun_measures_the_groups_of_each_mesh_dimension_and_writes_a_fabric
 
 def test_points_of_torchrun_become_the_same_curves(tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *(warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "shardtoll.profiler.calibrate", "--ops", "all_reduce,send", "--sizes", "1000,50000"),
         *("--limit-s", "1", "-o", "points.json"),
     ]
@@ -125,7 +125,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, arguments: list[s
 
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ran = subprocess.run(
-        [sys.executable, "-m", "shardtoll.profiler.calibrate", *arguments],
+        [warm.python(), "-m", "shardtoll.profiler.calibrate", *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.ledger.value import SKETCH_COLUMNS
+from shardtoll.ledger.records.value import SKETCH_COLUMNS
 from tests.live import check_programs
 from tests.live.check_programs import LEVELS
 from tests.live.launch import run_ranks
@@ -59,7 +59,7 @@ def test_no_mode_sees_an_operator_of_the_checks(kind: str) -> None:
 def _of_steps(rows: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what was taken in steps and after them; how the parameters began has no step."""
     began = [row for row in rows["values"] if row["step"] is None]
-    assert {row["kind"] for row in began} <= {"parameter"}
+    assert {row["kind"] for row in began} <= {"parameter", "shard"}
     return [row for row in rows["values"] if row["step"] is not None]
 
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.analyzers.compare import compare
+from shardtoll.analyzers.compare.compare import compare
 from shardtoll.ledger import Report, analyze, read_run
 from tests.live import compare_programs as programs
 from tests.live.launch import run_ranks
+from tests.unit.analyzers.counted_alike import agree
 
 pytestmark = pytest.mark.live
 
 
-def report(folder: Path, planted: str = "none") -> Report:
-    run_ranks(programs.train, 2, str(folder), planted)
+def report(folder: Path, planted: str = "none", level: str = "survey") -> Report:
+    run_ranks(programs.train, 2, str(folder), planted, level)
     return analyze(read_run(folder))
 
 
@@ -36,3 +37,11 @@ def test_a_planted_all_gather_and_a_planted_format_are_named(tmp_path: Path):
         ("dtype", "all_reduce", ("float32", "bfloat16"))
     }
     assert "float32 -> bfloat16 in all_reduce" in " ".join(cause.text for cause in narrow.causes)
+
+
+def test_compare_and_verify_count_alike_whatever_the_level(tmp_path: Path):
+    runs = [report(tmp_path / "a"), report(tmp_path / "b", "all_gather", "schedule")]
+    runs.append(report(tmp_path / "c", "all_gather", "watch"))
+    for before, after, more in ((0, 1, 1), (1, 2, 0)):
+        calls = agree(runs[before], runs[after])["collectives"]
+        assert calls == (5 - more, 5, None, (False, False))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.dashboards.side_by_side import rows
+from shardtoll.dashboards.attempts.side_by_side import rows
 from shardtoll.ledger import Report
 from shardtoll.samples.dit_modulation.common import Options
 from tests.live import tutorial

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardtoll.ledger import read_run
-from shardtoll.ledger.work import kind_of_work
+from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.samples.dit_modulation import common
 from tests.live import dit_programs as programs
 from tests.live.launch import ROOT, free_port, run_ranks

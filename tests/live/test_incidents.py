@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli import scoreboard
-from shardtoll.cli.forked import Forked
-from shardtoll.cli.incidents_job import chosen, verdict_of
-from shardtoll.cli.ranks import JobError
-from shardtoll.cli.verdict import Verdict, is_weighed, total
+from shardtoll.cli.incidents import scoreboard
+from shardtoll.cli.incidents.job import chosen, verdict_of
+from shardtoll.cli.incidents.verdict import Verdict, is_weighed, total
+from shardtoll.cli.jobs.forked import Forked
+from shardtoll.cli.jobs.ranks import JobError
 from shardtoll.ledger import KINDS, UsageError
 from shardtoll.samples.incidents import CLEAN, NAMES
 

@@ -22,6 +22,9 @@ GRADIENT_BYTES = 2 * BLOCK_BYTES
 LINES = "live/integration_programs"
 # Steps of 5 batches; both ranks.
 PLAIN, ACCUMULATED = 5, 3
+REDUCER = "DistributedDataParallel.reducer"
+BUCKET_ORDER = "DistributedDataParallel.bucket_order"
+USED_PARAMETERS = "DistributedDataParallel.used_parameters"
 
 
 def _need(library: str) -> None:
@@ -84,8 +87,8 @@ def ddp(step: int) -> list[tuple[Any, ...]]:
 
     It broadcasts int32: each of four parameters' place and how many there are, then the bucket's size.
     """
-    agreed = [("broadcast", "forward", size, "DistributedDataParallel") for size in (4 * (4 + 1), 4)]
-    reduced = ("all_reduce", "backward", GRADIENT_BYTES, "DistributedDataParallel.reducer")
+    agreed = [("broadcast", "forward", size, BUCKET_ORDER) for size in (4 * (4 + 1), 4)]
+    reduced = ("all_reduce", "backward", GRADIENT_BYTES, REDUCER)
     return [*(agreed if step == 1 else []), reduced]
 
 
@@ -175,9 +178,9 @@ def test_accelerate_reduces_once_a_step(hugging_face: dict[str, Any], key: str, 
 @cache
 def _trainers_step(parameters: tuple[int, ...]) -> list[tuple[Any, ...]]:
     """One all-reduce of every gradient, and one of which parameters were used: an int32 each."""
-    cause = "DistributedDataParallel.reducer"
-    sizes = (4 * sum(parameters), 4 * len(parameters))
-    return [("all_reduce", "backward", size, cause) for size in sizes]
+    gradients = ("all_reduce", "backward", 4 * sum(parameters), REDUCER)
+    used = ("all_reduce", "backward", 4 * len(parameters), USED_PARAMETERS)
+    return [gradients, used]
 
 
 @pytest.mark.parametrize(
@@ -193,8 +196,10 @@ def _trainers_step(parameters: tuple[int, ...]) -> list[tuple[Any, ...]]:
 def test_trainer_reduces_once_a_step(hugging_face: dict[str, Any], key: str, count: int) -> None:
     parameters = tuple(hugging_face["trainer"]["parameters"])
     check(hugging_face[key], count, lambda step: _trainers_step(parameters))
-    modules = {c["module"] for c in hugging_face[key]["rows"]["collectives"] if c["step"] is not None}
-    assert modules == {"transformer.wte"}, "the last gradient to be ready"
+    collectives = hugging_face[key]["rows"]["collectives"]
+    modules = {(c["caused_by_op"], c["module"]) for c in collectives if c["step"] is not None}
+    # The last gradient to be ready; the map of used parameters is of all modules.
+    assert modules == {(REDUCER, "transformer.wte"), (USED_PARAMETERS, None)}
 
 
 @pytest.mark.parametrize("key", ["accelerate", "accelerate_accumulated", "trainer", "trainer_accumulated"])

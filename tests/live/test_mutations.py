@@ -88,7 +88,7 @@ hold alike. The others leave every rank equally wrong."""
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("shardtoll.analyzers.replica_gradients") is None,
+    importlib.util.find_spec("shardtoll.analyzers.findings.replicas.gradients") is None,
     reason="no analysis of replicas",
 )
 @pytest.mark.parametrize("family", list(SEEN))

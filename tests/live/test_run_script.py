@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shardtoll.ledger import Report, read_run
-from tests.live import launch
+from tests.live import launch, warm
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -36,11 +36,29 @@ while len(list(pathlib.Path().glob("told*"))) < 2:
     time.sleep(0.05)
 """
 """Leaves when both ranks have told: the launcher ends the other rank as soon as rank 0 has left."""
+BEATING = """
+import sys, time
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous as rendezvous
+from shardtoll.profiler.live.entry.launching import Stopped, start_ranks
+
+init, beat = rendezvous._PeriodicTimer.__init__, rendezvous.DynamicRendezvousHandler._keep_alive
+rendezvous._PeriodicTimer.__init__ = lambda timer, every, *rest: init(timer, every / 2500, *rest)
+
+def slow_beat(handler):
+    beat(handler)
+    sys.stderr.write("heartbeat\\n")
+    time.sleep(0.005)
+
+rendezvous.DynamicRendezvousHandler._keep_alive = slow_beat
+try:
+    start_ranks(1, "waits", [])
+except Stopped as stopped:
+    number = stopped.number
+sys.exit(128 + number)
+"""
+"""A launcher with 2500 times as many heartbeats, each as slow as on busy cores."""
 DOCUMENTATION = launch.ROOT / "docs" / "integrations.md"
-COMMANDS = {
-    "shardtoll": [sys.executable, "-m", "shardtoll.cli"],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
-}
+MODULES = {"shardtoll": "shardtoll.cli", "torchrun": "torch.distributed.run"}
 
 
 @pytest.fixture
@@ -49,7 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(launch.ROOT / "tests/live/unedited_script.py", tmp_path / "train.py")
     command = tmp_path / "bin" / "shardtoll"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shardtoll.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{warm.python()}" -m shardtoll.cli "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -58,21 +76,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, line: str, python: str | None = None) -> subprocess.CompletedProcess[str]:
     name, *arguments = shlex.split(line)
     if name == "torchrun":
         arguments = ["--master-port", str(launch.free_port()), *arguments]
     return subprocess.run(
-        [*COMMANDS[name], *arguments], capture_output=True, text=True, timeout=120, cwd=folder, check=False
+        [python or warm.python(), "-m", MODULES[name], *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        check=False,
     )
 
 
-def example(folder: Path, at: int) -> subprocess.CompletedProcess[str]:
+def example(folder: Path, at: int, python: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run one of the three examples of the command's help."""
     shown = run(folder, "shardtoll run --help").stdout.partition("Examples:")[2].partition("\n\n")[0]
     found = [line.strip() for line in shown.strip().splitlines()]
     assert len(found) == 3
-    ran = run(folder, found[at])
+    ran = run(folder, found[at], python)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran
 
@@ -102,7 +125,7 @@ def check_reductions(rows: list[dict[str, Any]], rank: int, step: int) -> None:
 
 
 def test_torchrun_of_the_module_writes_a_run_with_exact_steps(folder: Path) -> None:
-    ran = example(folder, 1)
+    ran = example(folder, 1, sys.executable)
     ledger = read_run(folder / "runs" / "a")
     steps = ledger.tables["steps"].to_pylist()
     assert sorted((s["rank"], s["step"]) for s in steps) == [
@@ -119,6 +142,18 @@ def test_torchrun_of_the_module_writes_a_run_with_exact_steps(folder: Path) -> N
     assert [count for count in counts if count["issued"] != count["recorded"]] == []
     assert [notice["text"] for notice in ledger.tables["notices"].to_pylist()] == []
     assert len(losses(ran.stdout)) == WORLD * (STEPS + 1)
+
+
+def test_what_the_command_names_lies_where_it_was_given(folder: Path) -> None:
+    script = folder / "train.py"
+    (folder / "elsewhere").mkdir()
+    script.write_text("import os\nos.chdir('elsewhere')\n" + script.read_text())
+    ran = run(folder, "shardtoll run --nproc 2 --out runs/a -o bill.json train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "wrote bill.json" in ran.stdout
+    assert (folder / "bill.json").is_file()
+    assert read_run(folder / "runs" / "a").run.ranks_seen == (0, 1)
+    assert list((folder / "elsewhere").iterdir()) == []
 
 
 def test_checks_look_at_the_first_module_called_in_training(folder: Path) -> None:
@@ -152,7 +187,7 @@ def test_what_checks_cannot_see_is_said_in_one_line(folder: Path, change: tuple[
 
 
 def test_it_starts_the_ranks_itself_and_prints_one_bill(folder: Path) -> None:
-    printed = example(folder, 0).stdout
+    printed = example(folder, 0, sys.executable).stdout
     assert len(losses(printed)) == WORLD * (STEPS + 1)
     # DDP rebuilds its buckets in the second step: the first three are surveyed.
     assert " ".join(printed.split()).count(f"{STEPS} steps: 3 surveyed (0-2), {STEPS - 3} watched") == 1
@@ -215,7 +250,7 @@ def test_an_interrupt_is_told_in_one_line(folder: Path, out: str, line: str) -> 
     )
     words = shlex.split(f"run --nproc {WORLD} {out} train.py")
     with subprocess.Popen(
-        [*COMMANDS["shardtoll"], *words],
+        [warm.python(), "-m", MODULES["shardtoll"], *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -232,6 +267,23 @@ def test_an_interrupt_is_told_in_one_line(folder: Path, out: str, line: str) -> 
     assert (job.returncode, told) == (130, line)
     if out:
         assert len(read_run(folder / "runs" / "a").tables["steps"]) == WORLD * STEPS
+
+
+def test_an_interrupt_never_meets_the_launchers_heartbeat(folder: Path) -> None:
+    (folder / "waits.py").write_text("import time\nopen('waiting', 'w').close()\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", BEATING], stderr=subprocess.PIPE, text=True, cwd=folder
+    ) as job:
+        limit = time.monotonic() + 120
+        while time.monotonic() < limit and not (folder / "waiting").exists():
+            assert job.poll() is None
+            time.sleep(0.05)
+        job.send_signal(signal.SIGINT)
+        _, errors = job.communicate(timeout=120)
+    # The rank's own traceback is whole; nothing else is written.
+    assert (job.returncode, errors.splitlines()[-1]) == (130, "KeyboardInterrupt")
+    assert "heartbeat" not in errors
+    assert "ignored" not in errors
 
 
 def test_a_script_for_ranks_that_were_not_started_is_told_how(folder: Path) -> None:

@@ -76,7 +76,9 @@ def test_a_loader_with_workers_is_looped_as_any_other() -> None:
     report = ran(programs.workers)
     stalls = report.stalls[report.stalls["name"] == "DataLoader.__next__"]
     assert stalls.groupby("rank")["count"].sum().tolist() == [programs.STEPS] * 2
-    assert "DataLoader.__iter__" in set(report.stalls["name"])
+    assert set(stalls["samples"]) == {1}
+    assert set(report.stalls["name"]) >= {"DataLoader.__iter__"}
+    assert report.stalls[report.stalls["name"] != "DataLoader.__next__"]["samples"].isna().all()
 
 
 def test_a_generator_of_the_users_shows_as_time_between_steps() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from shardtoll.samples.strategies import (
     groups,
 )
 from tests.live import strategy_programs_data as programs
+from tests.live import warm
 from tests.live.coverage import cover, covered
 from tests.live.launch import free_port, run_ranks
 from tests.live.strategy_rows import Want, at, check_rows
@@ -399,6 +399,14 @@ def test_the_users_own_thread_is_seen_and_left_alone_afterwards() -> None:
     assert {count["recorded"] for count in found[0]["counts"]} == {1}
 
 
+@pytest.mark.parametrize("level", ["survey", "watch"])
+def test_what_a_thread_issues_across_steps_is_no_error(level: str) -> None:
+    found, _ = run_ranks(programs.thread_across_steps, 2, level, limit_s=LIMIT_S)
+    assert sorted(found["marked"].values()) == [False, True]
+    told = [severity for kind, severity in found["kinds"] if kind == "unmatched-collectives"]
+    assert told == ["info"] * bool(found["apart"])
+
+
 @pytest.mark.parametrize(
     ("module", "variant", "says"),
     [("clipping", "each", "DTensor.full_tensor")],
@@ -406,7 +414,7 @@ def test_the_users_own_thread_is_seen_and_left_alone_afterwards() -> None:
 def test_a_sample_run_by_torchrun_prints_its_bill(
     module: str, variant: str, says: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [warm.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", f"shardtoll.samples.strategies.{module}"]
     command += ["--variant", variant, "--device", "cpu", "--out", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}

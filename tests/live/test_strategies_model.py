@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from shardtoll.ledger.volume import wire_bytes
-from shardtoll.ledger.work import kind_of_work
+from shardtoll.ledger.records.volume import wire_bytes
+from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.samples.strategies import (
     common,
     compiled,

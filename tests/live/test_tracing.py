@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shardtoll.ledger import read_run
-from shardtoll.profiler.traces.kernels import load_table
-from shardtoll.profiler.traces.rank import rank_ledger
-from shardtoll.profiler.traces.read import read_trace
-from shardtoll.profiler.traces.sources import find
+from shardtoll.profiler.traces.file.read import read_trace
+from shardtoll.profiler.traces.file.sources import find
+from shardtoll.profiler.traces.rank.kernels import load_table
+from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.live import trace_programs
 from tests.live.launch import run_ranks
 from tests.live.test_capture import check_accounting, of_step

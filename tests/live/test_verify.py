@@ -8,9 +8,10 @@ from typing import Final
 
 import pytest
 
-from shardtoll.analyzers.verify import numbered, verify
+from shardtoll.analyzers.two_runs.same_finding import numbered
+from shardtoll.analyzers.verify.verify import verify
 from shardtoll.ledger import Finding, Report, analyze, read_run
-from shardtoll.ledger.verification import Verification
+from shardtoll.ledger.answers.verification import Verification
 from tests.live import verify_programs as programs
 from tests.live.launch import run_ranks
 

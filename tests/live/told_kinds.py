@@ -5,8 +5,9 @@ All analyses look at all samples in test_incidents_strategies.
 
 from __future__ import annotations
 
-from shardtoll.analyzers import implicit_redistribute, incomplete_input, unmatched_collectives
-from shardtoll.analyzers.context import make_context
+from shardtoll.analyzers.context.context import make_context
+from shardtoll.analyzers.findings.needless import implicit_redistribute
+from shardtoll.analyzers.findings.trust import incomplete_input, unmatched_collectives
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.ledger import Ledger
 

@@ -24,11 +24,11 @@ def check_code(finding: Finding) -> None:
         raise AssertionError(f"the code of {finding.kind} is no Python: {finding.remedy.code}") from error
 
 
-def checked(find: Callable[[Any], Iterable[Finding]]) -> Callable[[Any], list[Finding]]:
+def checked(find: Callable[..., Iterable[Finding]]) -> Callable[..., list[Finding]]:
     """Return the analysis with its findings' code looked at."""
 
-    def found(context: Any) -> list[Finding]:
-        findings = list(find(context))
+    def found(*arguments: Any) -> list[Finding]:
+        findings = list(find(*arguments))
         for finding in findings:
             check_code(finding)
         return findings

@@ -6,8 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from shardtoll.ledger.budget import TOP, budget_of
-from shardtoll.ledger.overrun import BudgetCheck, Overrun
+from shardtoll.ledger.answers.budget import TOP, budget_of
+from shardtoll.ledger.answers.overrun import BudgetCheck, Overrun
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.roofline import Cost, Placement, collective_cost, load_fabric
-from shardtoll.analyzers.roofline.library import load_library
-from shardtoll.analyzers.roofline.model import ALGORITHMS
-from shardtoll.ledger.volume import busbw_factor
+from shardtoll.analyzers.roofline.model.library import load_library
+from shardtoll.analyzers.roofline.model.model import ALGORITHMS
+from shardtoll.ledger.records.volume import busbw_factor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "floors.md"
 BEGIN = "<!-- worked example: written by pytest --renew-golden tests/unit/test_floors_page.py -->\n"

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live import pausing
+from shardtoll.profiler.live.session import pausing
 from tests import leftovers
 
 Undo = Callable[[], Any]

@@ -11,19 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.analyzers import (
-    exposed_remedies,
-    implicit_redistribute,
-    late_remedies,
-    latency_bound,
-    remedy_code,
-    serialized_collectives,
-)
+from shardtoll.analyzers.findings.needless import implicit_redistribute, latency_bound
+from shardtoll.analyzers.findings.waiting import exposed_remedies, late_remedies, serialized_collectives
+from shardtoll.analyzers.shared import remedy_code
 from shardtoll.ledger import KINDS, Finding, Remedy, Where
-from shardtoll.ledger.volume import OPS
-from shardtoll.profiler.live.gradient_diagnosis import Cause, Diagnosis
-from shardtoll.profiler.live.gradient_remedies import for_all, remedy_of
-from shardtoll.profiler.live.gradient_shards import Partition
+from shardtoll.ledger.records.volume import OPS
+from shardtoll.profiler.live.gradients.diagnosis import Cause, Diagnosis
+from shardtoll.profiler.live.gradients.remedies import for_all, remedy_of
+from shardtoll.profiler.live.gradients.shards import Partition
 from tests.unit.remedies import check_code
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +67,8 @@ def test_no_remedy_is_written_without_code():
 
 def test_only_trust_kinds_may_do_without():
     for name in sorted(WITHOUT):
-        tree = ast.parse((ROOT / "analyzers" / name).read_text(encoding="utf-8"))
+        (path,) = (ROOT / "analyzers").rglob(name)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         kinds = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} & set(KINDS)
         assert {KINDS[kind] for kind in kinds} <= {"trust"}, name
 

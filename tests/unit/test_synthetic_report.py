@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardtoll.dashboards.page import render
+from shardtoll.dashboards.page.page import render
 from shardtoll.ledger import Report
-from shardtoll.ledger.record import CONSERVATION_TOLERANCE
-from shardtoll.ledger.tables import SCHEMAS, check, check_values
+from shardtoll.ledger.records.record import CONSERVATION_TOLERANCE
+from shardtoll.ledger.tables.tables import SCHEMAS, check, check_values
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_trimmed_windows_match_no_two_collectives_that_are_not_one(schema, strat
 
 
 def test_two_jobs_in_one_folder_are_not_mixed(tmp_path):
-    from shardtoll.profiler.traces.job import read_traces
+    from shardtoll.profiler.traces.job.job import read_traces
     from tests.unit.truth import write
 
     write(tmp_path / "job", ranks=4)

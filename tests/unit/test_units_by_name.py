@@ -115,7 +115,7 @@ def test_units_fit_in_our_code(folder):
 WITHOUT_UNIT = {
     # counts
     "ranks_per_domain", "per_host", "ranks_per_host", "group_size", "peers", "samples", "count", "sizes",
-    "line", "gpus", "size", "used", "hosts_of_a_domain",
+    "line", "gpus", "size", "used", "hosts_of_a_domain", "sms",
     # Gb/s, as network cards are named
     "card_gbit", "node_gbit",
     # ratios
@@ -158,7 +158,7 @@ def nameless(found: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", sorted(ROOFLINE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOFLINE.rglob("*.py")), ids=lambda path: path.name)
 def test_the_name_of_every_number_of_the_model_tells_its_unit(path):
     assert nameless(numbers(path)) == []
 

@@ -15,7 +15,7 @@ from synthetic_job import write_job
 from synthetic_spec import Spec
 
 from shardtoll.ledger import Finding, Report, analyze
-from shardtoll.profiler.traces.job import Job, read_traces
+from shardtoll.profiler.traces.job.job import Job, read_traces
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 

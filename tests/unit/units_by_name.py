@@ -257,7 +257,7 @@ def mistakes(tree: ast.Module, known: dict[str, list[str]]) -> list[tuple[int, s
 
 def in_folder(folder: Path) -> list[str]:
     """Return every mistake of a folder's Python files as file:line: words."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
     known = signatures(trees.values())
     return [
         f"{path.name}:{line}: {words}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import nn
 
 from shardtoll.ledger import UsageError
-from shardtoll.profiler.live.session import Session, audit
+from shardtoll.profiler.live.session.session import Session, audit
 
 _NEEDED: Final = ("module", "step", "global_steps")
 
@@ -55,7 +55,7 @@ def is_engine(module: object) -> bool:
 
 def on_update(engine: Any, updated: Callable[[], None]) -> Callable[[], None]:
     """Have `updated` called after every `engine.step()` that updates parameters; returns how to undo it."""
-    step, own = engine.step, engine.__dict__.get("step")
+    step, instance_step = engine.step, engine.__dict__.get("step")
 
     def stepped(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
@@ -66,10 +66,10 @@ def on_update(engine: Any, updated: Callable[[], None]) -> Callable[[], None]:
         return result
 
     def undo() -> None:
-        if own is None:
+        if instance_step is None:
             del engine.step
         else:
-            engine.step = own
+            engine.step = instance_step
 
     engine.step = stepped
     return undo

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from torch import nn
 
 from shardtoll.ledger import Report
-from shardtoll.ledger.errors import UsageError, first_line
-from shardtoll.profiler.live.session import Session, audit
+from shardtoll.ledger.records.errors import UsageError, first_line
+from shardtoll.profiler.live.session.session import Session, audit
 
 
 class AuditOptions(TypedDict, total=False):

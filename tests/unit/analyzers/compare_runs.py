@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from shardtoll.ledger import Collective, Compute, Finding, Report
-from shardtoll.ledger.report import FabricInfo
+from shardtoll.ledger.records.stall import Stall
+from shardtoll.ledger.report.report import FabricInfo
+from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
 
 MODULES = {
@@ -51,6 +53,7 @@ def made(
     modules: Mapping[str, float] = MODULES,
     calls: tuple[dict[str, Any], ...] = CALLS,
     shapes: str = "f32[64,32] f32[32,32]",
+    fetched: dict[str, Any] | None = None,
     spread: float = 0.015,
     level: str = "survey",
     source: str = "live",
@@ -59,7 +62,10 @@ def made(
     findings: tuple[Finding, ...] = (),
     change: Callable[[Report], Report] = lambda report: report,
 ) -> Report:
-    """Return a run; `speed`: all times are times that. The first two steps are twice as long."""
+    """Return a run; `speed`: all times are times that. The first two steps are twice as long.
+
+    `fetched`: what a DataLoader gave each rank in each step, as columns of a `Stall`.
+    """
     random = np.random.default_rng(seed)
     common = noisy(steps, random, spread) * speed
     common[:2] *= 2
@@ -90,6 +96,13 @@ def made(
                              duration_ns=computing + exposed + idle + MS, level=level, **parts))  # fmt: skip
     run = run_of(ranks, source=source, device=device)
     kept = ledger(collectives, run=run, steps=rows, computes=computes)
+    if fetched is not None:
+        loads = [
+            Stall(row.step, row.rank, "data", "DataLoader.__next__", "other", total_ns=0, lost_ns=0,
+                  **{"count": 1, **fetched})
+            for row in rows
+        ]  # fmt: skip
+        kept = replace(kept, tables={**kept.tables, "stalls": to_table("stalls", loads)})
     report = Report(kept.run, FabricInfo("none", "none"), kept.groups, kept.tables, findings)
     return change(report)
 

@@ -47,6 +47,13 @@ def predicted_ns(fabric: Fabric, op: str, message_bytes: int, at: Placement) -> 
     return cost.time_ns
 
 
+def floor_ns(fabric: Fabric, op: str, message_bytes: int, at: Placement) -> int:
+    """What one of twenty sound runs goes below; every op and placement a test asks for is known."""
+    cost = collective_cost(fabric, op, message_bytes, at)
+    assert cost is not None
+    return cost.floor_ns
+
+
 def timed(fabric: Fabric, op: str, at: Placement, *sizes: int) -> Fabric:
     """The fabric, on which the op was measured: exactly what the model says, within 5 %."""
     points = []

@@ -20,9 +20,9 @@ from shardtoll.ledger import (
     Step,
     Value,
 )
-from shardtoll.ledger.finding import Finding
-from shardtoll.ledger.tables import to_table
-from shardtoll.ledger.volume import wire_bytes
+from shardtoll.ledger.records.finding import Finding
+from shardtoll.ledger.records.volume import wire_bytes
+from shardtoll.ledger.tables.tables import to_table
 
 MS = 1_000_000
 US = 1_000

@@ -158,3 +158,34 @@ def test_a_fabric_of_another_accelerator_than_the_jobs_is_told(fabric, device, t
         made = run(ledger(run=run_of(2, device=device, backend=backend), steps=[step()]), load_fabric(fabric))
         assert made.roofline is not None
         assert "H100" not in (made.roofline.gpu or ""), "its peaks are not the job's"
+
+
+def test_fabrics_of_a_backend_are_found_without_parsing_all():
+    from shardtoll.analyzers.roofline.machines.load import fabrics_with, known_fabrics
+
+    named = [fabric for fabric in known_fabrics() if fabric.backends]
+    assert named
+    assert fabrics_with("backends") == named
+
+
+def test_a_job_of_one_rank_says_nothing_of_networks():
+    fabric = choose_fabric(run_of(1, device=H100, backend=None, hosts=()))
+    assert fabric.inter is None
+    assert f"({H100}; its one rank uses no links)" in fabric.provenance
+
+
+def test_a_host_with_a_device_for_each_rank_holds_the_job():
+    values = {"device": H100, "backend": "nccl", "hosts": ()}
+    assert choose_fabric(run_of(8, devices_per_host=8, **values)).inter is None
+    assert choose_fabric(run_of(16, devices_per_host=8, **values)).inter is not None
+    assert choose_fabric(run_of(8, devices_per_host=1, **values)).inter is not None
+
+
+def test_memory_and_chip_name_the_accelerator_of_a_run():
+    facts = {"device_memory_bytes": 206_141_652_992, "device_sms": 304, "device_capability": "9.4"}
+    report = run(ledger(run=run_of(1, device=None, backend=None, hosts=(), **facts), steps=[step()]))
+    assert report.run.device == "AMD Instinct MI300X"
+    assert report.fabric.name == "mi300x8"
+    a100 = choose_fabric(run_of(2, device="NVIDIA A100-PG509-200", device_memory_bytes=42_505_273_344))
+    assert a100.gpu is not None
+    assert a100.gpu.name == "a100-sxm-40gb"

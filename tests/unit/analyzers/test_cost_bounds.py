@@ -21,7 +21,7 @@ from shardtoll.analyzers.roofline import (
     known_fabrics,
     one_node,
 )
-from shardtoll.ledger.volume import OPS, busbw_factor
+from shardtoll.ledger.records.volume import OPS, busbw_factor
 
 FABRICS = [fabric for fabric in known_fabrics() if fabric.intra is not None]
 SIZES = st.one_of(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.ledger import Group
+from shardtoll.ledger import Group, Stall
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.value_rows import noise, parameter, value
 
@@ -169,3 +169,26 @@ def test_what_ddp_sends_in_forward_shares_no_batch():
         for rank in (0, 1)
     ]
     assert found(values=inputs([(1, 1)]), parameters=wrapped(), collectives=sent)
+
+
+LOADER = [
+    Stall(step, rank, "data", "DataLoader", "other", 1, 1000, 0, before_ns=1000)
+    for step in range(4)
+    for rank in (0, 1)
+]
+
+
+@pytest.mark.parametrize(("stalls", "severity"), [((), "info"), (LOADER, "warning")])
+def test_a_toy_loop_that_repeats_one_batch_is_no_warning_unless_a_loader_gave_it(stalls, severity):
+    given = {"parameters": wrapped(), "steps": steps(4), "stalls": stalls}
+    (one,) = found(values=inputs([(1, 1)] * 4), **given)
+    assert (one.where.op, one.severity) == ("input", severity)
+    (one,) = found(values=inputs([(1, 1), (2, 2), (1, 1), (2, 2)]), **given)
+    assert one.severity == "warning", "equal batches that change are no toy's"
+    assert not found(values=inputs([(1, 2)] * 4), **given), "each rank repeats a batch of its own"
+
+
+@pytest.mark.parametrize(("stalls", "severity"), [((), "info"), (LOADER, "warning")])
+def test_epochs_of_a_loop_without_a_loader_are_information(stalls, severity):
+    (one,) = found(values=epochs([0, 1, 2, 3] * 2), parameters=wrapped(), steps=steps(8), stalls=stalls)
+    assert (one.where.op, one.severity) == ("epoch order", severity)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.ledger import Report, merge
-from shardtoll.profiler.traces.kernels import load_table
-from shardtoll.profiler.traces.rank import rank_ledger
-from shardtoll.profiler.traces.read import read_trace
-from shardtoll.profiler.traces.sources import find
+from shardtoll.profiler.traces.file.read import read_trace
+from shardtoll.profiler.traces.file.sources import find
+from shardtoll.profiler.traces.rank.kernels import load_table
+from shardtoll.profiler.traces.rank.rank import rank_ledger
+from tests.shared_inputs import FOLDER, MISSING
 
 ROOT = Path(__file__).resolve().parents[3]
-TRACES = Path(os.environ.get("SHARDTOLL_SHARED", ROOT.parent / "shared")) / "traces"
+TRACES = FOLDER / "traces"
 
 
 def report_of(pattern: str) -> Report:
     """Return the report of all ranks of a job; skips where its traces are not here."""
     if not list(TRACES.glob(pattern)):
-        pytest.skip(f"{TRACES / pattern} is not here: matching of real ranks was not tried")
+        pytest.skip(f"{MISSING} {TRACES / pattern}: matching of real ranks was not tried")
     table = load_table()
     return run(merge([rank_ledger(read_trace(file), table) for file in find([str(TRACES / pattern)])]))
 
@@ -54,3 +54,14 @@ def test_windows_that_are_cut_are_matched_by_their_ends_only():
     assert "unmatched-collectives" not in {finding.kind for finding in report.findings}
     assert report.headline is not None
     assert "2 of 128 ranks seen: waiting cannot be told from moving data" in report.headline
+
+
+def test_two_cards_of_one_header_are_one_host_with_one_clock():
+    report = report_of("outside/rtx4090_tp2")
+    frame = report.collectives
+    assert len(frame) == 38
+    assert frame["match_id"].notna().all()
+    assert set(frame["late_rank"]) == {1}
+    assert "clock-skew" not in {finding.kind for finding in report.findings}
+    (straggler,) = (f for f in report.findings if f.kind == "straggler")
+    assert straggler.title.startswith("rank 1 is last in 19 of 19 collectives")

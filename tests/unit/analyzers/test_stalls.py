@@ -61,11 +61,17 @@ def test_waits_are_told_apart_by_line_and_a_rare_one_counts_once():
         stall("host-sync", 8 * MS, name="cudaMemcpyAsync", source="train.py:9 (step)", count=1),
     ]
     steps = [step(number) for number in range(3)]
-    first, second = found("host-sync", stalls, steps=steps)
-    assert (first.toll_ns, first.count) == (4 * MS, 1)
-    assert "once a step, in forward at train.py:7 (step), on rank" in first.title
-    assert second.count == 1
-    assert "around cudaMemcpyAsync, once in 3 steps, in forward" in second.title
+    (both,) = found("host-sync", stalls, steps=steps)
+    assert (both.toll_ns, both.saving_ns) == (round(20 * MS / 3), round(20 * MS / 3))
+    first, second = both.places
+    assert (first.where.op, first.toll_ns, first.count) == ("cudaStreamSynchronize", 4 * MS, 1)
+    assert first.where.source == "train.py:7 (step)"
+    assert (second.where.op, second.count) == ("cudaMemcpyAsync", 0), "less than once a step"
+    assert "around calls at 2 places" in both.title
+    assert "mostly once a step in forward at train.py:7 (step), on rank" in both.title
+    (rare,) = found("host-sync", stalls[1:], steps=steps)
+    assert rare.count == 1
+    assert "around cudaMemcpyAsync, once in 3 steps, in forward" in rare.title
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_copies_say_their_bytes_and_pageable_memory():
         "transfer-stall", [stall("copy", 9 * MS, name="Memcpy HtoD (Pageable -> Device)", bytes=10**6)]
     )
     assert finding.bytes == 10**6
-    assert "1 MB in all" in finding.title
+    assert "1.00 MB in all" in finding.title
     assert "on rank" in finding.title
     assert finding.remedy.text.startswith("Pageable memory")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.ledger import Count, Group, Notice, Stall
+from shardtoll.ledger import Count, Group, Notice, Report, Rows, Stall
+from shardtoll.ledger.answers.unbilled import Unbilled
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
 
 if sys.version_info >= (3, 11):
@@ -34,6 +36,26 @@ class TestUnmatched:
         assert finding.count == 4
         assert finding.ranks == (0,)
         assert evidence(finding)["step 0 rank 0"] == "12 issued, 10 recorded"
+
+    def test_what_two_threads_issue_is_no_error(self):
+        """A call of the other thread, counted in step 0 and recorded in step 1, and their orders crossed."""
+        counts = [
+            Count(0, 0, "pg", 3, 2, True),
+            Count(1, 0, "pg", 2, 3, True),
+            Count(0, 1, "pg", 2, 2, False),
+        ]
+        rows = [*on_ranks((0, 1)), collective(rank=0, seq=2), collective(rank=1, seq=2, op="all_gather")]
+        (finding,) = found("unmatched-collectives", rows, counts=counts)
+        assert (finding.severity, finding.count, finding.ranks) == ("info", 2, (0,))
+        assert finding.title.startswith("two threads use group pg")
+        agreeing = [Count(0, rank, "pg", 2, 2, True) for rank in (0, 1)]
+        assert found("unmatched-collectives", rows, counts=agreeing) == []
+
+    def test_what_watching_does_not_see_is_told_of_groups_of_two_threads_too(self):
+        counts = [Count(number, 0, "pg", 5, 1, True) for number in (0, 1)]
+        watched = [step(number, 0, level="watch", start_ns=number * 100 * MS) for number in (0, 1)]
+        (finding,) = found("unmatched-collectives", counts=counts, steps=watched)
+        assert "watching does not see" in finding.title
 
     def test_equal_and_unknown_counts_are_no_finding(self):
         counts = [Count(0, 0, "pg", 12, 12), Count(0, 1, "pg", None, 3)]
@@ -110,7 +132,7 @@ class TestUnattributed:
         assert finding.severity == "warning"
         assert finding.toll_ns is None
         assert finding.ranks == (0,)
-        assert "20 % of a step is unexplained: 20 ms of step 0 on rank 0" in finding.title
+        assert "20 % of a step is unexplained: 20.0 ms of step 0 on rank 0" in finding.title
 
     def test_below_the_limit_and_the_captures_own_are_none(self):
         assert found("unattributed-time", steps=[unexplained(0.05)]) == []
@@ -199,8 +221,12 @@ class TestIncomplete:
         kinds += ["file-unreadable", "file-cut", "file-left-out", "steps-differ", "rank-from-name"]
         kinds.append("clock-unknown")
         notices = [Notice(rank, kind, f"{kind} of {rank}") for kind in kinds for rank in (0, 1)]
-        findings = found("incomplete-input", notices=notices)
+        findings = found("incomplete-input", notices=notices, run=run_of(backend="nccl"))
         assert [finding.evidence[0].label for finding in findings] == kinds
+        on_cpus = found("incomplete-input", notices=notices, run=run_of(backend="gloo"))
+        assert [finding.evidence[0].label for finding in on_cpus] == [k for k in kinds if k != "no-kernels"]
+        on_gpus = found("incomplete-input", notices=notices, run=run_of(backend="gloo", device="NVIDIA H100"))
+        assert [finding.evidence[0].label for finding in on_gpus] == kinds
         for kind, finding in zip(kinds, findings, strict=True):
             of_files = kind in ("file-unreadable", "file-left-out")
             assert finding.title.startswith("2 " if of_files else "ranks 0-1 ")
@@ -223,7 +249,7 @@ class TestIncomplete:
         rows = [*on_ranks((0, 1)), *on_ranks((0, 1), seq=2, step=None, message_bytes=1000)]
         (finding,) = found("incomplete-input", rows)
         assert finding.severity == "info"
-        assert finding.title.startswith("2 collectives (2 kB over all ranks) ran outside every step")
+        assert finding.title.startswith("2 collectives (2.00 kB over all ranks) ran outside every step")
 
     def test_rows_of_a_step_that_nobody_finished_are_listed_and_not_billed(self):
         rows = on_ranks((0, 1), step=7)
@@ -242,5 +268,47 @@ class TestIncomplete:
         (finding,) = found("incomplete-input", rows, notices=[Notice(0, "times-unknown", "fake")])
         assert evidence(finding) == {"times-unknown": "fake"}
 
+    def test_unknown_times_of_steps_that_no_figure_rests_on_are_no_warning(self):
+        steps = [
+            step(number, rank, level="survey" if number == 0 else "watch")
+            for number in (0, 1, 2)
+            for rank in (0, 1)
+        ]
+        (finding,) = found(
+            "incomplete-input",
+            steps=steps,
+            notices=[Notice(rank, "times-unknown", "why", 0) for rank in (0, 1)],
+        )
+        assert finding.severity == "info"
+        assert "of their times in step 0; the step's times come from other steps" in finding.title
+        watched_too = [Notice(0, "times-unknown", "why", number) for number in (0, 1)]
+        (finding,) = found("incomplete-input", steps=steps, notices=watched_too)
+        assert finding.severity == "warning"
+        assert "lower bounds" in finding.remedy.text
+
     def test_a_whole_run_is_no_finding(self):
         assert found("incomplete-input", on_ranks((0, 1)), computes=[compute()]) == []
+
+
+def test_what_no_finding_prices_is_in_the_report():
+    data = Stall(0, 1, "data", "next", "other", 1, 60 * MS, 60 * MS)
+    slow = step(rank=1, duration_ns=160 * MS, exposed_comm_ns=0, idle_ns=70 * MS, unattributed_ns=40 * MS)
+    idle = run(ledger(steps=[step(), slow]))
+    assert idle.unbilled == Unbilled(1, 70 * MS, 160 * MS, idle=True)
+    assert Report.from_json(idle.to_json()).unbilled == idle.unbilled
+    # The stall is billed, and what is left of idle time is less than what is unattributed.
+    billed = run(ledger(steps=[step(), slow], stalls=[data]))
+    assert "data-stall" in [finding.kind for finding in billed.findings]
+    assert billed.unbilled == Unbilled(1, 40 * MS, 160 * MS, idle=False)
+    # A rank that only watched steps says nothing of its parts; a small share is not worth a figure.
+    assert run(ledger(steps=[step(), replace(slow, level="watch", step=1)])).unbilled is None
+    assert run(ledger()).unbilled is None
+
+
+def test_findings_of_collectives_that_cannot_be_trusted_name_their_rows():
+    rows = [collective(rank=rank, step=number) for rank in (0, 1) for number in (0, None)]
+    (outside,) = found("incomplete-input", rows)
+    assert outside.rows == Rows(collectives=((1, 2, 2),))
+    untimed = [collective(rank=rank, exposed_ns=given) for rank in (0, 1) for given in (None, 1 * MS)]
+    (without_times,) = found("incomplete-input", untimed)
+    assert without_times.rows == Rows(collectives=((0, 2, 2),))

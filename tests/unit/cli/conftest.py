@@ -11,7 +11,7 @@ import pytest
 
 from shardtoll.cli import main
 from shardtoll.ledger import RankWriter
-from shardtoll.ledger.record import StepRows
+from shardtoll.ledger.records.step_rows import StepRows
 from tests import sample_reports
 
 

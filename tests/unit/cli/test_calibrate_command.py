@@ -7,9 +7,9 @@ import json
 import pytest
 
 from shardtoll.analyzers.roofline import load_fabric, measured_cost, one_node
-from shardtoll.cli.calibration import MOST_BYTES
+from shardtoll.cli.jobs.calibration import MOST_BYTES
 from shardtoll.profiler.calibrate.mesh import parse_mesh
-from tests.unit.profiler.traces.test_nccl_tests import POINTS, printed
+from tests.unit.profiler.calibrate.test_nccl_tests import POINTS, printed
 
 
 def points(**changes):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli.checkout import in_checkout
+from shardtoll.cli.inputs.checkout import in_checkout
 from tests import sample_reports
 from tests.unit.cli.conftest import write_run
 

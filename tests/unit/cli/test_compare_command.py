@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.comparison import Comparison
+from shardtoll.ledger.answers.comparison import Comparison
 from tests.unit.analyzers.compare_runs import CALLS, made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.cli.incidents_job import chosen
+from shardtoll.cli.incidents.job import chosen
 
 
 @pytest.mark.parametrize(("option", "named"), [

@@ -14,10 +14,11 @@ import pytest
 
 from shardtoll.cli import COMMANDS, budget, fabrics
 from tests import small_traces
+from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
 from tests.unit.cli.test_calibrate_command import points
-from tests.unit.profiler.traces.test_nccl_tests import POINTS, printed
+from tests.unit.profiler.calibrate.test_nccl_tests import POINTS, printed
 
 HEAVY = {"torch", "plotly", "pandas", "numpy", "hta", "pyarrow", "rich"}
 HEAVY |= {"shardtoll.ledger", "shardtoll.dashboards", "shardtoll.analyzers", "shardtoll.profiler"}
@@ -85,6 +86,9 @@ def test_every_example_of_the_help_runs(
         Path("budget.toml").write_text("max_collectives = 6")
         shardtoll("report", "runs/a", "-o", "bill.json")
     found = examples(command)
+    if command == "calibrate":
+        # Its ranks import torch.
+        monkeypatch.setattr(sys, "executable", warm.python())
     assert found, f"shardtoll {command} --help has no example"
     for example in found:
         ran = shardtoll(*shlex.split(example)[1:])

@@ -9,7 +9,7 @@ import pytest
 
 from shardtoll.ledger import Report
 from tests import sample_reports
-from tests.unit.analyzers.test_hta import host, launched, step
+from tests.unit.analyzers.hta.test_hta import host, launched, step
 
 
 @pytest.fixture(autouse=True)

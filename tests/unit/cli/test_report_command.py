@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.dashboards import page
+from shardtoll.dashboards.page import page
 from shardtoll.ledger import Report, analyze, read_run
 from tests import sample_reports
 from tests.unit.cli.conftest import write_run
@@ -92,6 +92,54 @@ def test_the_named_fabric_is_used(shardtoll, run_folder: Path, tmp_path: Path):
     assert own["fabric"]["name"] == "mine"
     floors = [[row["floor_ns"] for row in document["collectives"]] for document in (named, own)]
     assert floors[0] != floors[1]
+
+
+@pytest.mark.parametrize("found", ["none", "here", "next to the run", "in the run"])
+@pytest.mark.parametrize("given", [None, "pcie-gen4", "mine.toml"])
+def test_files_have_the_floors_of_the_terminal(
+    shardtoll,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str,
+    given: str | None,
+):
+    from shardtoll.analyzers.roofline import load_fabric, to_toml
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        to_toml(load_fabric("a100x8")).replace('"a100x8"', '"mine"'), encoding="utf-8"
+    )
+    places = {"here": tmp_path, "next to the run": run_folder.parent, "in the run": run_folder}
+    if found in places:
+        (places[found] / "fabric.toml").write_text(to_toml(load_fabric("a100x8")), encoding="utf-8")
+    options = [] if given is None else ["--fabric", given]
+    ran = shardtoll("report", "runs/a", *options, "-o", "x.json", "-o", "x.md", "--width", 140)
+    report = Report.load(tmp_path / "x.json")
+    name = {"pcie-gen4": "pcie-gen4", "mine.toml": "mine"}.get(given or "", report.fabric.name)
+    assert report.fabric.name == name
+    assert f"fabric {name}: " in ran.out
+    # What was written is shown as it was printed, floors and all.
+    again = shardtoll("report", "x.json", "--width", 140).out
+    assert again.partition("\nas a page")[0].strip() == ran.out.partition("wrote ")[0].partition(
+        "\nfabric.toml is not used")[0].partition("\nruns/")[0].strip()  # fmt: skip
+    told = [line for line in ran.out.splitlines() if "is not used for the floors without --fabric" in line]
+    assert len(told) == (found != "none" and given is None)
+    if told:
+        file = {"here": "fabric.toml", "next to the run": "runs/fabric.toml"}.get(found, "runs/a/fabric.toml")
+        assert told[0].startswith(f"{file} is not used")
+        assert told[0].endswith(f": shardtoll report runs/a --fabric {file}")
+    page = shardtoll("report", "runs/a", *options).out.splitlines()[-1]
+    assert (
+        page == f"as a page: shardtoll report runs/a {''.join(f'{word} ' for word in options)}-o report.html"
+    )
+
+
+def test_a_fabric_is_not_looked_for_where_no_file_can_be():
+    from shardtoll.cli.inputs.kinds import Input
+    from shardtoll.cli.report import _unused_fabric
+
+    assert _unused_fabric([Input("traces", [f"{'a' * 300}*/rank*.json"])]) is None
 
 
 def test_a_killed_rank_is_reported_and_not_an_error(shardtoll, run_folder: Path):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli import run_job
-from shardtoll.cli.run_job import RunOptions
-from shardtoll.profiler.live import launching
+from shardtoll.cli.jobs import run_job
+from shardtoll.cli.jobs.run_job import RunOptions
+from shardtoll.profiler.live.entry import launching
 
 
 @pytest.fixture

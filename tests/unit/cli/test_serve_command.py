@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.dashboards import app_server
+from shardtoll.dashboards.app import server
 from tests import small_traces
 from tests.unit.cli.conftest import write_run
 from tests.unit.cli.test_help import RUN, examples
@@ -23,12 +23,12 @@ from tests.unit.cli.test_help import RUN, examples
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Serve on a free port of loopback, and get Ctrl-C at once."""
-    listen = app_server.listen
+    listen = server.listen
 
     def interrupted(self: object, poll_interval: float = 0.5) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app_server, "listen", lambda host, port: listen("127.0.0.1", 0))
+    monkeypatch.setattr(server, "listen", lambda host, port: listen("127.0.0.1", 0))
     monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", interrupted)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.analyzers.verify import numbered
-from shardtoll.dashboards.summary import by_severity
+from shardtoll.analyzers.two_runs.same_finding import numbered
 from shardtoll.ledger import Report
 from tests import sample_reports
 
@@ -44,7 +43,7 @@ def test_what_is_gone_passes_and_is_scored(shardtoll, runs, tmp_path: Path):
 
 
 def test_numbers_are_those_of_the_printed_bill():
-    assert numbered(BEFORE) == by_severity(BEFORE.findings)
+    assert numbered(BEFORE) == list(enumerate(BEFORE.findings, start=1))
     assert [number for number, _ in numbered(sample_reports.hostile())] == list(range(1, 12))
 
 

@@ -28,7 +28,7 @@ from shardtoll.ledger import (
     Value,
     Where,
 )
-from shardtoll.ledger.tables import SCHEMAS, to_table
+from shardtoll.ledger.tables.tables import SCHEMAS, to_table
 
 
 class Make:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardtoll.profiler.traces.trace import (
+from shardtoll.profiler.traces.file.trace_columns import (
     COPY,
     KERNEL,
     SET,

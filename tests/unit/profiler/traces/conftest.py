@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shardtoll.profiler.traces.sources import TraceFile, find
+from shardtoll.profiler.traces.file.sources import TraceFile, find
+from tests.shared_inputs import shared
 
 ROOT = Path(__file__).resolve().parents[4]
 REAL = (
@@ -24,10 +24,7 @@ REAL = (
 
 def real_traces() -> Path:
     """Return the folder of real traces; skips the test where there is none."""
-    folder = Path(os.environ.get("SHARDTOLL_SHARED", str(ROOT.parent / "shared"))) / "traces"
-    if not folder.is_dir():
-        pytest.skip(f"real traces: no folder {folder} (set SHARDTOLL_SHARED)")
-    return folder
+    return shared("traces")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from shardtoll.profiler.traces.task import Task, TaskResult, run_task
+from shardtoll.profiler.traces.job.task import Task, TaskResult, run_task
 
 
 def _name(task: Task) -> str:

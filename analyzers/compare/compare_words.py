@@ -1,0 +1,149 @@
+"""What a comparison says in sentences: the answer in one line, why the runs differ, what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardtoll.analyzers.compare.batch import words as batch_words
+from shardtoll.analyzers.compare.causes import signed
+from shardtoll.analyzers.compare.compare_ranks import rank_words
+from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, UNTOLD, StepSeries
+from shardtoll.ledger.answers.comparison import Batch, Comparison, Side
+from shardtoll.ledger.words.human import duration, some_time
+from shardtoll.ledger.words.human import plural as times
+
+NAMED: Final = 3
+"""Causes in the first line."""
+
+
+def with_headline(comparison: Comparison) -> Comparison:
+    """Return the comparison with its answer in one line."""
+    if comparison.verdict == "changed":
+        return replace(comparison, headline=_changed(comparison))
+    if comparison.verdict == "too few steps":
+        counts = f"{comparison.before.timed_steps} before, {comparison.after.timed_steps} after"
+        same = "collectives, bytes and formats are the same"
+        return replace(
+            comparison,
+            headline=f"too few steps to tell times from noise ({counts}, {LEAST_STEPS} are needed); {same}",
+        )
+    step = comparison.step
+    text = (
+        f"no change beyond noise: a step takes {some_time(step.before)} before, {some_time(step.after)} after"
+    )
+    if step.least is not None and step.before:
+        share = 100 * step.least / step.before
+        text += f"; a change of {duration(step.least)} ({share:.3g} %) would have been seen"
+    return replace(comparison, headline=text + _machine(comparison))
+
+
+def _machine(comparison: Comparison) -> str:
+    state = comparison.machine
+    if state is None or not state.shared or not state.apart:
+        return ""
+    how = (
+        "all alike: a busier machine, or a change that slows every operator"
+        if state.alike
+        else "not all alike: a busier machine, or a change of many modules; run both again"
+    )
+    if state.factor < 1:
+        how = how.replace("busier", "less busy").replace("slows", "quickens")
+    return f"; but the same operators took {state.factor:.3g} times as long, {how}"
+
+
+def _changed(comparison: Comparison) -> str:
+    step = comparison.step
+    named = "; ".join(cause.text for cause in comparison.causes[:NAMED])
+    more = len(comparison.causes) - NAMED
+    named += f"; and {more} more" if more > 0 else ""
+    alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED])
+    if not step.changed:
+        if step.low is None or step.high is None:
+            time = "its step's time cannot be told from noise"
+        else:
+            time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
+        return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
+    assert step.difference is not None, "a change is known"
+    assert step.low is not None, "and its interval"
+    assert step.high is not None, "and its interval"
+    share = 100 * step.difference / step.before if step.before else 0
+    text = (
+        f"a step takes {duration(abs(step.difference))} {'longer' if step.difference > 0 else 'less'} "
+        f"({share:+.3g} %, {signed(step.low)} to {signed(step.high)})"
+    )
+    if comparison.unexplained_ns is None or not comparison.causes:
+        return f"{text}; no cause on record accounts for it{alone}"
+    # What sums leave of the last digits is nothing.
+    left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0
+    return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained{alone}"
+
+
+def alike(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:
+    """Return one sentence for each way in which the work of the runs differs."""
+    said = []
+    if before.batch.rows_of == after.batch.rows_of and _batches_differ(before, after):
+        words = [batch_words(side.batch, side.world_size) for side in (before, after)]
+        given = (
+            "" if before.work is not None else "; give --work-before and --work-after to compare equal work"
+        )
+        said.append(
+            f"effective batch {words[0]} before, {words[1]} after, by the {before.batch.rows_of}{given}"
+        )
+    if not same_level:
+        said.append(
+            f"steps were {before.level} before, {after.level} after: their times are not compared, as a "
+            "survey makes steps longer"
+        )
+    return tuple(said)
+
+
+def _batches_differ(before: Side, after: Side) -> bool:
+    """Whether a step is known to train on other numbers of samples or tokens."""
+    samples, tokens = (
+        [whole(side.batch, side.world_size) for side in (before, after)]
+        for whole in (Batch.effective, Batch.effective_tokens)
+    )
+    return any(None not in sizes and sizes[0] != sizes[1] for sizes in (samples, tokens))
+
+
+def notes(before: Side, after: Side) -> tuple[str, ...]:
+    """Return what was left out and what is not known."""
+    said = []
+    for word, side in (("before", before), ("after", after)):
+        left = (
+            f"steps {side.left_out[0]} to {side.left_out[-1]}" if len(side.left_out) > 1 else "the first step"
+        )
+        out = f"; {left} left out, to warm up" if side.left_out else ""
+        if side.slow_start:
+            slow = ", ".join(map(str, side.slow_start))
+            out += f" (step {slow} as slow against the rest; --warm-up N says how many)"
+        said.append(
+            f"{word}: {side.timed_steps} {side.level} steps timed, {side.surveyed_steps} with operators "
+            f"on record{out}; effective batch {batch_words(side.batch, side.world_size)}"
+        )
+    few = min(before.surveyed_steps, after.surveyed_steps)
+    if few < LEAST_STEPS <= min(before.timed_steps, after.timed_steps):
+        counts = f"{times(before.surveyed_steps, 'step')} before and {after.surveyed_steps} after"
+        said.append(
+            f"times of modules are not judged: {counts} were surveyed, {LEAST_STEPS} of each are "
+            'needed; record both with audit(level="survey"), or survey_every=2 and 18 steps or more'
+        )
+    return tuple(said)
+
+
+def exposure(before: StepSeries, after: StepSeries) -> tuple[str, ...]:
+    """Return a sentence for each run whose steps do not tell all of their exposed communication."""
+    said = []
+    for word, side in (("before", before), ("after", after)):
+        if side.untold:
+            said.append(
+                f"{word}: in {times(side.untold, 'step')} of {len(side.own)} nothing tells how long "
+                f"communication was exposed, so moving and waiting are unknown and count in {UNTOLD}"
+            )
+        if side.at_least:
+            said.append(
+                f"{word}: of some collectives of {times(side.at_least, 'step')} exposed time is not known: "
+                f"what is on record of it is a lower bound, so moving and waiting count in {UNTOLD}"
+            )
+    return tuple(said)

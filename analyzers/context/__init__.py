@@ -1,0 +1,5 @@
+"""What is computed once for all analyses: matches, clocks, waits, floors.
+
+It may import `analyzers.roofline`, `analyzers.shared`, `ledger`, `ledger.records`, `ledger.words`.
+Start reading in `context`.
+"""

@@ -1,0 +1,71 @@
+"""What surveyed steps alone know, at the price of watched steps.
+
+Operators and fingerprints are on record in surveyed steps only. Their times hold waiting for the recording of
+other ranks, and operators slowed by it. A finding made of them is billed as in the watched steps like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.shared.tally import keep, numbered
+
+PLACE: Final = (
+    *("rank", "group", "op", "dtype", "message_bytes", "phase"),
+    *("caused_by_op", "module", "parameter", "source"),
+)
+"""What collectives of two steps share that are one call of the program; the order tells equal ones apart."""
+
+STEPS: Final = 64
+"""Watched steps that are looked at, the last ones: their mean is as good as that of thousands."""
+
+MOST_FACTOR: Final = 2.0
+"""Bound on how much longer or shorter compute of a watched step may be than that of a surveyed one."""
+
+
+def exposed_as_watched(
+    collectives: pd.DataFrame, surveyed: Sequence[int], watched: Sequence[int]
+) -> pd.DataFrame:
+    """Return the collectives of surveyed steps; exposed times are means of the same calls in watched steps.
+
+    If that is less: a call that watched steps do not have, or that costs more in them, keeps its time.
+    """
+    mine = keep(collectives, collectives["step"].isin(surveyed))
+    of_watched = collectives["step"].isin(sorted(watched)[-STEPS:]) & collectives["exposed_ns"].notna()
+    frame = keep(collectives, of_watched | collectives.index.isin(mine.index))
+    if mine.empty or len(frame) == len(mine):
+        return mine
+    called = numbered(frame, PLACE)
+    nth = pd.Series(called).groupby([called, frame["step"].to_numpy()]).cumcount()
+    place = numbered(pd.DataFrame({"called": called, "nth": nth}), ("called", "nth"))
+    is_mine = frame["step"].isin(surveyed).to_numpy(dtype=bool)
+    exposed = frame["exposed_ns"].astype("float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    means = pd.Series(exposed[~is_mine]).groupby(place[~is_mine]).mean()
+    as_watched = means.reindex(place[is_mine]).to_numpy(dtype=np.float64)
+    # fmin takes the one that is known: an unknown time stays unknown.
+    least = np.where(np.isnan(exposed[is_mine]), np.nan, np.fmin(exposed[is_mine], as_watched))
+    whole = pd.arrays.IntegerArray(np.rint(np.nan_to_num(least)).astype(np.int64), np.isnan(least))
+    priced: pd.DataFrame = mine.assign(exposed_ns=whole)
+    return priced
+
+
+def computes_as_watched(
+    computes: pd.DataFrame, step_rows: pd.DataFrame, parts_rows: pd.DataFrame, surveyed: Sequence[int]
+) -> pd.DataFrame:
+    """Return the operators with the durations that they have in a mean watched step of their rank."""
+    watched = parts_rows.loc[parts_rows["parts_error_ns"].notna()]
+    if watched.empty or computes.empty:
+        return computes
+    rows = keep(step_rows, step_rows["step"].isin(surveyed))
+    slowed = (rows["compute_ns"] + rows["slowed_compute_ns"].fillna(0)).astype("float64")
+    took = slowed.groupby(rows["rank"]).mean()
+    factor = watched["compute_ns"].astype("float64").groupby(watched["rank"]).mean() / took.replace(0, np.nan)
+    factor = factor.clip(1 / MOST_FACTOR, MOST_FACTOR).fillna(1.0)
+    of_each = computes["rank"].map(factor).fillna(1.0).astype("float64")
+    durations = (computes["duration_ns"].astype("Float64") * of_each).round().astype("Int64")
+    priced: pd.DataFrame = computes.assign(duration_ns=durations)
+    return priced

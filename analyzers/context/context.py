@@ -1,0 +1,282 @@
+"""What every analysis is given: the ledger's tables as frames, the fabric, and the steps that count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from shardtoll.analyzers.context.align import align
+from shardtoll.analyzers.context.as_watched import computes_as_watched, exposed_as_watched
+from shardtoll.analyzers.context.clocks import Clocks, estimate
+from shardtoll.analyzers.context.divided import divided
+from shardtoll.analyzers.context.fill import add_busbw, add_floors, add_waits
+from shardtoll.analyzers.context.match import Matches, match
+from shardtoll.analyzers.context.refuted import Refuted, refute
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement
+from shardtoll.analyzers.shared.memo import Memo, once
+from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger import Group, Ledger
+from shardtoll.ledger.records.levels import alike_steps, surveyed_steps, watched_steps
+from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The input of an analysis; nothing in it may be changed."""
+
+    ledger: Ledger
+    """As it came, findings made while the job ran included."""
+    fabric: Fabric
+    collectives: pd.DataFrame
+    """The ledger's table with wait, transfer, busbw and floor filled in (refuted floors left out), and these
+    columns more: group_id, match_id, expected_latency_ns (the part of expected_ns that is latency), cost_id,
+    arrival_ns, skew_ns, torn, and `net`: what a reader calls the group, as `mesh dim tp` or, where it has
+    none, `group 3`."""
+    costs: tuple[Cost, ...]
+    """What the fabric allows for each kind of collective; `cost_id` of the collectives counts in it."""
+    places: tuple[Placement, ...]
+    """Where the ranks of each of `costs` stand, and how many groups share their network cards."""
+    computes: pd.DataFrame
+    step_rows: pd.DataFrame
+    """The ledger's table, its steps as they are without a survey: see `divided`."""
+    counts: pd.DataFrame
+    notices: pd.DataFrame
+    stalls: pd.DataFrame
+    leadups: pd.DataFrame
+    values: pd.DataFrame
+    parameters: pd.DataFrame
+    matches: Matches
+    clocks: Clocks
+    """Which ranks share a clock, and how far the clocks are apart."""
+    refuted: tuple[Refuted, ...]
+    """Floors that the job's own transfers lie below; the collectives do not have them."""
+    steps: tuple[int, ...]
+    """Numbers of the steps that at least one rank finished, surveyed or watched. What rests on collectives
+    alone is a mean over these, unless it is time that ranks make each other wait."""
+    alike: tuple[int, ...]
+    """Those of them that all their ranks surveyed, or all watched; all steps where there are none such. In
+    others the ranks that watched wait for the capture of those that surveyed, so what rests on waiting
+    (stragglers, exposed communication, transfers, bubbles) is a mean over these."""
+    surveyed: tuple[int, ...]
+    """Those of them that all their ranks surveyed. What rests on operators, fingerprints, copies or idle time
+    is a mean over these: of a watched step nothing of the kind is on record."""
+    step_ns: float | None
+    """Mean duration of a step on the slowest rank, capture's own work left out; None without steps.
+
+    Over the steps that all ranks watched where there are any: capture hardly slows those, and the first
+    step, which sets things up, is not among them. A toll from surveyed steps may stand against it as a
+    duration, not as a share: surveyed steps take longer."""
+    memo: Memo = field(default_factory=dict, repr=False, compare=False)
+    """What `once` has made of this context."""
+
+    @property
+    def in_steps(self) -> pd.DataFrame:
+        """The collectives inside steps; all others cost no step anything."""
+        return _in_steps(self)
+
+    @property
+    def in_alike(self) -> pd.DataFrame:
+        """The collectives inside the steps whose waiting can be compared: see `alike`."""
+        return _in_alike(self)
+
+    @property
+    def in_surveyed(self) -> pd.DataFrame:
+        """The collectives inside the surveyed steps, exposed as long as in watched ones: see `as_watched`."""
+        return _in_surveyed(self)
+
+    @property
+    def computes_in_steps(self) -> pd.DataFrame:
+        """The operators inside the surveyed steps; in others they are on record of some ranks at most."""
+        return keep(self.computes, self.computes["step"].isin(self.surveyed))
+
+    @property
+    def priced_computes(self) -> pd.DataFrame:
+        """The same operators, for as long as they take in watched steps: see `as_watched`."""
+        return _priced(self)
+
+    @property
+    def stalls_in_steps(self) -> pd.DataFrame:
+        """Lost time inside the steps, as traces tell of it."""
+        return keep(self.stalls, self.stalls["step"].isin(self.steps))
+
+    @property
+    def surveyed_rows(self) -> pd.DataFrame:
+        """The rows of the surveyed steps: those whose parts are all known."""
+        return keep(self.step_rows, self.step_rows["step"].isin(self.surveyed))
+
+    @property
+    def parts_rows(self) -> pd.DataFrame:
+        """The rows whose parts are those of steps without a survey: each rank's watched steps if they are
+        divided, else its surveyed ones."""
+        return _parts(self)
+
+    @property
+    def timed_rows(self) -> pd.DataFrame:
+        """The rows of the steps whose times are truest: those that all ranks watched, else all `alike`."""
+        return _timed(self.step_rows, self.ledger)
+
+    @property
+    def told_rows(self) -> pd.DataFrame:
+        """Those of `timed_rows` that tell how long communication was exposed; see `ledger.records.told`."""
+        return _told(self)
+
+    def telling(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some steps' rows that tell how long communication was exposed."""
+        telling_steps = exposure_told(self.ledger.tables)
+        if telling_steps.num_rows == self.ledger.tables["steps"].num_rows:
+            return rows
+        return keep(rows, _among(rows, telling_steps))
+
+    def in_part(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return those of some steps' rows whose exposed communication is a lower bound, or not told."""
+        return keep(rows, _among(rows, exposure_doubted(self.ledger.tables)))
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether ranks compute and communicate on the same cores, so that each delays the other.
+
+        A device without a name is unknown, and no CPU: recordings without device work say `cpu`.
+        """
+        run = self.ledger.run
+        return run.device == "cpu" or "gloo" in (run.backend or "")
+
+    def share(self, time_ns: float | None, steps: Sequence[int]) -> float | None:
+        """Return a time, per step of `steps`, as a share of those very steps; None where either is unknown.
+
+        Never above one: a time on one rank may hold waiting for capture on another.
+        """
+        lasted = self.lasted_ns(steps)
+        return None if time_ns is None or not lasted else min(1.0, time_ns / lasted)
+
+    def share_as_watched(self, time_ns: float | None) -> float | None:
+        """Return a time of surveyed steps, priced as in watched ones, as a share of the latter."""
+        lasted = _slowest_ns(self.parts_rows)
+        return None if time_ns is None or not lasted else min(1.0, time_ns / lasted)
+
+    def lasted_ns(self, steps: Sequence[int]) -> float | None:
+        """Return how long `steps` took, as `step_ns` counts it; None where none of them is on record."""
+        return _lasted(self, tuple(steps))
+
+    def place_of(self, cost_id: Any) -> Placement | None:
+        """Return where the ranks of a collective with that `cost_id` stand; None unknown."""
+        return None if pd.isna(cost_id) else self.places[int(cost_id)]
+
+    def groups(self, name: str) -> list[Group]:
+        """Return all groups of that name."""
+        return [group for group in self.ledger.groups if group.name == name]
+
+
+def make_context(ledger: Ledger, fabric: Fabric) -> Context:
+    """Match the ranks' collectives, fill in what follows from that and the fabric."""
+    collectives = ledger.frame("collectives")
+    matches = match(ledger, collectives)
+    clocks = estimate(ledger.run, collectives, matches)
+    aligned = align(ledger.run, collectives, matches, clocks)
+    if aligned is not matches:
+        matches, clocks = aligned, estimate(ledger.run, collectives, aligned)
+    waited = add_waits(collectives, matches, clocks, live=ledger.run.source == "live")
+    collectives, costs, places = add_floors(add_busbw(waited), matches, ledger.run, fabric)
+    collectives["net"] = ("mesh dim " + collectives["mesh_dim"]).fillna("group " + collectives["group"])
+    collectives, refuted = refute(collectives)
+    step_rows = divided(ledger, ledger.frame("steps"))
+    timed = _timed(step_rows, ledger)
+    return Context(
+        ledger=ledger,
+        fabric=fabric,
+        collectives=collectives,
+        costs=costs,
+        places=places,
+        computes=ledger.frame("computes"),
+        step_rows=step_rows,
+        counts=ledger.frame("counts"),
+        notices=ledger.frame("notices"),
+        stalls=ledger.frame("stalls"),
+        leadups=ledger.frame("leadups"),
+        values=ledger.frame("values"),
+        parameters=ledger.frame("parameters"),
+        matches=matches,
+        clocks=clocks,
+        refuted=refuted,
+        steps=tuple(sorted(int(step) for step in step_rows["step"].unique())),
+        alike=alike_steps(ledger.tables["steps"]),
+        surveyed=surveyed_steps(ledger.tables["steps"]),
+        step_ns=_slowest_ns(timed),
+    )
+
+
+def _slowest_ns(step_rows: pd.DataFrame) -> float | None:
+    """Return the mean duration on the slowest rank, without capture's own work."""
+    own_work = step_rows["duration_ns"] - step_rows["capture_ns"]
+    durations = own_work.groupby(step_rows["rank"]).mean().to_numpy(dtype=np.float64)
+    return float(durations.max()) if len(durations) else None
+
+
+def _lasted(context: Context, steps: tuple[int, ...]) -> float | None:
+    key = (_lasted, steps)
+    if key not in context.memo:
+        rows = keep(context.step_rows, context.step_rows["step"].isin(steps))
+        context.memo[key] = _slowest_ns(rows)
+    lasted_ns: float | None = context.memo[key]
+    return lasted_ns
+
+
+def _timed(step_rows: pd.DataFrame, ledger: Ledger) -> pd.DataFrame:
+    steps = ledger.tables["steps"]
+    return keep(step_rows, step_rows["step"].isin(watched_steps(steps) or alike_steps(steps)))
+
+
+@once
+def _parts(context: Context) -> pd.DataFrame:
+    rows = context.step_rows
+    divided_rows = rows["parts_error_ns"].notna()
+    surveyed = rows["step"].isin(context.surveyed) & ~rows["rank"].isin(rows.loc[divided_rows, "rank"])
+    return keep(rows, divided_rows | surveyed)
+
+
+@once
+def _told(context: Context) -> pd.DataFrame:
+    return context.telling(context.timed_rows)
+
+
+def _among(rows: pd.DataFrame, table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a step and rank of the table."""
+    pairs = table.select(["step", "rank"]).to_pandas().astype("int64")
+    places = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
+    among: npt.NDArray[np.bool_] = places.isin(pd.MultiIndex.from_frame(pairs))
+    return among
+
+
+@once
+def _in_steps(context: Context) -> pd.DataFrame:
+    inside = context.collectives["step"].isin(context.steps)
+    return context.collectives if inside.all() else keep(context.collectives, inside)
+
+
+@once
+def _in_alike(context: Context) -> pd.DataFrame:
+    frame = context.in_steps
+    if len(context.alike) == len(context.steps):
+        return frame
+    return keep(frame, frame["step"].isin(context.alike))
+
+
+@once
+def _in_surveyed(context: Context) -> pd.DataFrame:
+    frame = context.in_steps
+    if len(context.surveyed) == len(context.steps):
+        return frame
+    watched = set(context.alike) - set(context.surveyed)
+    return exposed_as_watched(frame, context.surveyed, sorted(watched))
+
+
+@once
+def _priced(context: Context) -> pd.DataFrame:
+    return computes_as_watched(
+        context.computes_in_steps, context.step_rows, context.parts_rows, context.surveyed
+    )

@@ -1,0 +1,56 @@
+"""Whether ranks that compute on CPUs share cores, so that each delays the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.ledger import Notice, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """A host with fewer CPU cores than ranks."""
+
+    ranks: int
+    cores: int
+    first_rank: int
+
+
+def crowded(context: Context) -> Crowded | None:
+    """Return the host with most ranks where they share cores; None where each has its own, or on devices.
+
+    Then which rank comes last is told by the system's scheduler, and no finding.
+    """
+    run = context.ledger.run
+    on_host, first_rank = _most_on_a_host(run)
+    if not context.on_cpu or run.cores is None or on_host <= run.cores:
+        return None
+    return Crowded(on_host, run.cores, first_rank)
+
+
+def crowded_notice(context: Context) -> tuple[Notice, ...]:
+    """Return what has to be said of shared cores, once; nothing where ranks have their own."""
+    shared = crowded(context)
+    if shared is None:
+        return ()
+    cores = "one CPU core" if shared.cores == 1 else f"{shared.cores} CPU cores"
+    text = (
+        f"{shared.ranks} ranks share {cores} of a host: each delays the others, so that waiting for a late "
+        "rank is no finding; give each rank a core to see who is late"
+    )
+    return (Notice(shared.first_rank, "cores-shared", text),)
+
+
+def _most_on_a_host(run: Run) -> tuple[int, int]:
+    """Return how many ranks stand on the host with most, as far as known, and the first seen of them."""
+    seen = [host for host in run.rank_hosts if host is not None]
+    first = run.ranks_seen[0] if run.ranks_seen else 0
+    if seen and len(seen) == len(run.ranks_seen):
+        host, count = Counter(run.rank_hosts).most_common(1)[0]
+        first = run.ranks_seen[run.rank_hosts.index(host)]
+        return max(count, run.ranks_per_host or 0), first
+    if len(run.hosts) == 1 and run.ranks_per_host is None:
+        return len(run.ranks_seen), first
+    return run.ranks_per_host or 0, first

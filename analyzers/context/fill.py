@@ -1,0 +1,253 @@
+"""What becomes known of a collective once its ranks are matched and a fabric is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.context.clocks import LEAST_NS, Clocks
+from shardtoll.analyzers.context.match import UNEVEN_OPS, Bools, Ints, Matches
+from shardtoll.analyzers.context.peers import PEER_OPS, SYNCHRONISING
+from shardtoll.analyzers.context.sharing import alike, at_once
+from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_costs, place, ranks_per_host
+from shardtoll.analyzers.shared.tally import codes, keep, number
+from shardtoll.ledger import Run
+from shardtoll.ledger.records.volume import busbw_factor
+
+CLOCK_SLACK_NS: Final = 1_000_000
+"""A rank that seems to leave earlier than that before the last arrival has another clock: ranks of
+one host agree to microseconds, and hosts under NTP to about a millisecond."""
+
+LEAST_LATE_NS: Final = 10_000
+"""A rank that comes less than this after the one before it is not late: somebody is always last."""
+
+KINDS: Final = ("op", "message_bytes", "group_id", "group_size", "_own", "_peer")
+"""Collectives that are equal in these cost the same."""
+
+
+def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], is_filled: Bools) -> pd.Series[Any]:
+    """Return the known values as a nullable column; elsewhere what the record itself held."""
+    column_is: pd.Series[Any] = frame[column].copy()
+    column_is[is_filled] = values[is_filled]
+    return column_is
+
+
+def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool) -> pd.DataFrame:
+    """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
+    torn, last_rank, last_ns and after_ns.
+
+    arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
+
+    wait: from this rank's start to the last rank's, within this rank's own span. transfer: the rest of the
+    span; of a send that an audit (`live`) saw, as much of it as its receiver took. Both stay unknown where a
+    rank is missing or a time is, where the ranks' clocks are not tied to each other, and where they plainly
+    disagree: skew_ns is then how far apart the ends lie,
+    which ranks reach together. torn: a rank left before another arrived although all share a clock, so
+    that the record and not the clock must be wrong. Collectives of no bytes, and those to which ranks
+    give different amounts, need not wait for everybody: they are neither.
+    last_rank, last_ns, after_ns: of the ranks seen, the one that arrived last, when it did, and how long
+    after the one before it. late_rank and late_ns are the same where wait is known.
+    """
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
+    has_time = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
+    whole = matches.rows["whole"].to_numpy(dtype=bool)
+    rank: Ints = frame["rank"].to_numpy(dtype=np.int64)
+    start: Ints = clocks.corrected(rank, frame["start_ns"].to_numpy(dtype=np.int64, na_value=0))
+    span: Ints = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=0)
+    match_id = matches.rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
+    spans = pd.DataFrame({"match": match_id, "start": start, "end": start + span, "has_time": has_time})
+    spans["clock"] = clocks.codes(rank)
+    spans["frame"] = clocks.frames(rank)
+    spans["bytes"] = frame["message_bytes"].to_numpy(dtype=np.int64, na_value=0)
+    of_match = spans[whole].groupby("match")
+    by_match = pd.DataFrame(
+        {
+            "last": of_match["start"].max(),
+            "first_end": of_match["end"].min(),
+            "has_time": of_match["has_time"].all(),
+            "last_end": of_match["end"].max(),
+            "clocks": of_match["clock"].max() - of_match["clock"].min(),
+            "frames": of_match["frame"].max() - of_match["frame"].min(),
+            "bytes": of_match["bytes"].max() - of_match["bytes"].min(),
+        }
+    )
+    by_row = by_match.reindex(match_id)
+    timed = by_row["has_time"].eq(True).to_numpy(dtype=bool)
+    last = by_row["last"].fillna(0).to_numpy(dtype=np.int64)
+    early = last - by_row["first_end"].fillna(0).to_numpy(dtype=np.int64)
+    apart = (by_row["last_end"] - by_row["first_end"]).fillna(0).to_numpy(dtype=np.int64)
+    untied = timed & (by_row["frames"].fillna(0).to_numpy(dtype=np.int64) > 0)
+    several = by_row["clocks"].fillna(0).to_numpy(dtype=np.int64) > 0
+    no_bytes = (frame["message_bytes"] == 0) & (frame["op"] != "barrier")
+    uneven = frame["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool) & (by_row["bytes"] > 0).to_numpy(dtype=bool)
+    synchronising = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & ~uneven
+    off = timed & synchronising & (early > CLOCK_SLACK_NS)
+    skewed = (off & several) | (untied & synchronising & (apart > LEAST_NS))
+    nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
+    wait = np.clip(last - start, 0, span)
+    # A send that is waited for late has been on record for long after its receiver had all of it.
+    is_send = live & frame["op"].eq("send").to_numpy(dtype=bool, na_value=False)
+    received = np.clip(by_row["first_end"].fillna(0).to_numpy(dtype=np.int64) - start, wait, span)
+    transfer = np.where(is_send, received, span) - wait
+    divided = timed & ~off & ~untied
+    frame["wait_ns"] = _filled(frame, "wait_ns", wait, divided)
+    frame["transfer_ns"] = _filled(frame, "transfer_ns", transfer, divided)
+    frame["arrival_ns"] = pd.arrays.IntegerArray(start, ~has_time)
+    frame["skew_ns"] = pd.arrays.IntegerArray(apart, ~(skewed & ~nothing))
+    frame["torn"] = off & ~several & ~nothing
+    arrived, last_rank, last_ns, after = _last_arrivals(match_id, rank, start, has_time)
+    for name, values in (("last_rank", last_rank), ("last_ns", last_ns), ("after_ns", after)):
+        frame[name] = pd.arrays.IntegerArray(values, ~arrived)
+    arrived &= divided & whole
+    frame["late_rank"] = _filled(frame, "late_rank", last_rank, arrived & (after >= LEAST_LATE_NS))
+    frame["late_ns"] = _filled(frame, "late_ns", after, arrived)
+    frame["waited_ns"] = (frame["exposed_ns"] - frame["transfer_ns"]).clip(lower=0)
+    return frame
+
+
+def _last_arrivals(match_id: Ints, rank: Ints, start: Ints, timed: Bools) -> tuple[Bools, Ints, Ints, Ints]:
+    """Return for each row whether the last arrival at its collective is known: all its records have times;
+    and the rank that arrived last, when, and how long after the one before it."""
+    order = np.flatnonzero(match_id >= 0)
+    order = order[np.lexsort((start[order], match_id[order]))]
+    ends = np.flatnonzero(np.diff(match_id[order], append=-1))
+    last = order[ends]
+    before = order[np.maximum(ends - 1, 0)]
+    after = np.where(match_id[before] == match_id[last], start[last] - start[before], 0)
+    place = np.zeros(len(rank), dtype=np.int64)
+    place[order] = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=-1))
+    untimed = np.zeros(len(ends), dtype=bool)
+    untimed[place[(match_id >= 0) & ~timed]] = True
+    if not len(ends):
+        return np.zeros(len(rank), dtype=bool), place, place, place
+    return (match_id >= 0) & ~untimed[place], rank[last][place], start[last][place], after[place]
+
+
+def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor."""
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
+    code, keys = codes(frame, ["op", "group_size"])
+    factors = [busbw_factor(op, int(n)) for op, n in zip(keys["op"], keys["group_size"], strict=True)]
+    factor = np.array([np.nan if f is None else f for f in factors], dtype=np.float64)[code]
+    size = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+    transfer = frame["transfer_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    computable = (transfer > 0) & ~np.isnan(size) & ~np.isnan(factor)
+    # bytes / ns is GB/s (1e9).
+    busbw = np.divide(size * factor, transfer, out=np.zeros(len(frame)), where=computable)
+    frame["busbw_gbps"] = _filled(frame, "busbw_gbps", busbw, computable)
+    return frame
+
+
+def add_floors(
+    frame: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric
+) -> tuple[pd.DataFrame, tuple[Cost, ...], tuple[Placement, ...]]:
+    """Return `frame` with floor_ns, expected_ns, light_ns, the band and, new, expected_latency_ns, group_id,
+    match_id and cost_id; and the costs that cost_id counts in, with where the ranks of each stand.
+
+    A send or recv is placed by its peer (`root`), other ops by their group; unknown stays unknown. How many
+    groups share the network cards of a node follows from the mesh and, where times are known, from them.
+    """
+    frame = frame.copy(deep=False)  # columns are replaced whole, never written into
+    for name in ("group_id", "match_id"):
+        frame[name] = matches.rows[name].array
+    peers = frame["op"].isin(PEER_OPS)
+    frame["_own"], frame["_peer"] = frame["rank"].where(peers), frame["root"].where(peers)
+    code, keys = codes(frame, KINDS)
+    placed = _shared(frame.assign(kind=code), keys, _placed(keys, matches, run, fabric), matches, run, fabric)
+    costs = _costs(keys, placed, fabric)
+    has_cost = np.array([cost is not None for cost in costs], dtype=bool)
+    known_costs = [cost for cost in costs if cost is not None]
+    ids = np.cumsum(has_cost) - 1
+
+    def of(values: list[int]) -> Ints:
+        # A frame without a known cost takes none of these.
+        column: Ints = np.array(values or [0], dtype=np.int64)[np.maximum(ids, 0)]
+        return column
+
+    for name, values in (
+        ("floor_ns", [cost.floor_ns for cost in known_costs]),
+        ("expected_ns", [cost.time_ns for cost in known_costs]),
+        ("light_ns", [cost.light_ns for cost in known_costs]),
+        ("band_low_ns", [cost.low_ns for cost in known_costs]),
+        ("band_high_ns", [cost.high_ns for cost in known_costs]),
+    ):
+        frame[name] = _filled(frame, name, of(values)[code], has_cost[code])
+    for name, ids_or_ns in (
+        ("expected_latency_ns", of([cost.latency_ns for cost in known_costs])),
+        ("cost_id", ids),
+    ):
+        frame[name] = pd.arrays.IntegerArray(ids_or_ns[code].astype(np.int64), ~has_cost[code])
+    filled: pd.DataFrame = frame.drop(columns=["_own", "_peer"])
+    places = (
+        placement for placement, has in zip(placed, has_cost, strict=True) if placement is not None and has
+    )
+    return filled, tuple(known_costs), tuple(places)
+
+
+def _costs(keys: pd.DataFrame, placed: list[Placement | None], fabric: Fabric) -> list[Cost | None]:
+    """Return what each kind of collective costs: all sizes of an op and placement at once, as there may be
+    as many sizes as rows."""
+    kinds: dict[tuple[str, Placement | None], list[int]] = {}
+    for kind, key in enumerate(zip(keys["op"], placed, strict=True)):
+        kinds.setdefault(key, []).append(kind)
+    sizes = [number(size) for size in keys["message_bytes"]]
+    costs: list[Cost | None] = [None] * len(placed)
+    for (op, placement), alike_kinds in kinds.items():
+        costs_of_sizes = collective_costs(fabric, op, [sizes[kind] for kind in alike_kinds], placement)
+        for kind, cost in zip(alike_kinds, costs_of_sizes, strict=True):
+            costs[kind] = cost
+    return costs
+
+
+def _placed(keys: pd.DataFrame, matches: Matches, run: Run, fabric: Fabric) -> list[Placement | None]:
+    """Return where the ranks of each kind of collective stand; None unknown."""
+    per_host = ranks_per_host(run, fabric)
+    placed: list[Placement | None] = []
+    columns = ["op", "group_id", "group_size", "_own", "_peer"]
+    for op, group, group_size, rank, peer in keys[columns].itertuples(index=False):
+        placement: Placement | None = None
+        if op in PEER_OPS:
+            placement = None if pd.isna(peer) or peer == rank else place((int(rank), int(peer)), per_host)
+        elif not pd.isna(group):
+            placement = place(matches.members[int(group)], per_host)
+        elif group_size == 1 and run.source != "trace":  # in a trace it may stand for an unknown size
+            placement = place((0,), per_host)
+        placed.append(placement)
+    return placed
+
+
+def _shared(
+    frame: pd.DataFrame,
+    keys: pd.DataFrame,
+    placed: list[Placement | None],
+    matches: Matches,
+    run: Run,
+    fabric: Fabric,
+) -> list[Placement | None]:
+    """Return the placements with how many groups use the cards of a node at once; `frame` has `kind`."""
+    crossing = np.array([placement is not None and placement.spans_nodes for placement in placed], dtype=bool)
+    per_host = ranks_per_host(run, fabric)
+    if not crossing.any() or per_host is None:
+        return placed
+    might = alike(frame, matches.members, run, per_host)
+    did = at_once(keep(frame, crossing[frame["kind"].to_numpy(dtype=np.int64)]), matches.members, per_host)
+    seen_of = did.to_dict()
+    shared = list(placed)
+    # A kind may be a single row, as where experts get another number of tokens each time.
+    columns = (keys[name].to_list() for name in ("op", "_own", "group_id"))
+    for kind, (placement, op, rank, group) in enumerate(zip(placed, *columns, strict=True)):
+        if placement is None or not placement.spans_nodes:
+            continue
+        most = might.messages(int(rank), op) if op in PEER_OPS else might.groups(int(group), op)
+        # No more than there are, and never none; half a group more or less on average is rounded.
+        mean = max(1.0, min(most, seen_of.get(kind, most)))
+        sharing, surely = round(mean), math.floor(mean)
+        shared[kind] = replace(
+            placement, sharing=sharing, surely_sharing=surely if surely < sharing else None
+        )
+    return shared

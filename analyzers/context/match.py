@@ -1,0 +1,306 @@
+"""Which records of different ranks are one collective (rule 4 of the accounting).
+
+Records are the same one only when group, sequence number, op and size agree. A group is its name
+and its ranks: sub-groups of a mesh dimension may share a name. Where a group has no sequence
+numbers, has sends and receives (which take numbers on two ranks only; see `peers`), or had such before the
+audit began (its ranks' numbers are then a constant apart), the order within the step stands in for the
+number, and only where every rank has as many. In traces whose windows differ, `align` matches by end time
+what this leaves open.
+
+Where no rank knows the size, group, place and op alone must agree: such a match is likely, not certain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.context.peers import PEER_OPS, SYNCHRONISING, paired
+from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger import Group, Ledger, Run
+
+OVERLAP_NS: Final = 100_000
+"""Clocks of one host are as good as one within this."""
+
+UNEVEN_OPS: Final = ("all_to_all",)
+"""Ranks may send different amounts in these: with a sequence number they are one whatever their sizes;
+by order, a size that differs leaves them unmatched, no more."""
+
+COMPARED: Final = ["op", "bytes", "dtype"]
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The outcome of matching: `rows` has one row for each of the collectives' frame, in its order."""
+
+    rows: pd.DataFrame
+    """group_id: index into `members`, NA where the group's ranks are not known.
+    match_id: equal on the records that are one collective, NA where there is no such agreement.
+    whole: every rank of the group was seen, so the last arrival is known.
+    slot_id: equal on the records that should be one collective, NA where that cannot be told.
+    suspect: the records of the slot disagree, or a seen rank of the group has none.
+    by_order: the slot is a place in the step's order, not a sequence number.
+    likely: matched by order, by end time or without a size; not certain.
+    open: of a trace, and to be matched by end time if at all."""
+    members: tuple[tuple[int, ...], ...]
+    """Global ranks of each group."""
+    undescribed: tuple[Group, ...] = ()
+    """The last of these groups, which the ledger does not describe: all have the whole job as ranks."""
+
+
+def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[Group]]:
+    """Return each row's group id, which is the group's place in the list returned with them.
+
+    The list begins with the ledger's own groups. A group that was never described is known only when it is
+    as large as the job.
+    """
+    groups = list(ledger.groups)
+    numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+    for number, group in enumerate(groups):
+        numbers.setdefault((group.name, group.ranks), number)
+    world = tuple(range(ledger.run.world_size))
+    ids: list[int | None] = []
+    keys = rows[["group", "rank", "group_size"]].drop_duplicates()
+    for name, rank, size in keys.itertuples(index=False):
+        fits = [i for (n, ranks), i in numbers.items() if n == name and rank in ranks and len(ranks) == size]
+        if not fits and size == len(world):
+            if (name, world) not in numbers:
+                numbers[name, world] = len(groups)
+                groups.append(Group(name, world))
+            fits = [numbers[name, world]]
+        ids.append(fits[0] if len(fits) == 1 else None)
+    keys["group_id"] = pd.array(ids, dtype="Int64")
+    joined = rows[["group", "rank", "group_size"]].merge(keys, how="left")
+    return joined["group_id"], groups
+
+
+def _shifted(work: pd.DataFrame) -> set[int]:
+    """Return the groups whose ranks tell one and the same story under numbers a constant apart.
+
+    A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only: they stay
+    apart for as long as the group lives. One record a rank is no story.
+    """
+    numbered = work.dropna(subset=["seq"])
+    first = numbered.groupby(["group_id", "rank"])["seq"].min()
+    apart = first.groupby(level=0).nunique()
+    shifted: set[int] = set()
+    for group_id in apart.index[apart > 1]:
+        rows = keep(numbered, numbered["group_id"] == group_id).sort_values("seq", kind="stable")
+        stories = {
+            (
+                tuple(part["seq"] - part["seq"].min()),
+                tuple(part[["step", "op", "message_bytes"]].fillna(-1).itertuples(index=False, name=None)),
+            )
+            for _, part in rows.groupby("rank")
+        }
+        if len(stories) == 1 and len(stories.pop()[0]) > 1:
+            shifted.add(group_id)
+    return shifted
+
+
+def _slots(rows: pd.DataFrame, *, live: bool) -> pd.DataFrame:
+    """Return the rows whose counterparts on other ranks can be told, each with its slot."""
+    peers = rows["op"].isin(PEER_OPS)
+    work: pd.DataFrame = keep(rows, rows["group_id"].notna() & ~peers).copy()
+    unnumbered = set(work.loc[work["seq"].isna(), "group_id"])
+    if live:
+        # Only there do all ranks number their steps alike, so that places in a step's order agree.
+        unnumbered |= _shifted(work)
+    work["by_order"] = work["group_id"].isin(unnumbered | set(rows.loc[peers, "group_id"].dropna()))
+    # Outside every step ranks may have begun to record at different moments: order says nothing.
+    work = keep(work, ~(work["by_order"] & work["step"].isna())).copy()
+    work["slot"] = work["seq"].where(~work["by_order"], work["step"])
+    # Several records may share a number (coalesced ones): then their order tells them apart.
+    place = ["group_id", "by_order", "slot"]
+    work["nth"] = _asked_order(work, place)
+    work["slot_id"] = work.groupby([*place, "nth"], sort=False).ngroup()
+    return work
+
+
+def _asked_order(work: pd.DataFrame, place: list[str]) -> pd.Series[int]:
+    """Return each row's position among its rank's rows of the place.
+
+    Ranks ask for a group's collectives in one order; on several streams they may begin in another. So
+    issue times count, where every row of the place has one; else the order in which they began.
+    """
+    asked = work["issue_ns"].notna().groupby([work[name] for name in place]).transform("all")
+    key = work["issue_ns"].to_numpy(dtype=np.int64, na_value=0) * asked.to_numpy(dtype=np.int64)
+    ordered = work.iloc[np.argsort(key, kind="stable")]
+    nth: pd.Series[int] = ordered.groupby([*place, "rank"]).cumcount()
+    return nth.reindex(work.index)
+
+
+def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
+    """Return for each row whether its slot agrees on all seen ranks, and whether it is suspect."""
+    barrier = (work["op"] == "barrier").to_numpy(dtype=bool)
+    facts = pd.DataFrame(
+        {
+            "slot_id": work["slot_id"].to_numpy(dtype=np.int64),
+            "group_id": work["group_id"].to_numpy(dtype=np.int64),
+            "op": pd.factorize(work["op"])[0],
+            "bytes": np.where(barrier, 0, work["message_bytes"].fillna(0).to_numpy(dtype=np.int64)),
+            "unsized": work["message_bytes"].isna().to_numpy(dtype=bool) & ~barrier,
+            "uneven": work["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
+            "dtype": pd.factorize(work["dtype"])[0],
+            "by_order": work["by_order"].to_numpy(dtype=bool),
+        }
+    )
+    slots = facts.groupby("slot_id")
+    # An unknown type is no difference: gloo's scatter says none on the ranks that only receive.
+    facts["dtype"] = facts["dtype"].where(facts["dtype"] >= 0, slots["dtype"].transform("max"))
+    low, high = slots[COMPARED].min(), slots[COMPARED].max()
+    present = slots.size().to_numpy() == expected[slots["group_id"].first().to_numpy()]
+    one_op = (low["op"] == high["op"]).to_numpy()
+    one_size = (low["bytes"] == high["bytes"]).to_numpy()
+    unsized = slots["unsized"].any().to_numpy()
+    all_unsized = slots["unsized"].all().to_numpy()
+    one_type = (low["dtype"] == high["dtype"]).to_numpy() | ~slots["by_order"].any().to_numpy()
+    uneven = slots["uneven"].all().to_numpy()
+    numbered = uneven & ~slots["by_order"].any().to_numpy()
+    agrees = present & one_op & one_type & ((one_size & (~unsized | all_unsized)) | numbered)
+    differs = ~one_op | ~one_type | (~one_size & ~unsized & ~uneven)
+    slot_of_row = facts["slot_id"].to_numpy()
+    return agrees[slot_of_row], (differs | ~present)[slot_of_row]
+
+
+def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
+    """Return for each row whether the ranks of its group have different numbers of rows in its step."""
+    per_rank = work.groupby(["group_id", "step", "rank"], dropna=False).size()
+    per_step = per_rank.groupby(level=[0, 1], dropna=False).agg(["min", "max", "count"]).reset_index()
+    all_there = per_step["count"].to_numpy() == expected[per_step["group_id"].to_numpy(dtype=np.int64)]
+    per_step["lopsided"] = (per_step["min"] != per_step["max"]).to_numpy(dtype=bool) | ~all_there
+    joined = work[["group_id", "step"]].merge(
+        per_step[["group_id", "step", "lopsided"]], on=["group_id", "step"], how="left"
+    )
+    lopsided: Bools = joined["lopsided"].to_numpy(dtype=bool)
+    return lopsided
+
+
+def _disputed(work: pd.DataFrame, suspect: Bools) -> Bools:
+    """Return for each row matched by order whether its group and step hold any disagreement.
+
+    Windows that are cut may have equal counts by chance: what then agrees by its place proves nothing.
+    """
+    places = work[["group_id", "step"]].assign(suspect=suspect)
+    of_place = places.groupby(["group_id", "step"], dropna=False)["suspect"]
+    by_order = work["by_order"].to_numpy(dtype=bool)
+    disputed: Bools = of_place.transform("any").to_numpy(dtype=bool) & by_order
+    return disputed
+
+
+def one_host(run: Run) -> bool:
+    """Whether the devices on record show that all ranks are on one host: it has one for each of them.
+
+    More hosts than one by name speak against it.
+    """
+    return len(run.hosts) < 2 and run.world_size > 1 and (run.devices_per_host or 0) >= run.world_size
+
+
+def _one_window(run: Run, collectives: pd.DataFrame, work: pd.DataFrame) -> Bools:
+    """Return for each row whether times prove the order of its group and step, so that it needs no marks.
+
+    Nobody leaves a synchronising collective before all have come. Where the ranks of one host share a clock,
+    places that belong together therefore overlap, all of them; places of shifted windows do not.
+    """
+    times = collectives.loc[work.index, ["start_ns", "duration_ns"]]
+    start = times["start_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    end = start + times["duration_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    rows = work[["group_id", "step", "slot_id"]].assign(start=start, end=end)
+    rows["synchronising"] = work["op"].isin(SYNCHRONISING).to_numpy(dtype=bool)
+    slots = rows.groupby("slot_id")
+    apart = slots["end"].min() + OVERLAP_NS < slots["start"].max()
+    untimed = rows["end"].isna().groupby(rows["slot_id"]).any()
+    refuted = (apart | untimed).reindex(rows["slot_id"]).to_numpy(dtype=bool) & rows["synchronising"]
+    place = [rows[name] for name in ("group_id", "step")]
+    proven: Bools = (
+        rows["synchronising"].groupby(place, dropna=False).transform("any")
+        & ~refuted.groupby(place, dropna=False).transform("any")
+    ).to_numpy(dtype=bool)
+    return proven & (len(run.hosts) == 1 or one_host(run))
+
+
+def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int, ...]]) -> Bools:
+    """Return for each row whether its number lies outside what some seen rank of its group recorded."""
+    numbers = work.groupby(["group_id", "rank"])["seq"].agg(["min", "max"]).reset_index()
+    both = numbers.groupby("group_id").agg(first=("min", "max"), last=("max", "min"), ranks=("rank", "size"))
+    both = both.reindex(work["group_id"])
+    wanted = [len(seen.intersection(ranks)) for ranks in members]
+    lacking = (
+        both["ranks"].to_numpy() < np.array(wanted, dtype=np.int64)[work["group_id"].to_numpy(dtype=np.int64)]
+    )
+    seq = work["seq"].to_numpy(dtype=np.int64, na_value=0)
+    first = both["first"].to_numpy(dtype=np.int64, na_value=0)
+    last = both["last"].to_numpy(dtype=np.int64, na_value=0)
+    numbered = work["seq"].notna().to_numpy(dtype=bool)
+    outside: Bools = numbered & ((seq < first) | (seq > last) | lacking)
+    return outside
+
+
+def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
+    """Return which rows of the collectives' frame are one collective on several ranks."""
+    columns = [
+        "rank",
+        "group",
+        "group_size",
+        "step",
+        "seq",
+        "op",
+        "message_bytes",
+        "dtype",
+        "root",
+        "issue_ns",
+    ]
+    rows = collectives[columns].reset_index(drop=True)
+    rows["group_id"], groups = _groups(ledger, rows)
+    members = [group.ranks for group in groups]
+    seen = set(ledger.run.ranks_seen)
+    expected = np.array([len(seen.intersection(ranks)) for ranks in members], dtype=np.int64)
+    sizes = np.array([len(ranks) for ranks in members], dtype=np.int64)
+    work = _slots(rows, live=ledger.run.source == "live")
+    agrees, suspect = _agreement(work, expected)
+    lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
+    if ledger.run.source == "trace":
+        lopsided |= _disputed(work, suspect)
+        if "no-steps" in set(ledger.frame("notices")["kind"]):
+            # Where nothing marks the steps, ranks may have begun to record at different moments.
+            # Then order counts only if times prove it.
+            lopsided |= work["by_order"].to_numpy(dtype=bool) & ~_one_window(ledger.run, collectives, work)
+    agrees &= ~lopsided
+    group_of = work["group_id"].to_numpy(dtype=np.int64)
+    slot_of = work["slot_id"].to_numpy(dtype=np.int64)
+
+    matched = rows[["group_id"]].copy()
+    for name in ("match_id", "slot_id"):
+        matched[name] = pd.arrays.IntegerArray(
+            np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=np.bool_)
+        )
+    for flag in ("whole", "suspect", "by_order", "likely", "open"):
+        matched[flag] = False
+    matched.loc[work.index[agrees], "match_id"] = slot_of[agrees]
+    matched.loc[work.index, "slot_id"] = slot_of
+    matched.loc[work.index, "whole"] = agrees & (expected[group_of] == sizes[group_of])
+    by_order = work["by_order"].to_numpy(dtype=bool)
+    suspect |= lopsided
+    if ledger.run.source == "trace":
+        # Windows of traces differ: what one rank lacks there may lie outside its window.
+        suspect &= ~lopsided & ~_outside_window(work, seen, members)
+        peers = rows["op"].isin(PEER_OPS).to_numpy(dtype=bool)
+        matched["open"] = (rows["group_id"].notna() & rows["seq"].isna()).to_numpy(dtype=bool) & ~peers
+        matched.loc[work.index[agrees], "open"] = False
+    matched.loc[work.index, "suspect"] = suspect
+    matched.loc[work.index, "by_order"] = by_order
+    unsized = (work["message_bytes"].isna() & (work["op"] != "barrier")).to_numpy(dtype=bool)
+    matched.loc[work.index, "likely"] = agrees & (by_order | unsized)
+    pair = paired(rows)
+    message = pair >= 0
+    beyond = int(slot_of.max()) + 1 if len(slot_of) else 0
+    matched.loc[message, "match_id"] = beyond + pair[message]
+    matched.loc[message, ["whole", "by_order", "likely"]] = True
+    return Matches(matched, tuple(members), tuple(groups[len(ledger.groups) :]))

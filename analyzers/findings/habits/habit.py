@@ -1,0 +1,92 @@
+"""A collective that a loop issues in every step: what it costs, and what is left without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.tally import Line, Tally, keep, tally
+from shardtoll.ledger import Rows, Severity
+
+WARNING_SHARE: Final = 0.01
+"""Share of the step that the remedy saves from which a habit is a warning."""
+
+LEAST_STEPS: Final = 3
+"""Steps from which what happens in each of them is a habit."""
+
+FIGURES: Final = ("exposed_ns", "own_ns", "message_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """Collectives of one place that each rank of their group issues in each step."""
+
+    line: Line
+    rows: pd.DataFrame
+    """Those of the steps that were asked for."""
+    spoken: Rows
+    """All of them, as a finding names its rows."""
+    over: frozenset[int]
+    """The ranks of their group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What the collectives of one place cost per step, on the rank where that is most."""
+
+    toll_ns: int | None
+    saving_ns: int | None
+    """The toll without waiting for late ranks: that goes on to the next collective."""
+    severity: Severity
+
+
+def habits(
+    context: Context, frame: pd.DataFrame, columns: Sequence[str], steps: Sequence[int]
+) -> Iterator[Habit]:
+    """Yield the groups of collectives by `columns` that each rank of their group issues in each of `steps`.
+
+    None if there are too few steps for a habit.
+    """
+    if frame.empty or len(steps) < LEAST_STEPS:
+        return
+    ranks = ranks_of(context)
+    result = priced(context, frame, columns)
+    for line in result.lines:
+        over = ranks.get((str(line.first["group"]), line.ranks[0]), frozenset())
+        rows = frame[result.code == line.code]
+        rows = keep(rows, rows["step"].isin(steps))
+        if set(line.ranks) == over and in_each(rows, steps, line.ranks):
+            yield Habit(line, rows, Rows.of(collectives=result.places(line)), over)
+
+
+def priced(context: Context, frame: pd.DataFrame, columns: Sequence[str]) -> Tally:
+    """Return the groups of collectives of steps by `columns`, with `FIGURES`."""
+    own = (frame["exposed_ns"] - frame["waited_ns"].fillna(0)).clip(lower=0)
+    # Exposed time of which the wait is unknown may all be waiting.
+    own = own.where(frame["waited_ns"].notna() | (frame["exposed_ns"] == 0))
+    return tally(frame.assign(own_ns=own), columns, FIGURES, context.steps)
+
+
+def price(context: Context, line: Line) -> Price:
+    """Return what a group costs."""
+    toll, own = line.figures["exposed_ns"], line.figures["own_ns"]
+    saving = None if toll is None or own is None else min(toll, own)
+    share = context.share(saving, context.steps) or 0.0
+    return Price(toll, saving, "warning" if share >= WARNING_SHARE else "info")
+
+
+def ranks_of(context: Context) -> dict[tuple[str, int], frozenset[int]]:
+    """Return the ranks of each group by its name and one of them."""
+    return {
+        (group.name, rank): frozenset(group.ranks) for group in context.ledger.groups for rank in group.ranks
+    }
+
+
+def in_each(frame: pd.DataFrame, steps: Sequence[int], ranks: Sequence[int]) -> bool:
+    """Whether each of the ranks has rows in each of the steps."""
+    pairs = frame.loc[frame["step"].isin(steps) & frame["rank"].isin(ranks), ["step", "rank"]]
+    return len(pairs.drop_duplicates()) == len(steps) * len(ranks)

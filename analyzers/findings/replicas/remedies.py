@@ -1,0 +1,168 @@
+"""What to change when replicas do not agree: one sentence, and the code to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.replicas.agreement import Case
+from shardtoll.analyzers.findings.replicas.reductions import members
+from shardtoll.analyzers.findings.replicas.replicas import Replicas
+from shardtoll.analyzers.shared import remedy_code
+from shardtoll.analyzers.shared.remedy_code import on_group, parameter
+from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger import Finding, Remedy
+
+
+def gradient_remedy(
+    replicas: Replicas, case: Case, names: Sequence[str], mesh_dim: str | None, factor: float | None
+) -> Remedy:
+    """Return what to do about gradients of the named parameters that differ between replicas."""
+    if case in ("parts", "classes"):
+        if replicas.basis == "placements":
+            return _declare_partial(names, mesh_dim)
+        if replicas.wrapper is not None:
+            return _under_wrapper(replicas)
+        return Remedy(
+            "Each rank's gradient is a part of the whole: reduce it over these ranks after backward, "
+            "before the "
+            "optimizer. SUM where the loss is one for all ranks, AVG where each rank's is a mean of its "
+            "own samples.",
+            reduce_code(names, mesh_dim),
+        )
+    if case == "scale":
+        return Remedy(
+            "Some ranks scale their gradient, or their loss, and others do not: divide by the same "
+            "number on all of "
+            "them, before the reduction.",
+            f"loss = loss / {factor:.4g}  # on the ranks whose gradient is too large" if factor else None,
+        )
+    if case == "not-finite":
+        return Remedy(
+            "Look for what overflows on these ranks alone (float16 without loss scaling, a division by a "
+            "local count "
+            "that is zero, log of an empty shard), and skip the step on all ranks or on none.",
+            f"bad = (~torch.isfinite({parameter(names[0])}.grad)).any().float()\n"
+            "dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # then all ranks skip the step, or none",
+        )
+    return Remedy(
+        "On these ranks nothing reached the parameter in backward: look for detach(), .data, a local "
+        "shard taken out "
+        "of autograd or a branch on the rank; then reduce the gradient over all replicas, zeros where a "
+        "rank has none.",
+        f"parameter = {parameter(names[0])}\n"
+        "if parameter.grad is None:\n"
+        "    parameter.grad = torch.zeros_like(parameter)\n"
+        f"dist.all_reduce(parameter.grad{on_group(mesh_dim)})",
+    )
+
+
+def reduce_code(names: Sequence[str], mesh_dim: str | None) -> str:
+    """Return code that reduces the gradients of the named parameters by hand."""
+    group = on_group(mesh_dim)
+    if len(names) == 1:
+        gradient = f"{parameter(names[0])}.grad"
+        return f"dist.all_reduce({gradient}{group})  # op=dist.ReduceOp.AVG for a local mean loss"
+    return (
+        f"for parameter in model.parameters():  # the {len(names)} of this finding\n"
+        f"    dist.all_reduce(parameter.grad{group})  # op=dist.ReduceOp.AVG for a local mean loss"
+    )
+
+
+def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
+    name = names[0]
+    module, _, local = name.rpartition(".")
+    dim = f' over mesh dim "{mesh_dim}"' if mesh_dim else ""
+    return Remedy(
+        f"The gradient is Partial{dim} and treated as Replicate. Say so where the DTensor (the parameter, "
+        f"or what was "
+        "computed from it) becomes a local tensor: to_local(grad_placements=[Partial()]), and DTensor "
+        "reduces it. Or "
+        "redistribute, or all_reduce the local gradient once, before the optimizer.",
+        f"y = {remedy_code.module(module)}(x).to_local(grad_placements=[Partial()])\n"
+        f"# or {local}.to_local(...) likewise\n"
+        "# or, before optimizer.step():\n"
+        f"dist.all_reduce({parameter(name)}.grad.to_local(){on_group(mesh_dim)})",
+    )
+
+
+def _under_wrapper(replicas: Replicas) -> Remedy:
+    if replicas.wrapper == "DDP":
+        return Remedy(
+            "DDP did not reduce this gradient: leave no_sync() for the forward and backward of the last "
+            "micro-batch, "
+            "call the wrapped model and not its module, and write no gradient after backward on some "
+            "ranks only.",
+            "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n"
+            "    loss_of(model(batch)).backward()  # model: the DDP object itself",
+        )
+    return Remedy(
+        f"{replicas.wrapper} did not reduce this gradient: let it sync on the last micro-batch.",
+        "model.set_requires_gradient_sync(is_last_micro_batch)",
+    )
+
+
+def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) -> Remedy:
+    """Return what to do about replicas that hold different values."""
+    name = replicas.name
+    source = f"{replicas.ranks[0]}"
+    group = on_group(replicas.mesh_dim)
+    if buffer:
+        return Remedy(
+            "Ranks update this buffer from their own batch. Where it matters which rank saves or "
+            "evaluates, reduce it, "
+            "or synchronise the statistics.",
+            f'dist.all_reduce(model.get_buffer("{name}"), op=dist.ReduceOp.AVG{group})',
+        )
+    local = f"{parameter(name)}.to_local()" if replicas.basis == "placements" else f"{parameter(name)}.data"
+    once_more = f"dist.broadcast({local}, src={source}{group})"
+    if gradient_differs:
+        return Remedy(
+            "The replicas' gradients differ: mend that first (see wrong-gradient of this parameter), "
+            "then make the "
+            "values equal once.",
+            once_more,
+        )
+    return Remedy(
+        "Their gradients were not seen to differ, so look for what else writes the parameter: "
+        "initialisation by a "
+        "rank's own seed, a checkpoint loaded on some ranks, optimizer states or clipping that differ, "
+        "random "
+        "in-place changes. Make the values equal once.",
+        once_more,
+    )
+
+
+EITHER: Final = re.compile(r"\.grad\)  # op=dist\.ReduceOp\.AVG for a local mean loss")
+"""An all_reduce over all ranks that leaves open whether to add up or to average."""
+AVERAGED: Final = ".grad, op=dist.ReduceOp.AVG)  # as the wrapper does with the others"
+
+
+def wrapped(context: Context, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with code that fits the wrapped model.
+
+    DDP's object knows a parameter under its module. A gradient that is reduced by hand over the very
+    ranks over which a wrapper averages its siblings has to be averaged too.
+    """
+    table = context.parameters
+    table = keep(table, table["wrapper"].notna() & table["group"].notna())
+    if table.empty:
+        return list(findings)
+    ddp = bool((table["wrapper"] == "DDP").any())
+    groups = table[["group", "rank"]].drop_duplicates().itertuples(index=False)
+    averaging = {members(context).get((str(group), int(rank))) for group, rank in groups}
+    return [_fitting(finding, ddp, finding.ranks in averaging) for finding in findings]
+
+
+def _fitting(finding: Finding, ddp: bool, averaged: bool) -> Finding:
+    if finding.remedy is None or finding.remedy.code is None:
+        return finding
+    code = finding.remedy.code
+    if averaged:
+        code = EITHER.sub(AVERAGED, code)
+    if ddp:
+        code = code.replace("model.get_parameter(", "model.module.get_parameter(")
+    return replace(finding, remedy=replace(finding.remedy, code=code))

@@ -1,0 +1,218 @@
+"""Waiting for data: the device idle inside a step, or the loop still fetching between two steps.
+
+A loop waits for its batch before the step that uses it, in time that no step contains. What an audit says of
+that stands by the step that follows: its share is of step and wait together, the time from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.waiting.stalled import NAMED, WARNING_SHARE, costs, finding, lost, often
+from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
+from shardtoll.ledger import Evidence, Finding, Remedy, Where
+from shardtoll.ledger.records.stall import BETWEEN_STEPS
+from shardtoll.ledger.words.human import duration, percent, ranks
+
+LEAST_SHARE: Final = 0.05
+LEAST_NS: Final = 2_000_000
+"""What waiting in the training's own thread must take: collating a batch there takes some time by itself."""
+
+LEAST_GAP_SHARE: Final = 0.2
+LEAST_GAP_NS: Final = 10_000_000
+"""The same for time between steps of which nothing is known but that it passed."""
+
+SHOWN: Final = 8
+"""Ranks whose waiting is told one by one."""
+
+CODE = (
+    "loader = DataLoader(dataset, batch_size=batch_size, num_workers=8, pin_memory=True,\n"
+    "                    prefetch_factor=4, persistent_workers=True)"
+)
+TEXT: Final = (
+    "Fetch batches in worker processes ahead of the step (`num_workers`), and copy them from pinned memory. "
+    "Where that is done, the workers are too slow: more of them, cheaper transforms, nearer data, or samples "
+    "decoded once and kept."
+)
+COUNTERFACTUAL: Final = "the same step with its batch ready"
+
+
+def find(context: Context) -> list[Finding]:
+    """Return at most one finding of fetching, else one of time between steps that may be that.
+
+    Toll: per step, on the rank that waits longest. Of traces it is idle time inside the step. Of audits it
+    is that and the fetching before the step, which no step's duration contains.
+    """
+    rows = context.stalls
+    rows = keep(rows, (rows["kind"] == "data") & rows["step"].isin(context.steps))
+    findings = _fetched(context, rows) if rows["before_ns"].notna().any() else _idle(context)
+    return findings or _between(context)
+
+
+def _idle(context: Context) -> list[Finding]:
+    return [
+        finding(
+            stall,
+            "data-stall",
+            f"the device is idle for {costs(stall)} while its batch is fetched, "
+            f"{stall.often}, "
+            f"on {ranks(stall.line.ranks)}",
+            Remedy(TEXT, CODE, COUNTERFACTUAL),
+            saving_ns=stall.lost_ns,
+        )
+        for stall in lost(context, "data")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What each rank waits per step, in ns, by rank."""
+
+    before: pd.Series[float]
+    inside: pd.Series[float]
+    step: pd.Series[float]
+    """How long its step takes, without what comes before it."""
+
+    @property
+    def all(self) -> pd.Series[float]:
+        """Both parts of the waiting."""
+        return self.before + self.inside
+
+    @property
+    def share(self) -> pd.Series[float]:
+        """Of step and wait together."""
+        return self.all / (self.step + self.before)
+
+
+def later_steps(context: Context) -> tuple[int, ...]:
+    """Return the steps before which waiting counts: without the first, if there are others enough.
+
+    Before the first one a loader starts its workers and has nothing ready yet.
+    """
+    return context.steps[1:] if len(context.steps) > 2 else context.steps
+
+
+def waits(context: Context, rows: pd.DataFrame) -> Waits:
+    """Return what each rank with a step waits, as its rows of the stalls' table say."""
+    later, surveyed = later_steps(context), told_steps(context)
+    timed = context.timed_rows
+    timed = keep(timed, timed["step"].isin(later)) if timed["step"].isin(later).any() else timed
+    step = (timed["duration_ns"] - timed["capture_ns"]).groupby(timed["rank"]).mean().astype("float64")
+
+    def each(part: str, steps: tuple[int, ...]) -> pd.Series[float]:
+        sums = keep(rows, rows["step"].isin(steps)).groupby("rank")[part].sum().astype("float64")
+        return sums.reindex(step.index, fill_value=0.0) / max(1, len(steps))
+
+    return Waits(each("before_ns", later), each("lost_ns", surveyed), step)
+
+
+def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
+    rows = rows.assign(before_ns=rows["before_ns"].fillna(0))
+    of = waits(context, rows)
+    if of.all.empty or of.all.max() < LEAST_NS:
+        return []
+    worst = of.all.index[int(np.argmax(of.all.to_numpy()))]
+    share, toll, before = float(of.share[worst]), round(float(of.all[worst])), float(of.before[worst])
+    if share < LEAST_SHARE:
+        return []
+    who = tuple(int(rank) for rank in of.all.index[of.all >= NAMED * of.all.max()])
+    of_worst = keep(rows, rows["rank"] == worst)
+    by_line = of_worst.assign(wait_ns=of_worst["before_ns"] + of_worst["lost_ns"]).groupby(
+        ["source", "name"], dropna=False
+    )
+    source, name = (text(value) for value in by_line["wait_ns"].sum().idxmax())
+    later = keep(of_worst, of_worst["step"].isin(later_steps(context)))
+    count = round(float(later["count"].sum()) / len(later_steps(context)))
+    when = "between steps" if before >= 0.9 * toll else f"{duration(before)} of it between steps"
+    when = "inside the step" if before <= 0.1 * toll else when
+    by_source = "" if source is None else f", at {source}"
+    verb = "waits" if len(who) == 1 else "wait"
+    return [
+        Finding(
+            kind="data-stall",
+            severity="warning" if share >= WARNING_SHARE else "info",
+            title=f"{ranks(who)} {verb} {duration(toll)} a step ({percent(share)} of step and wait together) "
+            f"for data, {when}, {often(count)}{by_source}",
+            toll_ns=toll,
+            floor_ns=None,
+            saving_ns=toll,
+            bytes=None,
+            count=count,
+            ranks=who,
+            rows=steps_spoken_of(context.step_rows, who, of_worst["step"].unique()),
+            where=Where(phase="other", source=source, op=name),
+            evidence=(
+                Evidence("waits for data on the worst rank, a step", toll, "ns"),
+                Evidence("worst rank", int(worst)),
+                Evidence("of it before the step, in no step's duration", round(before), "ns"),
+                Evidence("the step itself", round(float(of.step[worst])), "ns"),
+                Evidence("share of step and wait together", round(share, 4), "share"),
+                *(
+                    Evidence(f"rank {rank} waits, a step", round(float(of.all[rank])), "ns")
+                    for rank in of.all.index[:SHOWN]
+                ),
+            ),
+            remedy=Remedy(TEXT, CODE, COUNTERFACTUAL),
+            # Behind the host a device may still compute the step before.
+            confidence="certain" if context.on_cpu else "possible",
+        )
+    ]
+
+
+def _between(context: Context) -> list[Finding]:
+    """Time between steps that nothing explains, step after step: what a loader of one's own looks like.
+
+    The median over the steps, so that what happens every so many steps (validation, saving) is left out.
+    """
+    rows = context.stalls
+    later = later_steps(context)
+    rows = keep(rows, (rows["kind"] == "host") & (rows["name"] == BETWEEN_STEPS) & rows["step"].isin(later))
+    if rows.empty:
+        return []
+    table = rows.pivot_table(index="rank", columns="step", values="before_ns", aggfunc="sum", fill_value=0)
+    table = table.reindex(columns=[step for step in later if step != context.steps[0]], fill_value=0)
+    gap = table.astype("float64").median(axis=1)
+    step = waits(context, rows).step.reindex(gap.index)
+    share = gap / (gap + step)
+    if gap.empty or gap.max() < LEAST_GAP_NS or not share.max() >= LEAST_GAP_SHARE:
+        return []
+    worst = gap.index[int(np.argmax(gap.to_numpy()))]
+    toll = round(float(gap[worst]))
+    who = tuple(int(rank) for rank in gap.index[gap >= NAMED * gap.max()])
+    return [
+        Finding(
+            kind="data-stall",
+            severity="info",
+            title=f"{duration(toll)} pass between steps ({percent(float(share[worst]))} of step and gap "
+            f"together) on {ranks(who)}, and no record says why: batches that no DataLoader fetches, logging "
+            "or saving",
+            toll_ns=toll,
+            floor_ns=None,
+            saving_ns=None,
+            bytes=None,
+            count=1,
+            ranks=who,
+            rows=steps_spoken_of(context.step_rows, who, rows["step"].unique()),
+            where=Where(phase="other"),
+            evidence=(
+                Evidence("median gap on the worst rank", toll, "ns"),
+                Evidence("worst rank", int(worst)),
+                *(
+                    Evidence(f"rank {rank}, median gap", round(float(gap[rank])), "ns")
+                    for rank in gap.index[:SHOWN]
+                ),
+            ),
+            remedy=Remedy(
+                "If batches are made there, make them ahead of the step, in a DataLoader's workers or a "
+                "thread. Where it is logging or saving, do it less often or behind the next step.",
+                CODE,
+            ),
+            confidence="possible",
+        )
+    ]

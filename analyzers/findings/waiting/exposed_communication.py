@@ -1,0 +1,245 @@
+"""Communication that nothing hid, by place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.bounds.comm_bounds import most_free_compute_ns
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.habits import expert_imbalance
+from shardtoll.analyzers.findings.habits.billed import billed_as_habits
+from shardtoll.analyzers.findings.needless import (
+    equal_inputs,
+    gathered_logits,
+    inverse_pairs,
+    latency_bound,
+    partly_used,
+    reduced_before_ddp,
+    redundant_collective,
+    sync_every_microbatch,
+)
+from shardtoll.analyzers.findings.needless.same_place import in_watched
+from shardtoll.analyzers.findings.waiting import ddp_buckets, exposed_remedies, pipeline_bubble, straggler
+from shardtoll.analyzers.shared.layer_names import Names, pattern
+from shardtoll.analyzers.shared.placements import hidden
+from shardtoll.analyzers.shared.tally import Line, keep, tally
+from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
+from shardtoll.ledger.words.human import duration, in_steps, percent, place, some_size
+from shardtoll.ledger.words.human import plural as times
+
+LEAST_SHARE: Final = 0.01
+"""Places that cost a smaller share of the step are added up in one finding."""
+
+WARNING_SHARE: Final = 0.1
+"""Share of the step from which an accelerator's idling is a warning. On CPUs it stays information:
+transport and training share the cores there, so hiding one behind the other gains little."""
+
+GATHERS: Final = ("all_gather", "gather")
+
+KEYS: Final = ("phase", "modules", "source", "op", "net")
+"""`modules`: the module with its numbers as `*`, so that the layers of a model are one place."""
+COLUMNS: Final = (
+    *("step", "rank", "op", "group", "mesh_dim", "net", "phase", "implicit", "placements_from"),
+    *("caused_by_op", "module", "parameter", "source"),
+    *("exposed_ns", "transfer_ns", "message_bytes", "floor_ns"),
+)
+"""What is looked at of a collective."""
+VALUES: Final = ("exposed_ns", "waited_ns", "moving_ns", "message_bytes", "floor_ns")
+
+
+def left_over(context: Context) -> pd.DataFrame:
+    """Return the collectives in the steps `alike` that no other finding bills, with `COLUMNS`.
+
+    Implicit redistributes, repeats and coalescible small messages have findings of their own. The last two
+    are known of surveyed steps; what has the same place in watched steps is billed there as well.
+    """
+    frame = context.in_alike[list(COLUMNS)]
+    billed = hidden(frame)
+    for rows in (
+        redundant_collective.repeats(context),
+        partly_used.partly_used(context),
+        inverse_pairs.gathered_again(context),
+        inverse_pairs.there_and_back(context),
+        equal_inputs.needless(context),
+        sync_every_microbatch.needless(context),
+        reduced_before_ddp.reduced_before(context),
+        gathered_logits.gathered(context),
+        billed_as_habits(context),
+        latency_bound.claimed(context)[0],
+    ):
+        billed |= frame.index.isin(rows.index) | frame.index.isin(in_watched(context, rows))
+    return keep(frame, ~billed)
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding a phase, module, line, op and group, and one for the small rest.
+
+    Modules that differ in numbers only, as the layers of a model, are one place: `blocks.*.mlp`.
+
+    Exposed times are per step, on the rank where they are largest; each collective is in one finding, so the
+    tolls bill no time twice. Waiting that `straggler` or `pipeline-bubble` bills is left out. The
+    counterfactual is full overlap: the transfer hidden behind the step's compute; of DDP's with one bucket
+    for all gradients, all but the last of smaller buckets behind backward's. The saving therefore leaves out
+    waiting for late ranks, which no overlap removes, and never exceeds the compute that hides nothing yet.
+    Collectives of unknown exposed time are left to `incomplete-input`.
+    """
+    frame = left_over(context)
+    frame = keep(frame, frame["exposed_ns"].notna())
+    if frame.empty or not context.step_ns:
+        return []
+    bubbles = pipeline_bubble.message_waits(context)["lost_ns"]
+    waited = sum(
+        billed.reindex(frame.index).fillna(0).to_numpy(dtype=np.int64)
+        for billed in (straggler.billed_ns(context), expert_imbalance.billed_ns(context), bubbles)
+    )
+    exposed = frame["exposed_ns"].to_numpy(dtype=np.int64) - waited
+    transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)
+    frame = frame.assign(
+        exposed_ns=pd.array(exposed, dtype="Int64"),
+        waited_ns=waited,
+        moving_ns=np.minimum(exposed, transfer),
+        all=0,
+        modules=pattern(frame["module"]),
+    )
+    result = tally(frame, KEYS, VALUES, context.alike)
+    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE or _logged(line)]
+    modules = Names(frame["module"], result.code)
+    findings = [
+        replace(
+            _finding(
+                context,
+                line,
+                modules.place(line, "modules"),
+                _usual_bytes(keep(frame, result.code == line.code)),
+            ),
+            rows=Rows.of(collectives=result.places(line)),
+        )
+        for line in large
+    ]
+    rest = keep(frame, ~np.isin(result.code, [line.code for line in large]))
+    for line in tally(rest, ("all",), VALUES, context.alike).lines:
+        if _share(context, line) >= LEAST_SHARE:
+            small = _rest(context, line, len(result.lines) - len(large))
+            findings.append(replace(small, rows=Rows.of(collectives=rest.index)))
+    return findings
+
+
+def _floor_ns(line: Line) -> int | None:
+    """Return the floor of a place, None where it is above the toll: of transfers that are partly hidden, or
+    of the few whose floor is known on another rank, it is nothing the toll could be held against."""
+    toll, floor = line.figures["exposed_ns"], line.figures["floor_ns"]
+    return None if toll is None or floor is None or floor > toll else floor
+
+
+def _logged(line: Line) -> bool:
+    """Whether a whole tensor is gathered outside the model's passes, as for logging: told however small.
+
+    By `full_tensor()`, or by a call of the user's own that names no parameter, as an optimizer's shards do.
+    """
+    cause = line.text("caused_by_op") or ""
+    if line.first["phase"] != "other":
+        return False
+    by_hand = cause == line.first["op"] and cause in GATHERS and line.text("parameter") is None
+    return by_hand or cause.startswith("DTensor.full_tensor")
+
+
+def _share(context: Context, line: Line) -> float:
+    return context.share(line.figures["exposed_ns"], context.alike) or 0.0
+
+
+def _severity(context: Context, share: float) -> Severity:
+    return "warning" if share >= WARNING_SHARE and not context.on_cpu else "info"
+
+
+def _usual_bytes(rows: pd.DataFrame) -> int | None:
+    """Return the size that most of a place's messages have; None unknown.
+
+    DDP's first step reduces all gradients in one bucket, before it cuts them into buckets of their own.
+    """
+    sizes = rows["message_bytes"].value_counts()
+    return None if sizes.empty else int(sizes.index[0])
+
+
+def _finding(context: Context, line: Line, module: str | None, message_bytes: int | None) -> Finding:
+    op, phase = str(line.first["op"]), str(line.first["phase"])
+    floor = _floor_ns(line)
+    in_all = " in all" if line.count > 1 else ""
+    against = "" if floor is None else f"; floor {duration(floor)}"
+    alone = ddp_buckets.one_bucket(context, line, message_bytes)
+    return _made(
+        context,
+        line,
+        f"{in_steps(line.each, op)}, {some_size(line.figures['message_bytes'])}{in_all}, "
+        f"on {line.first['net']} in {phase}"
+        f"{place(module, line.text('source'))}{against}",
+        replace(
+            line.where("phase", "source", "group", "mesh_dim", op=op),
+            module=module,
+            parameter=line.text("parameter") if line.count == 1 else None,
+        ),
+        exposed_remedies.remedy(
+            line.text("caused_by_op") or "", op, phase, message_bytes, context.ledger.run.torch
+        )
+        if alone is None
+        else alone.remedy,
+        alone,
+    )
+
+
+def _rest(context: Context, line: Line, places: int) -> Finding:
+    what = (
+        f"{in_steps(line.each, 'collective')} at {times(places, 'place')} of less than "
+        f"{percent(LEAST_SHARE)} each"
+    )
+    return _made(context, line, what, Where(), exposed_remedies.remedy("", "", ""))
+
+
+def _made(
+    context: Context,
+    line: Line,
+    what: str,
+    where: Where,
+    remedy: Remedy,
+    alone: ddp_buckets.OneBucket | None = None,
+) -> Finding:
+    toll, moving = line.figures["exposed_ns"], line.figures["moving_ns"]
+    if toll is None or moving is None:
+        raise AssertionError("rows of unknown exposed time were left out")
+    # Overlap can hide no more than there is compute that hides nothing yet, which surveyed steps tell.
+    free = most_free_compute_ns(context)
+    saving = None if free is None else min(toll, moving, int(free))
+    if alone is not None:
+        saving = min(toll, alone.saving_ns(moving), *(() if free is None else (int(free),)))
+        what += ddp_buckets.clause(alone, moving)
+    share = _share(context, line)
+    waiting = toll - moving
+    # Who is late is the straggler's bill; here it only says that a faster network would not help.
+    late = f", {duration(waiting)} of it waiting for a later rank" if waiting > toll / 2 else ""
+    return Finding(
+        kind="exposed-communication",
+        severity=_severity(context, share),
+        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
+        toll_ns=toll,
+        floor_ns=_floor_ns(line),
+        saving_ns=saving,
+        bytes=line.figures["message_bytes"],
+        count=line.count,
+        ranks=line.ranks,
+        where=where,
+        evidence=(
+            Evidence("exposed", toll, "ns"),
+            Evidence("of it while data moved, or not told apart from waiting", moving, "ns"),
+            Evidence("share of the step", round(share, 4), "share"),
+            Evidence(
+                "waiting besides, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
+            ),
+            *(() if alone is None else alone.evidence),
+            Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
+        ),
+        remedy=replace(remedy, counterfactual=None) if saving is None else remedy,
+        confidence="likely",
+    )

@@ -1,0 +1,249 @@
+"""What to do about communication that nothing hides, by who asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.findings.needless.latency_bound import TINY_BYTES
+from shardtoll.analyzers.shared.ddp_options import no_buffers
+from shardtoll.analyzers.shared.remedy_code import CALLS, call
+from shardtoll.ledger import Remedy
+from shardtoll.ledger.records import ddp_causes
+
+COUNTERFACTUAL: Final = "full overlap: the same transfers hidden behind the step's compute"
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    cause: str
+    """What the cause begins with, as `FSDP.unshard`."""
+    op: str | None
+    phase: str | None
+    text: str
+    code: str | None = None
+
+
+_TENSOR_PARALLEL: Final = ("RowwiseParallel", "ColwiseParallel", "SequenceParallel", "PrepareModule")
+"""Styles of tensor parallelism. Where they gather and scatter, sequences are sharded already."""
+
+_ADVICE: Final = (
+    _Advice(
+        "FSDP.unshard",
+        None,
+        "backward",
+        "Gather the next block's parameters while this one's backward computes.",
+        "block.set_modules_to_backward_prefetch([previous_block])",
+    ),
+    _Advice(
+        "FSDP.unshard",
+        None,
+        None,
+        "Gather the next block's parameters while this one computes.",
+        "block.set_modules_to_forward_prefetch([next_block])",
+    ),
+    _Advice(
+        "FSDP",
+        None,
+        None,
+        "Shard smaller blocks, so that one block's reduction runs behind the backward of the block before "
+        "it; with gradient accumulation, reduce on the last micro-batch only.",
+        "model.set_requires_gradient_sync(is_last_micro_batch)",
+    ),
+    _Advice(
+        "DeepSpeed.ZeRO-3.gather",
+        None,
+        None,
+        "Let DeepSpeed gather the next modules' parameters while this one computes, and keep small ones.",
+        'config["zero_optimization"] |= {\n'
+        '    "stage3_prefetch_bucket_size": 50_000_000, "stage3_param_persistence_threshold": 100_000\n'
+        "}",
+    ),
+    *(
+        _Advice(
+            f"DeepSpeed.ZeRO-{stage}.reduce",
+            None,
+            None,
+            "Let DeepSpeed reduce one bucket while backward computes the next; smaller buckets start sooner.",
+            'config["zero_optimization"] |= {"overlap_comm": True, "reduce_bucket_size": 50_000_000}',
+        )
+        for stage in (1, 2, 3)
+    ),
+    _Advice(
+        ddp_causes.USED_PARAMETERS,
+        None,
+        None,
+        "DDP reduces which parameters each backward reached, once all gradients are there. If every backward "
+        "reaches all of them, do not let it look for unused ones.",
+        "DistributedDataParallel(model, find_unused_parameters=False)",
+    ),
+    _Advice(
+        ddp_causes.DDP,
+        "broadcast",
+        None,
+        "DDP agrees on its buckets once, in the first steps: survey later steps, and this message is gone. "
+        "Waiting in it for a rank that is late is not: it moves to the next collective.",
+        'with audit(model, level="schedule") as session:  # surveys later steps too\n'
+        "    for batch in loader:\n"
+        "        with session.step():\n"
+        "            train_step(batch)",
+    ),
+    *(
+        _Advice(
+            style,
+            "all_reduce",
+            None,
+            "The next operator needs this result, so overlap is hard: keep the dimension inside a node, and "
+            "use sequence parallelism, whose halves (reduce_scatter, all_gather) can be pipelined with the "
+            "matmuls beside them.",
+            'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel()})',
+        )
+        for style in _TENSOR_PARALLEL
+    ),
+    *(
+        _Advice(
+            style,
+            None,
+            None,
+            "The matmul beside it needs this result, so overlap is hard: keep the dimension inside a node. "
+            "Compiled, symmetric memory pipelines an all_gather or a reduce_scatter with its matmul.",
+            "from torch.distributed._symmetric_memory import enable_symm_mem_for_group\n\n"
+            "torch._inductor.config._micro_pipeline_tp = True  # on one node's GPUs, with torch.compile\n"
+            'enable_symm_mem_for_group(mesh["tp"].get_group().group_name)',
+        )
+        for style in _TENSOR_PARALLEL
+    ),
+    _Advice(
+        "DTensor.full_tensor",
+        None,
+        None,
+        "A whole tensor was gathered here by full_tensor(). For logging, do it every so many steps, or add "
+        "up the local part and reduce one number.",
+        "if step % 100 == 0:\n    total = x.to_local().sum()\n    dist.all_reduce(total)\n"
+        "    log(total.item() / x.numel())",
+    ),
+    *(
+        _Advice(
+            op,
+            op,
+            "other",
+            "A whole tensor was gathered here outside the model's passes. Where it is for logging, do it "
+            "every so many steps, or reduce the few numbers that are logged.",
+            f"if step % 100 == 0:\n    {call(op)}",
+        )
+        for op in ("all_gather", "gather")
+    ),
+    *(
+        _Advice(
+            "",
+            op,
+            None,
+            "Post the receive before the work that comes first, and send as soon as the tensor is ready. "
+            "What is waiting for the other end rather than moving data goes only when that end is earlier.",
+            f"work = dist.{call}(tensor, {end}=other_rank)\n...  # other work\nwork.wait()",
+        )
+        for op, call, end in (("send", "isend", "dst"), ("recv", "irecv", "src"))
+    ),
+    *(
+        _Advice(
+            "",
+            op,
+            "backward",
+            "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
+            f"work = {call(op, asynchronous=True)}\n...  # other work\nwork.wait()",
+        )
+        for op in CALLS
+    ),
+    *(
+        _Advice(
+            "",
+            op,
+            None,
+            "Start the collective earlier, asynchronously, and compute something else before waiting for it.",
+            f"work = {call(op, asynchronous=True)}\n...  # what does not need it\nwork.wait()",
+        )
+        for op in (*CALLS, None)
+    ),
+)
+
+
+LEAST_BUCKET_BYTES: Final = 1 << 20
+"""DDP's own first bucket (torch: `_DEFAULT_FIRST_BUCKET_BYTES`): smaller ones cost more than they hide."""
+
+LEAST_HALVED_BYTES: Final = 64 << 10
+"""Messages below are latency on any fabric that is known: half as many bytes would take as long."""
+
+
+def _smaller_buckets(message_bytes: int | None) -> Remedy:
+    """Return advice for a DDP bucket of that size."""
+    if message_bytes is not None and message_bytes < LEAST_HALVED_BYTES:
+        return Remedy(
+            text="The last bucket of a backward has nothing left to hide behind, and this one is so small "
+            "that its time is latency: more work a step (a larger batch, gradient accumulation with "
+            "`no_sync`) would help, fewer bytes or smaller buckets would not.",
+            code="with contextlib.nullcontext() if last_micro_batch else ddp.no_sync():\n"
+            "    loss_of(ddp(batch)).backward()",
+            counterfactual=COUNTERFACTUAL,
+        )
+    if message_bytes is None or message_bytes < 2 * LEAST_BUCKET_BYTES:
+        return Remedy(
+            text="The last bucket of a backward has nothing left to hide behind, and this one is small "
+            "already: more work after it (a larger batch, the layers that finish last in a bucket of their "
+            "own) or a reduction in bf16 would help, smaller buckets would not.",
+            code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks\n\n"
+            "ddp.register_comm_hook(dist.group.WORLD, hooks.bf16_compress_hook)  # a choice about numerics",
+            counterfactual=COUNTERFACTUAL,
+        )
+    half_mib = message_bytes / 2 / (1 << 20)
+    return Remedy(
+        text=f"A bucket of {message_bytes / 1e6:.3g} MB waits for its last gradient. Smaller ones are "
+        "reduced while backward goes on; only the last has nothing left to hide behind.",
+        code=f"DistributedDataParallel(model, bucket_cap_mb={half_mib:.3g})",
+        counterfactual=COUNTERFACTUAL,
+    )
+
+
+EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
+"""What flags, counts and losses are exchanged by."""
+
+
+def _tiny(op: str, message_bytes: int) -> Remedy:
+    """Return advice for a few numbers that are exchanged in every step."""
+    return Remedy(
+        text=f"{message_bytes:,} bytes are latency, and waiting for others. Where it is a flag, a count or a "
+        "loss for the log, do it every so many steps, or put several such values into one message.",
+        code=f"if step % 10 == 0:\n    {call(op)}",
+        counterfactual=COUNTERFACTUAL,
+    )
+
+
+def _buffers(torch: str | None) -> Remedy:
+    """Return advice for DDP's broadcasts of buffers."""
+    return Remedy(
+        text="DDP sends the module's buffers at every forward; where they are equal on all ranks anyway, "
+        "do not.",
+        code=no_buffers(torch),
+        counterfactual=COUNTERFACTUAL,
+    )
+
+
+def remedy(
+    cause: str, op: str, phase: str, message_bytes: int | None = None, torch: str | None = None
+) -> Remedy:
+    """Return the first advice that fits the cause (`FSDP.unshard`, `all_reduce`, ...), op and phase.
+
+    `message_bytes` is the size of one message; advice on bucket sizes depends on it. `torch`: the run's.
+    """
+    if cause == ddp_causes.BUFFERS:
+        return _buffers(torch)
+    if cause == ddp_causes.REDUCER:
+        return _smaller_buckets(message_bytes)
+    by_itself = cause == op and op in EXCHANGES and phase != "backward"
+    if by_itself and message_bytes is not None and message_bytes <= TINY_BYTES:
+        return _tiny(op, message_bytes)
+    for advice in _ADVICE:
+        fits_op = advice.op is None or advice.op == op
+        fits_phase = advice.phase is None or advice.phase == phase
+        if cause.startswith(advice.cause) and fits_op and fits_phase:
+            return Remedy(text=advice.text, code=advice.code, counterfactual=COUNTERFACTUAL)
+    raise AssertionError("the last advice fits everything")

@@ -1,0 +1,148 @@
+"""The host waiting for the device, and reading values of tensors one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.waiting.stalled import WARNING_SHARE, costs, finding, lost, often
+from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.shared.tally import Line, keep, steps_spoken_of, tally
+from shardtoll.ledger import Evidence, Finding, Occurrence, Remedy
+from shardtoll.ledger.records.stall import BLOCKED
+from shardtoll.ledger.words.human import duration, percent, place, ranks
+
+LEAST_STEPS: Final = 2
+"""Surveyed steps from which a read in each of them is a habit."""
+
+KEYS: Final = ("call", "phase", "module", "source")
+TEXT: Final = (
+    "Keep values on the device and read them every so many steps: `.item()`, `.cpu()`, printing "
+    "a tensor, a branch on a tensor's value, `nonzero` and boolean masks all wait for it. Many values are "
+    "read at once by `.tolist()`."
+)
+CODE: Final = (
+    "losses.append(loss.detach())  # no .item() in the step\n"
+    "if step % 100 == 0:\n"
+    "    print(torch.stack(losses).mean().item())"
+)
+
+
+def find(context: Context) -> list[Finding]:
+    """Return one finding, whose places are each call, phase, module and line.
+
+    Toll: of traces the idle time around the calls per step, on the worst rank. Of audits on CPUs, which have
+    no device that could stand idle, the time of the reads themselves; on accelerators it is unknown without
+    a trace. A run of both has one finding of each.
+    """
+    findings = []
+    for stall in lost(context, "host-sync"):
+        result = tally(stall.rows, ("name", *KEYS[1:]), ("lost_ns", "count"), told_steps(context))
+        places = _places(result.lines, "name", "lost_ns")
+        first = places[0].where
+        call = first.op or "a synchronisation"
+        title = (
+            f"the device is idle for {costs(stall)} around {_all_of(len(places), call)}, {stall.often}"
+            f"{'' if len(places) > 1 else ','}{_mostly(places)}on {ranks(stall.line.ranks)}: the host waits "
+            "for the device"
+        )
+        remedy = Remedy(TEXT, CODE, "the same step without these waits")
+        where = replace(first, op=None)
+        made = finding(stall, "host-sync", title, remedy, where=where, saving_ns=stall.lost_ns)
+        findings.append(replace(made, places=places if len(places) > 1 else ()))
+    return findings + _reads(context)
+
+
+def _places(lines: Sequence[Line], call: str, cost: str) -> tuple[Occurrence, ...]:
+    """Return the places, the most expensive first; `cost` names the figure that is a place's toll."""
+    places = [
+        Occurrence(
+            line.where("phase", "module", "source", op=line.text(call) or None),
+            line.figures["count"] or 0,
+            line.figures[cost],
+        )
+        for line in lines
+    ]
+    return tuple(sorted(places, key=lambda one: (-(one.toll_ns or 0), -one.count)))
+
+
+def _all_of(places: int, call: str) -> str:
+    return call if places == 1 else f"calls at {places:,} places"
+
+
+def _mostly(places: Sequence[Occurrence]) -> str:
+    """Return where the most expensive of the places is, in words that follow a list of calls."""
+    where = places[0].where
+    line = f" in {where.phase}{place(where.module, where.source)}, "
+    return line if len(places) == 1 else f", mostly {often(places[0].count)}{line}"
+
+
+def _reads(context: Context) -> list[Finding]:
+    """What audits saw the host read in at least one place of every surveyed step.
+
+    One cheap read a step costs a CPU nothing, and is information: the same line stops an accelerator.
+    """
+    stalls, steps = context.stalls_in_steps, context.surveyed
+    rows = keep(stalls, (stalls["kind"] == "host-sync") & stalls["step"].isin(steps))
+    rows = keep(rows, (rows["lost_ns"] == 0) & ~rows["step"].isin(_traced(context)))
+    if rows.empty or len(steps) < LEAST_STEPS or not context.step_ns:
+        return []
+    blocked = rows["name"].str.endswith(BLOCKED).to_numpy(dtype=bool, na_value=False)
+    rows = rows.assign(
+        call=rows["name"].str.removesuffix(BLOCKED),
+        blocked_ns=rows["total_ns"].where(blocked, 0),
+        read_ns=rows["total_ns"].where(~blocked, 0),
+    )
+    values = ("read_ns", "blocked_ns", "count")
+    result = tally(rows, KEYS, values, steps)
+    habits = [line for line in result.lines if line.figures["count"]]
+    if not habits:
+        return []
+    # What happens less than once a step is no habit, and in no figure.
+    kept = np.isin(result.code, [line.code for line in habits])
+    (whole,) = tally(keep(rows, kept).assign(all=0), ("all",), values, steps).lines
+    return [_read(context, whole, _places(habits, "call", "read_ns"))]
+
+
+def _traced(context: Context) -> tuple[int, ...]:
+    """Return the steps of which a trace tells better what the host waited for."""
+    return () if context.leadups.empty or context.on_cpu else told_steps(context)
+
+
+def _read(context: Context, line: Line, places: tuple[Occurrence, ...]) -> Finding:
+    read, blocked, count = (line.figures[name] or 0 for name in ("read_ns", "blocked_ns", "count"))
+    toll = read if context.on_cpu else None
+    share = context.share(read + blocked, context.surveyed) or 0.0
+    read_share = context.share(read, context.surveyed) or 0.0
+    first = places[0].where
+    waits = f", and is blocked on collectives for {duration(blocked)} more in it" if blocked else ""
+    why = "" if not context.on_cpu else "; of a tensor on an accelerator each waits for all that is queued"
+    keeps = "reads values of tensors for" if context.on_cpu else "waits for the device for"
+    return Finding(
+        kind="host-sync",
+        severity="warning" if share >= WARNING_SHARE else "info",
+        title=f"the host {keeps} {duration(read)} a step ({percent(read_share)}), "
+        f"{often(count)}, by {_all_of(len(places), first.op or 'reads')}{_mostly(places)}on "
+        f"{ranks(line.ranks)}{waits}{why}",
+        toll_ns=toll,
+        floor_ns=None,
+        saving_ns=toll,
+        bytes=None,
+        count=count,
+        ranks=line.ranks,
+        rows=steps_spoken_of(context.step_rows, line.ranks, context.surveyed),
+        where=first,
+        evidence=(
+            Evidence("reads a step", count),
+            Evidence("they last, a step", read, "ns"),
+            Evidence("blocked on collectives meanwhile, billed as communication", blocked, "ns"),
+            Evidence("share of the step, both", round(share, 4), "share"),
+        ),
+        remedy=Remedy(TEXT, CODE, None if toll is None else "the same step without these reads"),
+        confidence="certain" if context.on_cpu else "likely",
+        places=places if len(places) > 1 else (),
+    )

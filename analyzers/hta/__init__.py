@@ -1,0 +1,5 @@
+"""Holistic Trace Analysis, on request.
+
+It may import `ledger.answers`.
+Start reading in `hta`.
+"""

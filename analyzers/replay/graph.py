@@ -1,0 +1,165 @@
+"""The dependency graph of one step over all ranks, from what the collectives' table tells.
+
+Each rank runs through points in order of its own time: it arrives at a collective, send or receive, and
+later goes on with what that brought. Between two points lies the rank's own time, in which nothing else held
+it up. A collective is complete when all that it waits for have arrived and its data has moved. Dependencies
+come from matches, never from times that happen to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
+from shardtoll.analyzers.replay.point_order import in_order
+from shardtoll.analyzers.shared.memo import once
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SLACK_NS: Final = 100_000
+"""A collective that one rank left earlier than this before another arrived did not wait for it."""
+
+MOST_ROWS: Final = 100_000
+"""Of longer records as many whole steps are replayed as have no more collectives together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One step. Points are in an order in which each comes after all that it depends on."""
+
+    step: int
+    ranks: tuple[int, ...]
+    begin_ns: Ints
+    """By rank: how long after the first one its step began."""
+    rank: Ints
+    """By point: place in `ranks`."""
+    row: Ints
+    """By point: place in the arrays of rows; -1 where a point is the end of the rank's step."""
+    done: Bools
+    """By point: whether the row is complete here; else the rank arrives at it."""
+    own_ns: Ints
+    """By point: the rank's own time since its point before."""
+    idle_ns: Ints
+    """By point: how much of that it was idle, for no reason on record."""
+    index: Ints
+    """By row: its index in the collectives' frame."""
+    match: Ints
+    """By row: number of the collective whose ranks wait for each other; -1 where nobody is waited for."""
+    moved_ns: Ints
+    """By row: how long it takes from the last arrival on."""
+
+    def of_rank(self, place: int) -> Ints:
+        """Return the points of a rank, in order."""
+        return np.flatnonzero(self.rank == place)
+
+
+@once
+def graphs(context: Context) -> tuple[Graph, ...]:
+    """Return the graphs of the steps whose ranks can be compared, as many as `MOST_ROWS` allows.
+
+    Without those steps in which a seen rank has no row of its own.
+    """
+    frame = context.in_alike
+    timed = frame["arrival_ns"].notna() & frame["duration_ns"].notna() & frame["exposed_ns"].notna()
+    if frame.empty or not timed.all():
+        # A collective without times holds up nobody knows whom.
+        return ()
+    # Lead-ups count all of a rank's collectives, those outside steps too.
+    idle = idle_until(context.collectives, context.leadups).reindex(frame.index)
+    frame = frame.assign(idle_until_ns=idle.to_numpy(dtype=np.int64))
+    step_rows = context.step_rows.set_index(["step", "rank"])
+    made: list[Graph] = []
+    rows_left = MOST_ROWS
+    for step, rows in frame.groupby("step"):
+        rows_left -= len(rows)
+        ends = (
+            step_rows.loc[int(str(step))] if int(str(step)) in step_rows.index.get_level_values(0) else None
+        )
+        if rows_left < 0 or ends is None or set(ends.index) != set(rows["rank"].unique()):
+            continue
+        made.append(_graph(context, int(str(step)), rows, ends))
+    return tuple(made)
+
+
+def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) -> Graph:
+    ranks = tuple(sorted(int(rank) for rank in ends.index))
+    start = rows["arrival_ns"].to_numpy(dtype=np.int64)
+    end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
+    match, moved = _dependencies(rows, start, end)
+    idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
+    exposed = rows["exposed_ns"].to_numpy(dtype=np.int64)
+    rank = rows["rank"].to_numpy(dtype=np.int64)
+    began = context.clocks.corrected(
+        np.array(ranks, dtype=np.int64), ends.loc[list(ranks), "start_ns"].to_numpy(dtype=np.int64)
+    )
+    points = []
+    for place, number in enumerate(ranks):
+        here = np.flatnonzero(rank == number)
+        about = ends.loc[number]
+        finish = int(began[place]) + int(about["duration_ns"])
+        at = np.concatenate([start[here], end[here]])
+        row = np.concatenate([here, here])
+        done = np.repeat([False, True], len(here))
+        # At one instant: what ends there, then what begins there, then what takes no time at all.
+        kind = np.where(done, np.where(end[row] > start[row], 0, 2), 1)
+        order = np.lexsort((row, kind, at))
+        at, row, done = at[order], row[order], done[order]
+        spans = blocked(zip(start[here].tolist(), end[here].tolist(), exposed[here].tolist(), strict=True))
+        times = np.concatenate([[began[place]], at, [max(finish, int(at.max()))]])
+        own = np.maximum(0, np.diff(times - blocked_until(spans, times)))
+        gaps = np.minimum(np.maximum(0, np.diff(idle[row], prepend=idle[row[0]])), own[:-1])
+        # What is idle before the first and after the last collective no lead-up tells apart from the rest.
+        before = int(np.clip(int(about["idle_ns"]) - gaps.sum(), 0, own[-1]))
+        points.append((row, done, own, np.append(gaps, before)))
+    # What is idle at the end waits for the slowest rank, but for what that one is idle itself.
+    least = min(int(gaps[-1]) for *_, gaps in points) if len(context.leadups) else None
+    if least is not None:
+        for *_, own, gaps in points:
+            own[-1] -= gaps[-1] - least
+            gaps[-1] = least
+    return _joined(
+        step, ranks, began - began.min(), points, rows.index.to_numpy(dtype=np.int64), match, moved
+    )
+
+
+def _joined(
+    step: int,
+    ranks: tuple[int, ...],
+    begin: Ints,
+    points: Sequence[tuple[Ints, Bools, Ints, Ints]],
+    index: Ints,
+    match: Ints,
+    moved: Ints,
+) -> Graph:
+    rank = np.repeat(np.arange(len(ranks)), [len(own) for _, _, own, _ in points])
+    row = np.concatenate([np.append(rows, -1) for rows, _, _, _ in points])
+    done = np.concatenate([np.append(each, False) for _, each, _, _ in points])
+    order = in_order(rank, row, done, match)
+    own = np.concatenate([each for _, _, each, _ in points])
+    idle = np.concatenate([each for _, _, _, each in points])
+    return Graph(
+        step, ranks, begin, rank[order], row[order], done[order], own[order], idle[order], index, match, moved
+    )
+
+
+def _dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return for each row the number of its collective, -1 alone, and its time from the last arrival on.
+
+    A collective that somebody left before another arrived, as a broadcast's root does, keeps only those
+    rows that cannot have left early; the others wait for nobody.
+    """
+    match = rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
+    _, code = np.unique(match, return_inverse=True)
+    last = np.full(int(code.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, code, start)
+    waits = (match >= 0) & (end + SLACK_NS >= last[code])
+    moved = np.where(waits, np.maximum(0, end - last[code]), end - start)
+    return np.where(waits, code, -1), moved

@@ -1,0 +1,56 @@
+"""An order of a step's points in which each comes after those that it depends on."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def in_order(rank: Ints, row: Ints, done: npt.NDArray[np.bool_], match: Ints) -> Ints:
+    """Return the points' places in such an order; `match` is by row, the others by point.
+
+    Points come rank by rank, each rank's in its own order. A row is complete after all arrivals of its
+    collective. Records that contradict that, as a rank that seems to wait for itself, would never go on:
+    then the first rank that waits goes on without.
+    """
+    rows, dones, ranks = row.tolist(), done.tolist(), rank.tolist()
+    matches = match.tolist()
+    awaited = np.bincount(match[match >= 0], minlength=1).tolist()
+    count = int(rank.max()) + 1 if len(rank) else 0
+    next_point = np.searchsorted(rank, np.arange(count)).tolist()
+    end_point = np.searchsorted(rank, np.arange(count), "right").tolist()
+    waiting: dict[int, list[int]] = {}
+    stuck: dict[int, None] = {}
+    ready = deque(range(count))
+    order: list[int] = []
+    while ready or stuck:
+        if ready:
+            here = ready.popleft()
+            forced = False
+        else:
+            here = next(iter(stuck))
+            forced = True
+        stuck.pop(here, None)
+        while next_point[here] < end_point[here]:
+            point = next_point[here]
+            number = matches[rows[point]] if rows[point] >= 0 else -1
+            if number >= 0 and dones[point] and awaited[number] > 0 and not forced:
+                waiting.setdefault(number, []).append(here)
+                stuck[here] = None
+                break
+            forced = False
+            order.append(point)
+            next_point[here] += 1
+            if number >= 0 and not dones[point]:
+                awaited[number] -= 1
+                if awaited[number] == 0:
+                    free = [other for other in waiting.pop(number, []) if other in stuck]
+                    for other in free:
+                        stuck.pop(other)
+                    ready.extend(free)
+    assert len(order) == len(ranks), "each point comes once"
+    return np.array(order, dtype=np.int64)

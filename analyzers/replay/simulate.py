@@ -1,0 +1,48 @@
+"""A step replayed: when each rank is done, and where it waits, with other own times than it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.replay.graph import Graph
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The outcome of a replay."""
+
+    lasted_ns: int
+    """From the first rank's beginning to the last rank's end."""
+    waited_ns: Ints
+    """By row of the graph: how long its rank was blocked there before the last arrival."""
+
+
+def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
+    """Return the step with these own times by point; with those on record where None."""
+    own = (graph.own_ns if own_ns is None else own_ns).tolist()
+    now = graph.begin_ns.tolist()
+    match, moved = graph.match.tolist(), graph.moved_ns.tolist()
+    last = [0] * (max(match, default=-1) + 1)
+    arrived = [0] * len(match)
+    waited = [0] * len(match)
+    points = zip(graph.rank.tolist(), graph.row.tolist(), graph.done.tolist(), own, strict=True)
+    for rank, row, done, own_time in points:
+        time = now[rank] + own_time
+        if done:
+            number = match[row]
+            latest = last[number] if number >= 0 else arrived[row]
+            if latest > time:
+                waited[row] = latest - time
+            time = max(time, latest + moved[row])
+        elif row >= 0:
+            arrived[row] = time
+            number = match[row]
+            if number >= 0 and time > last[number]:
+                last[number] = time
+        now[rank] = time
+    return Replayed(max(now, default=0), np.array(waited, dtype=np.int64))

@@ -1,0 +1,201 @@
+"""Fabrics from TOML: those shipped here, by name, and the user's own, by path.
+
+A file may name another with `extends = "name"`: what it does not say is taken from there, and so on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from shardtoll.analyzers.roofline.machines.fabric import Fabric, Link
+from shardtoll.analyzers.roofline.machines.gpu import DATA, GPUS_FILE
+from shardtoll.analyzers.roofline.machines.layer import Layer, read_layer
+from shardtoll.analyzers.roofline.machines.table import MOST_CHARACTERS, Table, read_toml
+from shardtoll.ledger import FabricError
+
+MOST_EXTENDED: Final = 16
+"""Files in one chain of `extends`."""
+
+_NOT_INHERITED: Final = ("measured", "hardware", "backends")
+"""What is said of one fabric only: those that extend it are not named by its words, nor measured by it."""
+
+
+def parse_fabric(text: str, where: str) -> Fabric:
+    """Return the fabric a TOML text describes; `where` names it in messages, and is where `extends` starts.
+
+    Raises FabricError, in one line with file, key and what to write, for whatever is wrong.
+    """
+    return _fabric(_merged(read_layer(read_toml(text, where)), where, (_key(where),)), where)
+
+
+@cache
+def fabric_names() -> tuple[str, ...]:
+    """Return the names of the shipped fabrics, sorted."""
+    files = (item.name for item in resources.files(DATA).iterdir())
+    return tuple(sorted(name[:-5] for name in files if name.endswith(".toml") and name != GPUS_FILE))
+
+
+def known_fabrics() -> list[Fabric]:
+    """Return the shipped fabrics, by name."""
+    return [_shipped(name) for name in fabric_names()]
+
+
+def fabrics_with(key: str) -> list[Fabric]:
+    """Return the shipped fabrics whose own file says this key, by name; no other file is parsed."""
+    return [_shipped(name) for name in fabric_names() if f"\n{key} = " in _text_of(name)]
+
+
+def load_fabric(name_or_path: str | Path) -> Fabric:
+    """Return a shipped fabric by its name, or the one in a TOML file.
+
+    Whatever ends in `.toml` or has a folder in it is a path. Raises FabricError for an unknown name
+    (with the known ones), a file that is missing or unreadable, and as `parse_fabric`.
+    """
+    text = str(name_or_path)
+    if _is_path(text):
+        return parse_fabric(_read(Path(text), text), text)
+    if text not in fabric_names():
+        raise FabricError(f"no fabric named {text!r:.80}", _instead(text))
+    return _shipped(text)
+
+
+@cache
+def _shipped(name: str) -> Fabric:
+    where = f"{name}.toml"
+    return _fabric(_merged(_shipped_layer(name), where, (name,)), where)
+
+
+@cache
+def _shipped_layer(name: str) -> Layer:
+    return read_layer(read_toml(_text_of(name), f"{name}.toml"))
+
+
+def _text_of(name: str) -> str:
+    return resources.files(DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _instead(name: str) -> str:
+    """Return what to name instead: those alike, and where all are listed."""
+    begun = [each for each in fabric_names() if each.startswith(name[:4].casefold())] if name else []
+    alike = begun[:6] or difflib.get_close_matches(name, fabric_names(), 4, 0.6) or ["h100x8-ib400"]
+    return f"name one that `shardtoll fabrics` lists, as {', '.join(alike)}, or the path of a .toml file"
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".toml") or len(Path(text).parts) > 1
+
+
+def _key(where: str) -> str:
+    """Return what tells two files of a chain apart: the name of a shipped one, the path of another."""
+    if not Path(where).is_file() and where.removesuffix(".toml") in fabric_names():
+        return where.removesuffix(".toml")
+    return str(Path(where).resolve())
+
+
+def _read(path: Path, where: str) -> str:
+    try:
+        # Not a pipe or a device, which may never end.
+        if path.exists() and not path.is_file():
+            raise FabricError(f"fabric file {where} is no file", "name a readable .toml file")
+        if path.stat().st_size > MOST_CHARACTERS:
+            raise FabricError(
+                f"fabric file {where} is too large", f"a fabric has at most {MOST_CHARACTERS:,} bytes"
+            )
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "not UTF-8 text") or str(error)
+        raise FabricError(
+            f"fabric file {where} cannot be read ({reason})", "name a readable .toml file"
+        ) from error
+
+
+def _merged(layer: Layer, where: str, chain: tuple[str, ...]) -> Layer:
+    """Return a file's layer over those that it extends; `chain` names the files on the way."""
+    name = layer.get("extends")
+    if name is None:
+        return layer
+    layer = {key: value for key, value in layer.items() if key != "extends"}
+    root = Table(layer, where)
+    if _is_path(name):
+        # A path in a file is meant from that file's folder, wherever the command runs.
+        path = Path(where).parent / name
+        where_base, key = str(path), str(path.resolve())
+    elif name in fabric_names():
+        where_base, key = f"{name}.toml", name
+    else:
+        raise root.fail(f"`extends` names no fabric {name!r:.60}", _instead(name))
+    if key in chain or len(chain) >= MOST_EXTENDED:
+        what = "comes back to itself" if key in chain else f"goes on for more than {MOST_EXTENDED} files"
+        raise root.fail(f"`extends` {what} at {name!r:.60}", "let the last file stand on its own")
+    base = (
+        read_layer(read_toml(_read(path, where_base), where_base)) if _is_path(name) else _shipped_layer(name)
+    )
+    return _over(_merged(base, where_base, (*chain, key)), layer, where)
+
+
+def _over(base: Layer, layer: Layer, where: str) -> Layer:
+    """Return `base` with what `layer`, from the file `where`, says instead.
+
+    A number is taken whole, never its value from one file and its source from another. A link of
+    another kind inherits nothing of the old one. Measured times stay where no link they crossed has
+    changed. What the file does not call itself is said to be the other's, changed.
+    """
+    merged = {key: value for key, value in base.items() if key not in _NOT_INHERITED} | layer
+    for key in ("intra", "inter"):
+        if key in base and key in layer:
+            merged[key] = _link_over(base[key], layer[key])
+    if "curves" in base and "curves" not in layer:
+        kept = tuple(
+            curve
+            for curve in base["curves"]
+            if "intra" not in layer and (curve.nodes == 1 or "inter" not in layer)
+        )
+        merged["curves"] = kept
+    if "title" not in layer and "title" in base:
+        merged["title"] = f"{base['title']}, changed"
+    if "provenance" not in layer and "provenance" in base:
+        merged["provenance"] = f"{where}, over {base.get('name', 'another')}: {base['provenance']}"
+    return merged
+
+
+def _link_over(base: Layer, link: Layer) -> Layer:
+    if link.get("kind", base.get("kind")) != base.get("kind"):
+        return link
+    reached = {**base.get("reached", {}), **link.get("reached", {})}
+    return {**base, **link, **({"reached": reached} if reached else {})}
+
+
+def _fabric(layer: Layer, where: str) -> Fabric:
+    root = Table(layer, where)
+    for key in ("name", "title", "provenance"):
+        if key not in layer:
+            raise root.fail(
+                f"`{key}` is missing", f'write {key} = "...", or extends = "..." to take another\'s'
+            )
+    if "intra" not in layer and "curves" not in layer:
+        raise root.fail(
+            "no link inside a host", 'write a table [intra], or extends = "..." to take another\'s'
+        )
+    fields: Layer = dict(layer)
+    for key in ("intra", "inter"):
+        if key in layer:
+            fields[key] = _link(layer[key], key, root)
+    return Fabric(**fields)
+
+
+def _link(layer: Layer, key: str, root: Table) -> Link:
+    table = Table(layer, root.where, key)
+    for part, example in (("kind", '"infiniband"' if key == "inter" else '"nvswitch"'), ("rank_gbps", "50")):
+        if part not in layer:
+            raise table.fail(f"`{part}` is missing", f"write {part} = {example} or what it is here")
+    link = Link(**layer)
+    if link.node_gbps is not None and link.rank_gbps.value > link.node_gbps.value:
+        raise table.fail(
+            f"a rank's {link.rank_gbps.value:g} GB/s is more than its node's {link.node_gbps.value:g}",
+            "write rank_gbps of one rank's own cards and node_gbps of all cards (400 Gb/s is 50 GB/s)",
+        )
+    return link

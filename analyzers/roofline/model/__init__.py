@@ -1,0 +1,5 @@
+"""What one collective costs on a fabric: algorithms, protocols, bands.
+
+It may import `analyzers.roofline.machines`, `ledger`, `ledger.measured`.
+Start reading in `cost`.
+"""

@@ -1,0 +1,5 @@
+"""Small helpers that analyses share.
+
+It may import `ledger`, `ledger.records`.
+Start reading in `tally`.
+"""

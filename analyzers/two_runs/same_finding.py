@@ -1,0 +1,140 @@
+"""Which findings of two runs are the same one: by kind and place, though lines may have moved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from shardtoll.ledger import Finding, Report, Where
+
+_SOURCE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?: \((?P<function>.*)\))?$")
+_APART: Final = ("parameter", "phase", "mesh_dim", "op")
+"""Parts of a place that a change elsewhere leaves as they are: where both are known they must agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    file: str
+    """Without its folder: the two runs may come from two checkouts."""
+    function: str | None
+    number: int
+
+
+def _line(source: str | None) -> _Line | None:
+    match = _SOURCE.match(source or "")
+    if match is None:
+        return None
+    file = re.split(r"[/\\]", match["file"])[-1]
+    return _Line(file, match["function"], int(match["line"]))
+
+
+def place(where: Where) -> str:
+    """Return a place in words that stay the same when lines move."""
+    line = _line(where.source)
+    source = where.source if line is None else f"{line.file} ({line.function or 'module'})"
+    mesh = f"mesh dim {where.mesh_dim}" if where.mesh_dim else None
+    parts = (where.parameter, where.module or None, where.op, source, mesh, where.phase)
+    return " · ".join(part for part in parts if part) or "whole step"
+
+
+Numbered = tuple[int, Finding]
+"""A finding and its number on the bill."""
+
+
+def numbered(report: Report) -> list[Numbered]:
+    """Return the findings with their numbers on the bill."""
+    return list(enumerate(report.findings, start=1))
+
+
+def both_bills(before: Report, after: Report) -> list[tuple[Numbered | None, Numbered | None]]:
+    """Return each finding of two bills once, before and after; None where a bill does not have it.
+
+    In the order of the bill before; those that only the bill after has come last, in its order.
+    """
+    bills = numbered(before), numbered(after)
+    pairs = paired(*([finding for _, finding in bill] for bill in bills))
+    kept = [(each, bills[1][pairs[row]] if row in pairs else None) for row, each in enumerate(bills[0])]
+    stayed = set(pairs.values())
+    return [*kept, *((None, each) for row, each in enumerate(bills[1]) if row not in stayed)]
+
+
+def likeness(finding: Finding, other: Finding) -> tuple[int, int] | None:
+    """Return how much speaks for the two being one finding; None where something speaks against it.
+
+    Unknown on one side speaks for nothing. A module or a line may differ where the rest of the place is
+    told well enough without it: the code was renamed or moved.
+    """
+    if finding.kind != other.kind:
+        return None
+    here, there = finding.where, other.where
+    agreeing = 0
+    for name in _APART:
+        mine, theirs = getattr(here, name), getattr(there, name)
+        if mine and theirs:
+            if mine != theirs:
+                return None
+            agreeing += 1
+    modules = here.module is not None and there.module is not None
+    same_module = modules and here.module == there.module
+    mine, theirs = _line(here.source), _line(there.source)
+    lines = mine is not None and theirs is not None
+    same_function = lines and (mine.file, mine.function) == (theirs.file, theirs.function)  # type: ignore[union-attr]
+    parameter = bool(here.parameter) and here.parameter == there.parameter
+    if modules and not same_module and not (same_function and here.op == there.op):
+        return None
+    if lines and not same_function and not (parameter or (same_module and here.module)):
+        return None
+    moved = abs(mine.number - theirs.number) if same_function and mine and theirs else 0
+    return agreeing + 2 * same_module + 2 * same_function, -moved
+
+
+def paired(before: Sequence[Finding], after: Sequence[Finding]) -> dict[int, int]:
+    """Return index in `before` -> index in `after` of the same finding; each is in one pair at most.
+
+    The pairs most alike are made first; in the order of the bills where several are as much alike.
+    """
+    candidates = []
+    for row, finding in enumerate(before):
+        for to, other in enumerate(after):
+            alike = likeness(finding, other)
+            if alike is not None:
+                candidates.append((alike, -row, -to))
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, row, to in sorted(candidates, reverse=True):
+        if -row not in pairs and -to not in taken:
+            pairs[-row] = -to
+            taken.add(-to)
+    files = [{line.file for each in bill if (line := _line(each.where.source))} for bill in (before, after)]
+    for rule in (_moved, partial(_renamed, files_before=files[0], files_after=files[1])):
+        for row, finding in enumerate(before):
+            left = (to for to, other in enumerate(after) if to not in taken and rule(finding, other))
+            if row not in pairs and (match := next(left, None)) is not None:
+                pairs[row] = match
+                taken.add(match)
+    return pairs
+
+
+def _renamed(finding: Finding, other: Finding, files_before: set[str], files_after: set[str]) -> bool:
+    """Whether the same function of a file that was renamed: neither run names the other's file."""
+    mine, theirs = _line(finding.where.source), _line(other.where.source)
+    if finding.kind != other.kind or mine is None or theirs is None or mine.function != theirs.function:
+        return False
+    if mine.file in files_after or theirs.file in files_before:
+        return False
+    values = [
+        (getattr(finding.where, name), getattr(other.where, name)) for name in (*_APART, "module", "group")
+    ]
+    return all(here == there for here, there in values if here is not None and there is not None)
+
+
+def _moved(finding: Finding, other: Finding) -> bool:
+    """Whether the same thing happens at another module or line: as often, with as many bytes."""
+    if finding.kind != other.kind or not finding.bytes or finding.where.op is None:
+        return False
+    values = [(getattr(finding.where, name), getattr(other.where, name)) for name in _APART]
+    alike = all(mine == theirs for mine, theirs in values if mine and theirs)
+    return alike and (finding.bytes, finding.count) == (other.bytes, other.count)

@@ -1,0 +1,163 @@
+"""Predicted savings against measured ones: of two runs, and of all that were verified so far, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardtoll.analyzers.two_runs.pair import TwoRuns
+from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, Chosen
+from shardtoll.ledger import Report
+from shardtoll.ledger.answers.verification import Judged, Kept, Saving
+from shardtoll.ledger.report.scores import KindScore, Score, ScoredFinding
+from shardtoll.ledger.words.human import duration
+
+
+def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> Saving:
+    """Compare what the judged findings predicted with what the step's time became.
+
+    A saving is an upper bound, so it is kept where the step became shorter by no more than that; what the
+    `rest` of the bill predicted of what is gone with it counts too, for the step's time knows no cause.
+    """
+    change = runs.slowest_change()
+    # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
+    predicted, besides = _predicted(judged), _predicted(rest)
+    step = _whole(change.before)
+    if predicted is not None and step is not None:
+        predicted = min(predicted, step)
+    if besides is not None and step is not None:
+        besides = min(besides, step - (predicted or 0))
+    # A saving is before less after.
+    measured, low, high = (
+        None if end is None else -end for end in (change.difference, change.high, change.low)
+    )
+    others = "gone" if all(each.after is None for each in rest if _counts(each)) else "gone or smaller"
+    counts = len(runs.slowest[0]), len(runs.slowest[1])
+    kept, why = _kept(measured, (low, high), predicted, besides, others)
+    if 2 <= min(counts) < LEAST_STEPS:
+        # An interval of few steps is too narrow where they hang together: it proves nothing by itself.
+        kept = "cannot be told" if kept in ("kept", "exceeded", "longer") else kept
+        why += (
+            f"; of {min(counts)} steps only, which say little of how much they vary: {LEAST_STEPS} are needed"
+        )
+    slowed = runs.each(_slowed)
+    if slowed[0] != slowed[1]:
+        # What a survey costs besides its own time on record would count as saved.
+        kept, why = "cannot be told", "one of the runs was only surveyed: its steps are slower for that"
+    return Saving(
+        before_ns=step,
+        after_ns=_whole(change.after),
+        measured_ns=_whole(measured),
+        low_ns=_whole(low),
+        high_ns=_whole(high),
+        predicted_ns=predicted,
+        steps_before=counts[0],
+        steps_after=counts[1],
+        kept=kept,
+        why=why,
+        timed=runs.timed_words(),
+    )
+
+
+def _counts(judged: Judged) -> bool:
+    return judged.finding.saving_ns is not None and judged.verdict in ("gone", "smaller")
+
+
+def _slowed(report: Report, chosen: Chosen) -> bool:
+    """Whether the timed steps were surveyed, which a trace's are not."""
+    return report.run.source == "live" and chosen.level == "surveyed"
+
+
+def _predicted(judged: Iterable[Judged]) -> int | None:
+    """Return what all that is gone, or smaller, was to save; None where nothing was claimed for it."""
+    parts = []
+    for each in judged:
+        claimed = each.finding.saving_ns
+        if claimed is None or not _counts(each):
+            continue
+        if each.after is not None:
+            was, now = each.finding.toll_ns, each.after.toll_ns
+            claimed = min(claimed, max(0, was - now)) if was is not None and now is not None else claimed
+        parts.append(claimed)
+    return sum(parts) if parts else None
+
+
+def _kept(
+    measured: float | None,
+    interval: tuple[float | None, float | None],
+    predicted: int | None,
+    besides: int | None,
+    others: str,
+) -> tuple[Kept, str]:
+    low, high = interval
+    if measured is None:
+        return "cannot be told", "one of the runs has no timed step"
+    if low is None or high is None:
+        return "cannot be told", f"{_shorter(measured)}, of too few steps to say how surely"
+    became = f"{_shorter(measured)} ({_signed(low, high)} to {_signed(high, low)})"
+    if high < 0:
+        return "longer", f"{became}: what the change costs is more than what it saves"
+    if predicted is None:
+        return "none made", f"{became}; no saving was predicted for what is gone"
+    most = predicted + (besides or 0)
+    also = f", and {duration(besides)} by other findings that are {others} too" if besides else ""
+    bound = f"at most {duration(predicted)} was predicted{also}"
+    if low > most:
+        return "exceeded", f"{became}; {bound}: the bound was too low, or more than this was changed"
+    if low <= 0:
+        return "not seen", f"{became}, which cannot be told from no change; {bound}"
+    return "kept", f"{became}; {bound}"
+
+
+def _shorter(measured: float) -> str:
+    return f"the step is {duration(abs(measured))} {'longer' if measured < 0 else 'shorter'}"
+
+
+def _signed(time_ns: float, other_ns: float) -> str:
+    """Return one end of the interval; which way it points is said where the two ends differ in that."""
+    if time_ns * other_ns >= 0:
+        return duration(abs(time_ns))
+    return f"{duration(abs(time_ns))} {'longer' if time_ns < 0 else 'shorter'}"
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def history(scores: Sequence[Score]) -> list[KindScore]:
+    """Return one line a kind, most verified first. Of a pair of runs verified again the last time counts."""
+    last: dict[tuple[str, str, str], tuple[ScoredFinding, Score]] = {}
+    for score in scores:
+        for finding in score.findings:
+            last[score.pair, finding.kind, finding.place] = (finding, score)
+    kinds: dict[str, list[tuple[ScoredFinding, Score]]] = {}
+    for finding, score in last.values():
+        kinds.setdefault(finding.kind, []).append((finding, score))
+    return sorted(
+        (_line(kind, of) for kind, of in kinds.items()), key=lambda line: (-line.verified, line.kind)
+    )
+
+
+def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
+    verdicts = [finding.verdict for finding, _ in of]
+    gone = [score for finding, score in of if finding.verdict == "gone" and finding.predicted_ns is not None]
+    ratios = [ratio for ratio in map(_ratio, gone) if ratio is not None]
+    return KindScore(
+        kind=kind,
+        verified=len(of),
+        gone=verdicts.count("gone"),
+        smaller=verdicts.count("smaller"),
+        still=verdicts.count("still there"),
+        unknown=verdicts.count("cannot be told"),
+        exceeded=sum(score.kept == "exceeded" for score in gone),
+        ratio=sum(ratios) / len(ratios) if ratios else None,
+        timed=len(ratios),
+    )
+
+
+def _ratio(score: Score) -> float | None:
+    """Return measured / predicted; None where the step's time varies by more than was predicted."""
+    if score.measured_ns is None or score.low_ns is None or score.high_ns is None or not score.predicted_ns:
+        return None
+    if score.high_ns - score.low_ns > 2 * score.predicted_ns:
+        return None
+    return score.measured_ns / score.predicted_ns

@@ -1,0 +1,106 @@
+"""The figures of a step that a change may move: time by part, bytes, collectives, FLOPs."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from shardtoll.analyzers.two_runs.issued import BYTES, CALLS, issued
+from shardtoll.analyzers.two_runs.judges import mean
+from shardtoll.analyzers.two_runs.pair import TwoRuns
+from shardtoll.analyzers.two_runs.steps import Chosen
+from shardtoll.ledger import Report
+from shardtoll.ledger.answers.verification import Quantity
+from shardtoll.ledger.records.levels import in_steps, surveyed_steps
+from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+
+EXPOSED: Final = "exposed_comm_ns"
+PARTS: Final = {
+    "compute_ns": "computing",
+    EXPOSED: "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+
+
+def figures(runs: TwoRuns) -> tuple[Quantity, ...]:
+    """Return each figure, of a mean surveyed step, on the rank where it is most; FLOPs are of all ranks.
+
+    The steps are those that are compared, so the first ones, which set things up, are left out. If no step
+    was surveyed, they are the timed ones, without the parts that only a survey tells. Names say which steps
+    they are. Exposed communication is of those steps that tell it; a lower bound if that of a collective is
+    unknown. Collectives and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
+    """
+    figures_of = runs.each(_of)
+    kinds = ["surveyed steps" if surveyed_steps(r.tables["steps"]) else "all steps" for r in runs.reports]
+    of = kinds[0] if kinds[0] == kinds[1] else f"{kinds[0]} before, {kinds[1]} after"
+    told = tuple(
+        Quantity(f"{name} ({of})", unit, was, now, (was_least, now_least))
+        for (name, unit, was, was_least), (_, _, now, now_least) in zip(*figures_of, strict=True)
+        if was is not None or now is not None
+    )
+    return (*told, *_issued(runs))
+
+
+def _issued(runs: TwoRuns) -> tuple[Quantity, ...]:
+    was, now = runs.each(issued)
+    if not (len(was.calls) and len(now.calls)):
+        return ()
+    of = f"mean over ranks, {runs.timed_words()}"
+    bounds = (was.calls_at_least, now.calls_at_least), (was.bytes_at_least, now.bytes_at_least)
+    return (
+        Quantity(f"{CALLS} ({of})", None, mean(was.calls), mean(now.calls), bounds[0]),
+        Quantity(f"{BYTES} ({of})", "bytes", mean(was.message_bytes), mean(now.message_bytes), bounds[1]),
+    )
+
+
+_Figure: TypeAlias = tuple[str, str | None, float | None, bool]
+"""Name, unit, value, and whether that is a lower bound."""
+
+
+def _of(report: Report, chosen: Chosen) -> list[_Figure]:
+    # A run whose only surveyed steps are its first has no others to tell of operators.
+    surveyed = chosen.surveyed or surveyed_steps(report.tables["steps"])
+    numbers = surveyed or chosen.timed
+    rows = report.steps
+    rows = rows[rows["step"].isin(numbers)]
+    duration = (rows["duration_ns"] - rows["capture_ns"]).astype("float64")
+    figures_of_run: list[_Figure] = [
+        # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
+        ("step, own work", "ns", _most(rows, duration, len(numbers)) if surveyed else None, False)
+    ]
+    for column, name in PARTS.items():
+        if column == EXPOSED:
+            figures_of_run.append((name, "ns", *_exposed(report, rows, numbers)))
+        else:
+            value = _most(rows, rows[column], len(numbers)) if surveyed else None
+            figures_of_run.append((name, "ns", value, False))
+    work = report.computes[["step", "flops"]]
+    work = work[work["step"].isin(surveyed)]
+    done = float(work["flops"].sum()) / len(surveyed) if surveyed else None
+    figures_of_run.append(("FLOPs, all ranks", "FLOP", done, False))
+    return figures_of_run
+
+
+def _exposed(report: Report, rows: pd.DataFrame, numbers: tuple[int, ...]) -> tuple[float | None, bool]:
+    """Return the mean of the steps that tell it, on the rank where it is most; and whether it may be more."""
+    rows_told = in_steps(exposure_told(report.tables), numbers)
+    means = rows_told.group_by("rank").aggregate([(EXPOSED, "mean")])
+    if not len(means):
+        return None, False
+    # A rank that never tells may be the one where it is most.
+    silent = len(means) < rows["rank"].nunique()
+    doubted = in_steps(exposure_doubted(report.tables), numbers).filter(pc.field(EXPOSED) > 0)
+    return pc.max(means.column(f"{EXPOSED}_mean")).as_py(), silent or bool(len(doubted))
+
+
+def _most(rows: pd.DataFrame, values: pd.Series[float], steps: int) -> float | None:
+    """Return the mean over steps of the rank where it is most; None without steps, 0 without rows."""
+    if not steps:
+        return None
+    if rows.empty:
+        return 0.0
+    most = values.groupby(rows["rank"]).sum().max()
+    return None if pd.isna(most) else float(most) / steps

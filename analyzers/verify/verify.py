@@ -1,0 +1,138 @@
+"""What a change did: findings gone or not, gradients equal or not, saving kept or not. Two reports in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardtoll.analyzers.two_runs.comparable import warnings
+from shardtoll.analyzers.two_runs.pair import TwoRuns
+from shardtoll.analyzers.two_runs.same_finding import both_bills
+from shardtoll.analyzers.verify.gradient_equality import compare
+from shardtoll.analyzers.verify.looked_at import unseen
+from shardtoll.analyzers.verify.saved import saving
+from shardtoll.analyzers.verify.step_figures import figures
+from shardtoll.ledger import Finding, Report, UsageError
+from shardtoll.ledger.answers.verification import Judged, Quantity, Verdict, Verification
+from shardtoll.ledger.report.scores import pair_of
+from shardtoll.ledger.words.human import duration, size
+from shardtoll.ledger.words.human import work as flops
+
+FLOPS: Final = "FLOPs too many a step"
+COUNTED: Final = ("latency-bound", "duplicated-data")
+"""Kinds whose remedy changes how often something happens, not how many bytes it moves."""
+MOVED: Final = (
+    "implicit-redistribute",
+    "redundant-collective",
+    "sync-every-microbatch",
+    "cross-node-traffic",
+    "wide-dtype",
+)
+"""Kinds whose remedy moves fewer bytes."""
+FAMILIES: Final = ("correctness", "compute")
+"""Families whose findings a right fix takes off the bill, whatever the machine does meanwhile."""
+EXACT: Final = 0.99
+"""Bytes, counts and FLOPs below this part of what they were are fewer."""
+TIMED: Final = 0.75
+"""The same of times, which vary from run to run."""
+
+
+def verify(before: Report, after: Report, names: tuple[str, str], wanted: Sequence[str] = ()) -> Verification:
+    """Compare two runs, called `names`.
+
+    `wanted`: numbers on the bill of the run before, or kinds; none means its errors, and those warnings that
+    a fix takes away whatever the machine does. Its other warnings are of times, which vary from run to run
+    (late ranks, exposed communication): they are told, not judged. What is said about the record itself is
+    never judged unless it is wanted. Raises UsageError where the run before has no such finding.
+    """
+    runs = TwoRuns.of(before, after)
+    bills = both_bills(before, after)
+    chosen = _chosen([was for was, _ in bills if was is not None], wanted, names[0])
+    all_judged = [
+        _judged(*was, None if now is None else now[1], before, after) for was, now in bills if was is not None
+    ]
+    judged = tuple(each for each in all_judged if each.number in chosen)
+    rest = [each for each in all_judged if each.number not in chosen]
+    also = [each for each in rest if each.finding.severity != "info" and each.finding.family != "trust"]
+    return Verification(
+        before=names[0],
+        after=names[1],
+        pair=pair_of(before, after),
+        findings=judged,
+        new=tuple(
+            now[1] for was, now in bills if was is None and now is not None and now[1].family != "trust"
+        ),
+        gradients=compare(before, after, tuple(each.finding for each in judged)),
+        saving=saving(runs, judged, rest),
+        quantities=figures(runs),
+        warnings=warnings(runs),
+        also=() if wanted else tuple(also),
+    )
+
+
+def _chosen(bill: Sequence[tuple[int, Finding]], wanted: Sequence[str], name: str) -> set[int]:
+    if not wanted:
+        return {number for number, finding in bill if _judged_unasked(finding)}
+    chosen: set[int] = set()
+    for word in wanted:
+        numbers = {number for number, finding in bill if word in (str(number), finding.kind)}
+        if not numbers:
+            kinds = ", ".join(dict.fromkeys(finding.kind for _, finding in bill))
+            there = f"give 1 to {len(bill)}, or one of {kinds}" if bill else "its bill is empty"
+            raise UsageError(f"{name} has no finding {word!r}", there)
+        chosen |= numbers
+    return chosen
+
+
+def _judged_unasked(finding: Finding) -> bool:
+    if finding.family == "trust" or finding.severity == "info":
+        return False
+    return finding.severity == "error" or finding.family in FAMILIES or finding.kind in (*COUNTED, *MOVED)
+
+
+def _judged(number: int, finding: Finding, left: Finding | None, before: Report, after: Report) -> Judged:
+    quantity = _quantity(finding, left)
+    verdict: Verdict
+    if left is not None:
+        verdict, why = _left(quantity, left)
+        return Judged(number, finding, verdict, why, left, quantity)
+    blind = unseen(finding, before, after)
+    if blind is not None:
+        return Judged(number, finding, "cannot be told", blind)
+    return Judged(number, finding, "gone", "not on the bill of the run after", None, quantity)
+
+
+def _left(quantity: Quantity, left: Finding) -> tuple[Verdict, str]:
+    if quantity.before is None or quantity.after is None:
+        return "still there", left.title
+    limit = TIMED if quantity.unit == "ns" else EXACT
+    was, now = (_words(value, quantity) for value in (quantity.before, quantity.after))
+    if quantity.before > 0 and quantity.after < limit * quantity.before:
+        return (
+            "smaller",
+            f"{quantity.name} {was} before, {now} after ({1 - quantity.after / quantity.before:.0%} less)",
+        )
+    larger = quantity.after * limit > quantity.before
+    return "still there", f"{quantity.name} {was} before, {now} after" + (": it is larger" if larger else "")
+
+
+def _words(value: float, quantity: Quantity) -> str:
+    if quantity.unit == "ns":
+        return duration(value)
+    if quantity.unit == "bytes":
+        return size(int(value))
+    if quantity.unit == "FLOP":
+        return flops(round(value))
+    return f"{value:,.0f}" if quantity.unit is None else f"{value:,.4g} {quantity.unit}"
+
+
+def _quantity(finding: Finding, left: Finding | None) -> Quantity:
+    """Return the figure that the kind's remedy changes; none of it is left where the finding is gone."""
+    flops = finding.figure("flops_too_many")
+    if flops is not None:
+        return Quantity(FLOPS, "FLOP", flops, 0.0 if left is None else left.figure("flops_too_many"))
+    if finding.kind in MOVED and finding.bytes is not None:
+        return Quantity("bytes a step", "bytes", finding.bytes, 0 if left is None else left.bytes)
+    if finding.kind in COUNTED or finding.toll_ns is None:
+        return Quantity("times a step", None, finding.count, 0 if left is None else left.count)
+    return Quantity("toll", "ns", finding.toll_ns, 0 if left is None else left.toll_ns)

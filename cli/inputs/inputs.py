@@ -1,0 +1,101 @@
+"""What the command line reads becomes reports: runs and traces are analysed, saved reports taken."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from shardtoll.cli.inputs.analysed import analysed
+from shardtoll.cli.inputs.kinds import Input as Input
+from shardtoll.cli.inputs.kinds import sort_inputs as sort_inputs
+from shardtoll.cli.inputs.traces import TraceOptions
+from shardtoll.cli.inputs.traces import read as read_jobs
+from shardtoll.ledger import Report, TraceError, UsageError
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.roofline import Fabric
+    from shardtoll.profiler.traces import Job
+
+Extra: TypeAlias = "Callable[[Report, Job], Report]"
+"""A step more on a report of traces: takes the report and the job, returns the report to show."""
+
+
+def load_reports(
+    inputs: Sequence[Input], fabric: str | None, options: TraceOptions, extras: Sequence[Extra] = ()
+) -> Iterator[tuple[str, Report]]:
+    """Yield (name, report) of each input; runs and traces are analysed, saved reports taken as they are.
+
+    `fabric` is a known name or a TOML file; `extras` are applied to reports of traces, in order. Raises
+    UsageError where a fabric is given for a saved report, FabricError for the fabric, RunFolderError,
+    TraceError and SchemaError for what cannot be read.
+    """
+    chosen = named_fabric(fabric)
+    for item in inputs:
+        path = item.paths[0]
+        if item.kind == "run":
+            from shardtoll.ledger import read_run
+
+            yield path, analysed(read_run(Path(path)), chosen, keep=options.cache)
+        elif item.kind == "report":
+            yield path, _saved(Path(path), chosen)
+        else:
+            jobs = read_jobs(item.paths, options)
+            while (job := _next_job(jobs, path)) is not None:
+                report = analysed(job.ledger, chosen, keep=options.cache)
+                for extra in extras:
+                    report = extra(report, job)
+                yield job.name, report
+
+
+def one_report(path: str, fabric: str | None, options: TraceOptions) -> Report:
+    """Return the report of a path; UsageError where it holds several jobs. Else as `load_reports`."""
+    reports = list(load_reports(sort_inputs([path]), fabric, options))
+    if len(reports) != 1:
+        raise UsageError(f"{path} holds {len(reports)} jobs", "name the folder or file of one of them")
+    return reports[0][1]
+
+
+def _next_job(jobs: Iterator[Job], path: str) -> Job | None:
+    """Return the next job of traces; of a folder that holds runs the error names one of those."""
+    try:
+        return next(jobs, None)
+    except TraceError as error:
+        runs = _runs_inside(path)
+        if not runs:
+            raise
+        which = f"the run in {path}" if len(runs) == 1 else f"one of the {len(runs):,} runs in {path}"
+        raise TraceError(
+            error.message, f"name {which}, as {shlex.quote(str(Path(path) / runs[0]))}"
+        ) from error
+
+
+def _runs_inside(path: str) -> list[str]:
+    """Return the names of the runs in a folder of them; none where it is no such folder."""
+    if not Path(path).is_dir():
+        return []
+    from shardtoll.cli.inputs.serve_list import look
+
+    places, _ = look(path, time.time())
+    return sorted(place.name for place in places if place.item.kind == "run")
+
+
+def _saved(path: Path, fabric: Fabric | None) -> Report:
+    report = Report.load(path)
+    if fabric is not None:
+        raise UsageError(
+            f"--fabric does not apply to {path}, a saved report that has its floors already",
+            "name the run folder or the traces instead",
+        )
+    return report
+
+
+def named_fabric(name: str | None) -> Fabric | None:
+    """Return the fabric of `--fabric`, None where it is not given; FabricError where there is none such."""
+    if name is None:
+        return None
+    from shardtoll.analyzers.roofline import load_fabric
+
+    return load_fabric(name)

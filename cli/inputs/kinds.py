@@ -1,0 +1,89 @@
+"""Run folders, saved reports and traces, told apart by looking at them."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from shardtoll.ledger import UsageError
+
+Kind: TypeAlias = Literal["run", "report", "trace file", "traces"]
+_PEEK_BYTES: Final = 65_536
+_PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How files packed with gzip and zstandard begin."""
+_GLOB: Final = frozenset("*?[")
+_HINT: Final = (
+    "name traces, a run folder, as given as out= to audit(), or a report written with -o report.json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one report is made of."""
+
+    kind: Kind
+    paths: list[str]
+    """One path; several only where trace files were named one by one."""
+
+
+def sort_inputs(paths: Sequence[str]) -> list[Input]:
+    """Return the inputs that paths name, in order; trace files named one by one are one input.
+
+    Raises UsageError where a path is nothing we read.
+    """
+    inputs: list[Input] = []
+    files = Input("trace file", [])
+    for path in paths:
+        kind = _kind(path)
+        if kind != "trace file":
+            inputs.append(Input(kind, [path]))
+            continue
+        if not files.paths:
+            inputs.append(files)
+        files.paths.append(path)
+    return inputs
+
+
+def _kind(path: str) -> Kind:
+    """Return what a path is; UsageError where it is nothing we read."""
+    from shardtoll.ledger.disk.store import is_run_folder
+    from shardtoll.profiler.traces.file import sources
+
+    local = Path(path)
+    try:
+        mode = local.stat().st_mode
+    except (OSError, ValueError) as error:
+        if "://" in path or "::" in path or _GLOB.intersection(path):
+            return "traces"
+        if isinstance(error, (FileNotFoundError, ValueError)):
+            raise UsageError(f"there is no file or folder {path}", _HINT) from error
+        raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+    if stat.S_ISDIR(mode):
+        try:
+            if is_run_folder(local):
+                return "run"
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+        if not sources.is_trace_input(path):
+            raise UsageError(f"{path} holds neither a shardtoll run nor traces", _HINT)
+        return "traces"
+    if not stat.S_ISREG(mode):
+        # A pipe would be waited for without end.
+        raise UsageError(f"{path} is neither a file nor a folder", _HINT)
+    return "trace file" if _is_trace(local) else "report"
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the file is for the reader of traces: anything but text with our schema's version.
+
+    The reader says best what is wrong with a file that is neither.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_PEEK_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+    return head.startswith(_PACKED) or b'"schema_version"' not in head

@@ -1,0 +1,60 @@
+"""Options that several commands share; imports typer and no more, as every command's file does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+
+def fabric_option(help_text: str) -> Any:
+    """Return `--fabric` as it is named everywhere; what it is for differs from command to command."""
+    return typer.Option("--fabric", metavar="NAME|FILE.toml", help=help_text)
+
+
+def output_option(help_text: str) -> Any:
+    """Return `-o`, whose help says which endings the command writes."""
+    return typer.Option("-o", "--output", metavar="FILE", help=help_text)
+
+
+Fabric: TypeAlias = Annotated[
+    str | None,
+    fabric_option("The interconnect to compute floors for; without it, chosen by device and backend."),
+]
+Width: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=20, metavar="COLUMNS", help="Columns to print in; without it, the terminal's."),
+]
+Jobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option("-j", "--jobs", min=1, metavar="N", help="Traces read at once; without it, one a core."),
+]
+Dask: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Read traces on a Dask cluster, as tcp://10.0.0.1:8786. Its workers need shardtoll, and the "
+        "same file system as this machine: they open the traces by the same paths and write results to "
+        "the cache folder (see SHARDTOLL_CACHE). Needs pip install 'shardtoll[dask]'.",
+    ),
+]
+NoCache: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Read and analyse all anew and keep nothing. Otherwise what was read in traces, and found in "
+        "them and in runs, is kept in SHARDTOLL_CACHE, by default ~/.cache/shardtoll/traces, 2 GB at most.",
+    ),
+]
+Kernels: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--kernels",
+        metavar="FILE.toml",
+        help="Names of communication kernels of your own, beside those shardtoll knows. TOML: for each a "
+        "[[kernel]] table with pattern (a regular expression), op (as all_reduce; may be left out) and "
+        "library.",
+    ),
+]

@@ -1,0 +1,132 @@
+"""A process that has imported what ranks need and forks them: a rank starts in milliseconds.
+
+It runs no operator, opens no group and starts no thread, so each rank is a copy of an interpreter that has
+only imported; it refuses to fork otherwise. Requests and answers are lines of JSON on its standard input
+and output. Ranks die with it, and it dies when its input ends, that is with the one who started it.
+
+A request: `ranks`, each with its `task` (module, function, arguments), `environment` and `log`; `limit_s`;
+and `end_together`, whether the failure of one rank ends the others. The answer: their exit codes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+PRELOADED: Final = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "torch.profiler",
+    "pyarrow.parquet",
+    "shardtoll.analyzers",
+    "shardtoll.profiler.live.session.session",
+    "shardtoll.profiler.live.gradients.gradients",
+)
+LATE: Final = -256
+"""In place of an exit code: the rank did not finish in time."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_POLL_S: Final = 0.01
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _rank(rank: Mapping[str, Any]) -> NoReturn:
+    """Become a rank in the forked child: its environment, its log, its work."""
+    code = 1
+    try:
+        log = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.environ.clear()
+        os.environ.update(rank["environment"])
+        import numpy as np
+
+        # Python's own generator reseeds itself after a fork, numpy's does not.
+        np.random.seed()
+        module, function, arguments = rank["task"]
+        getattr(importlib.import_module(module), function)(*arguments)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # noqa: BLE001 - a forked child must never return into the server's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Gloo's threads sometimes abort an interpreter that shuts down.
+        os._exit(code)
+
+
+def _wait(ranks: Sequence[int], limit_s: float, end_together: bool) -> list[int]:
+    """Return the ranks' exit codes; the limit or the end of the input ends all, and so may one failure."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + limit_s
+    while len(codes) < len(ranks):
+        # Nothing is sent before the answer: readable means that the other end is closed.
+        gone = bool(select.select([0], [], [], _POLL_S)[0])
+        late = time.monotonic() > deadline
+        failed = end_together and any(code != 0 for code in codes.values())
+        ended = gone or late or failed
+        for rank in ranks:
+            if rank in codes:
+                continue
+            if ended:
+                os.kill(rank, signal.SIGKILL)
+            done, status = os.waitpid(rank, 0 if ended else os.WNOHANG)
+            if done:
+                killed = ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+                codes[rank] = LATE if killed and late else 0 if killed else os.waitstatus_to_exitcode(status)
+    return [codes[rank] for rank in ranks]
+
+
+def main() -> None:
+    """Import, also the modules in the arguments, say so, then serve requests until the input ends."""
+    for name in (*PRELOADED, *sys.argv[1:]):
+        importlib.import_module(name)
+    # A collection in a child would touch every object and copy its page: a sixth of a second in mid-step.
+    gc.collect()
+    gc.freeze()
+    mine = os.getpid()
+    os.write(1, b"[]\n")
+    for line in sys.stdin:
+        request = json.loads(line)
+        if sys.platform == "linux" and len(os.listdir("/proc/self/task")) != 1:
+            raise SystemExit("something started a thread: forking is not safe any more")
+        ranks = []
+        for rank in request["ranks"]:
+            child = os.fork()
+            if child == 0:
+                _die_with_parent(mine)
+                _rank(rank)
+            ranks.append(child)
+        codes = _wait(ranks, request["limit_s"], request["end_together"])
+        # Who asked may be gone: then the input has ended too, and so does the loop.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(1, (json.dumps(codes) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

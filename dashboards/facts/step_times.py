@@ -1,0 +1,180 @@
+"""Each rank's time per step, in parts that add up to it, and what steps that were only watched tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.ledger import Report
+from shardtoll.ledger.records.columns import literal
+from shardtoll.ledger.records.levels import in_steps, means_by_rank, surveyed_steps, watched_steps
+from shardtoll.ledger.records.told import exposure_doubted, exposure_told
+
+PARTS: Final = (
+    ("compute_ns", "compute"),
+    ("exposed_comm_ns", "exposed comm"),
+    ("exposed_copy_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+    ("unattributed_ns", "unattributed"),
+)
+"""The parts of a step, which add up to its duration, and the words for them."""
+
+WATCHED_PARTS: Final = ("exposed_comm_ns", "unattributed_ns")
+"""The parts that a watched step knows; the others are somewhere in its unattributed time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The mean step of one rank, or of several folded into one; all times in ns.
+
+    Over its watched steps, if surveyed ones tell how they divide; else over the surveyed ones, or over
+    watched ones that nothing divides.
+    """
+
+    ranks: tuple[int, ...]
+    steps: int
+    total_ns: float
+    parts_ns: tuple[float | None, ...]
+    """In the order of `PARTS`; None where only watched steps are on record, which do not tell."""
+    waiting_ns: float | None
+    """The part of exposed communication spent waiting for late ranks; None unknown."""
+    moving_ns: float | None
+    """The part spent while data moved; what is left is of collectives whose wait is unknown."""
+    capture_ns: float
+    """The part of unattributed time that was capture's own work."""
+    watched_ns: float | None = None
+    """The mean watched step, capture left out; None where none was watched."""
+    watched_comm_ns: float | None = None
+    """Exposed communication in a watched step, over those that tell it; None where none does."""
+    comm_at_least: bool = False
+    """Whether that is a lower bound, as some of these steps do not tell it of all their collectives."""
+    error_ns: float | None = None
+    """How far compute and idle time may be off, as watched steps are divided like surveyed ones; None if the
+    parts are not of divided steps."""
+    surveyed_ns: float | None = None
+    """The mean surveyed step, recording included; None where none was surveyed."""
+
+    @property
+    def divided(self) -> bool:
+        """Whether the parts are those of watched steps."""
+        return self.error_ns is not None
+
+    @property
+    def step_ns(self) -> float:
+        """The truest mean of a step: watched steps are hardly slowed by capture."""
+        return self.total_ns if self.watched_ns is None else self.watched_ns
+
+
+def rank_times(report: Report) -> list[RankTime]:
+    """Return each rank's mean step, by rank; empty where no step finished."""
+    steps = report.tables["steps"]
+    surveyed = _means(in_steps(steps, surveyed_steps(steps)))
+    divided = _means(steps.filter(pc.is_valid(steps.column("parts_error_ns"))))
+    watched = _means(in_steps(steps, watched_steps(steps)))
+    exposures = _means(told_rows(report))
+    bounded = in_steps(exposure_doubted(report.tables), watched_steps(steps))
+    doubted = set(
+        bounded.filter(pc.greater(bounded.column("exposed_comm_ns"), literal(0))).column("rank").to_pylist()
+    )
+    times = []
+    for rank in sorted({*surveyed, *watched}):
+        whole, light, telling = surveyed.get(rank), watched.get(rank), exposures.get(rank)
+        split = divided.get(rank)
+        row = split or whole or telling or watched[rank]
+        named = (
+            [name for name, _ in PARTS] if split or whole else WATCHED_PARTS if telling else WATCHED_PARTS[1:]
+        )
+        times.append(
+            RankTime(
+                ranks=(rank,),
+                steps=row["count_all"],
+                total_ns=row["duration_ns_mean"],
+                parts_ns=tuple(row[f"{name}_mean"] if name in named else None for name, _ in PARTS),
+                waiting_ns=row["exposed_wait_ns_mean"] if whole or telling else None,
+                moving_ns=row["exposed_move_ns_mean"] if whole or telling else None,
+                capture_ns=row["capture_ns_mean"],
+                watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
+                watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
+                comm_at_least=rank in doubted,
+                error_ns=None if split is None else split["parts_error_ns_mean"],
+                surveyed_ns=None if whole is None else whole["duration_ns_mean"],
+            )
+        )
+    return times
+
+
+def told_rows(report: Report) -> pa.Table:
+    """Return the rows of the watched steps that tell how long communication was exposed."""
+    return in_steps(exposure_told(report.tables), watched_steps(report.tables["steps"]))
+
+
+def _means(steps: pa.Table) -> dict[int, dict[str, Any]]:
+    """Return rank -> the means of its rows of the steps' table, and how many there are."""
+    waits = ("exposed_wait_ns", "exposed_move_ns")
+    wanted = ["duration_ns", *(name for name, _ in PARTS), *waits, "capture_ns", "parts_error_ns"]
+    return means_by_rank(steps, wanted)
+
+
+def slowest(times: Sequence[RankTime]) -> RankTime | None:
+    """Return the rank whose mean step is longest, the first of equals; None without any."""
+    return max(times, key=lambda time: time.step_ns, default=None)
+
+
+def longest(times: Sequence[RankTime]) -> RankTime | None:
+    """Return the rank whose `total_ns` is longest, whose parts are shown; see `slowest`, which watched steps
+    decide."""
+    return max(times, key=lambda time: time.total_ns, default=None)
+
+
+def marks(times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
+    """Return ranks -> the word to stand by their name: which are slowest by the times that are shown."""
+    whole, light = longest(times), slowest(times)
+    if whole is None or light is None:
+        return {}
+    if whole is light or not mixed(times):
+        return {whole.ranks: "slowest"}
+    return {whole.ranks: "slowest surveyed", light.ranks: "slowest watched"}
+
+
+def mixed(times: Sequence[RankTime]) -> bool:
+    """Return whether watched steps stand next to the parts of surveyed ones."""
+    whole = any(None not in time.parts_ns and not time.divided for time in times)
+    return whole and any(time.watched_ns is not None for time in times)
+
+
+def fold(
+    times: Sequence[RankTime], most: int, *, shown: bool = False
+) -> tuple[list[RankTime], RankTime | None]:
+    """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
+
+    The second is None where every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
+    """
+    if len(times) <= most:
+        return list(times), None
+    by_cost = sorted(times, key=lambda time: -(time.total_ns if shown else time.step_ns))
+    kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
+    mean = RankTime(
+        ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),
+        steps=max(time.steps for time in rest),
+        total_ns=sum(time.total_ns for time in rest) / len(rest),
+        parts_ns=tuple(_mean(parts) for parts in zip(*(time.parts_ns for time in rest), strict=True)),
+        waiting_ns=_mean([time.waiting_ns for time in rest]),
+        moving_ns=_mean([time.moving_ns for time in rest]),
+        capture_ns=sum(time.capture_ns for time in rest) / len(rest),
+        watched_ns=_mean([time.watched_ns for time in rest]),
+        watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),
+        comm_at_least=any(time.comm_at_least for time in rest),
+        error_ns=_mean([time.error_ns for time in rest]),
+        surveyed_ns=_mean([time.surveyed_ns for time in rest]),
+    )
+    return sorted(kept, key=lambda time: time.ranks), mean
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where one of the values is unknown."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if len(present) == len(values) else None

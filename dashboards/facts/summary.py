@@ -1,0 +1,214 @@
+"""What renderers say of a run: which steps are on record, what was checked, what no finding explains."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow.compute as pc
+
+from shardtoll.dashboards.facts.step_times import rank_times
+from shardtoll.ledger import Finding, Report, Run, Where
+from shardtoll.ledger.answers.unbilled import Unbilled
+from shardtoll.ledger.records.levels import in_steps, surveyed_steps
+from shardtoll.ledger.records.work import matmuls
+from shardtoll.ledger.words import human
+
+NAMED_RUNS: Final = 6
+"""Runs of surveyed steps, as `0-3`, up to which their numbers are named."""
+
+
+def step_count(report: Report) -> int:
+    """Return how many different steps finished on at least one rank."""
+    return len(report.tables["steps"].column("step").unique())
+
+
+def surveyed_count(report: Report) -> int:
+    """Return how many of them all their ranks surveyed; the others were only watched."""
+    return len(surveyed_steps(report.tables["steps"]))
+
+
+def levels(report: Report) -> str | None:
+    """Return `100 steps: 3 surveyed (0, 2, 52), 97 watched`; None where every step was surveyed.
+
+    Many surveyed steps are counted and not named.
+    """
+    every, surveyed = step_count(report), surveyed_count(report)
+    if every == surveyed:
+        return None
+    numbers = human.runs(surveyed_steps(report.tables["steps"]))
+    named = f" ({numbers})" if surveyed and numbers.count(",") < NAMED_RUNS else ""
+    return f"{human.plural(every, 'step')}: {surveyed:,} surveyed{named}, {every - surveyed:,} watched"
+
+
+def mean_of(report: Report) -> str:
+    """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`."""
+    every, surveyed = step_count(report), surveyed_count(report)
+    if surveyed == every:
+        return f"mean of {human.plural(every, 'step')}"
+    times = rank_times(report)
+    if times and all(time.divided for time in times):
+        steps, error = max(time.steps for time in times), max(time.error_ns or 0.0 for time in times)
+        return (
+            f"mean of {human.plural(steps, 'watched step')}; compute and idle are divided as in "
+            f"{human.plural(surveyed, 'surveyed one')}, ± {human.duration(error)}"
+        )
+    if surveyed:
+        return f"mean of {human.plural(surveyed, 'surveyed step')}; watched ones tell time and waits only"
+    return f"mean of {human.plural(every, 'watched step')}: what is no exposed comm is unattributed"
+
+
+def base_of_tolls(report: Report) -> str:
+    """Return which steps tolls are means of, as a clause, if the step that is shown is a watched one."""
+    times = rank_times(report)
+    if not surveyed_count(report) or not times or all(time.watched_ns is None for time in times):
+        return ""
+    return "; tolls are means over all steps that tell them, surveyed ones included"
+
+
+def base_of_traffic(report: Report) -> str:
+    """Return which steps the exposed time of the table of collectives is of, as a clause; else ""."""
+    return "; exposed time is that of watched steps" if base_of_tolls(report) else ""
+
+
+def recording(report: Report) -> str | None:
+    """Return what the recording cost a surveyed step, as far as known; None for a trace or if it is nothing.
+
+    Times that are shown do not include it if watched steps tell them.
+    """
+    rows = in_steps(report.tables["steps"], surveyed_steps(report.tables["steps"]))
+    if report.run.source != "live" or not rows.num_rows:
+        return None
+    sums = {name: pc.sum(rows.column(name)).as_py() / rows.num_rows for name in ("capture_ns", "duration_ns")}
+    if not sums["capture_ns"]:
+        return None
+    took, cost = human.duration(sums["duration_ns"]), human.duration(sums["capture_ns"])
+    if all(time.divided for time in rank_times(report)):
+        return f"A surveyed step takes {took}, of which {cost} is the recording; no time here includes it."
+    return f"Times include the recording: at least {cost} of the {took} step (capture)."
+
+
+def checked(report: Report) -> str:
+    """Return what was looked at, for a bill that may be empty."""
+    tables = report.tables
+    things = [
+        human.plural(tables["collectives"].num_rows, "collective"),
+        human.plural(matmuls(tables["computes"]).num_rows, "matmul-like operator"),
+        human.plural(tables["counts"].num_rows, "sequence count"),
+    ]
+    steps = human.plural(step_count(report), "step")
+    surveyed, watched = surveyed_count(report), step_count(report) - surveyed_count(report)
+    if watched:
+        steps += f" ({surveyed:,} surveyed, {watched:,} watched)"
+    return f"{things[0]}, {things[1]} and {things[2]} in {steps} of {human.ranks(report.run.ranks_seen)}"
+
+
+_CHECKS: Final = {
+    "gradients": "gradients of replicas",
+    "reference": "gradients against a reference",
+    "norms": "gradient norms",
+    "replicas": "replicas",
+    "data": "batches",
+}
+
+
+def sound_checks(report: Report) -> str | None:
+    """Return which checks ran and found nothing wrong, in one line; None if none did."""
+    parts = []
+    for check in report.sound_checks:
+        if check.groups is not None:
+            parts.append(f"completeness of {human.plural(check.groups, 'group')}")
+            continue
+        name = _CHECKS.get(check.name, check.name)
+        numbers = human.runs(check.steps)
+        few = numbers.count(",") < NAMED_RUNS
+        word = "step" if len(check.steps) == 1 else "steps"
+        steps = f"{word} {numbers}" if few else human.plural(len(check.steps), "step")
+        parts.append(f"{name} ({steps})" if check.steps else name)
+    return f"Checks that found nothing: {', '.join(parts)}." if parts else None
+
+
+def second_line(report: Report) -> str | None:
+    """Return a plain line about the run, for under its verdict; None where there is nothing to add.
+
+    Without findings it says what was looked at, else how much of a step no finding explains, if that is more
+    than any finding costs. It adds nothing to errors, nor if the cost of the first finding is unknown.
+    """
+    if not report.findings:
+        return f"Checked: {checked(report)}."
+    top = report.findings[0]
+    if top.severity == "error" or top.toll_ns is None:
+        return None
+    unbilled = report.unbilled
+    if unbilled is None or unbilled.time_ns <= max(finding.toll_ns or 0 for finding in report.findings):
+        return None
+    return _unbilled(unbilled, report.run)
+
+
+def _unbilled(unbilled: Unbilled, run: Run) -> str:
+    share, step = human.share(unbilled.time_ns, unbilled.step_ns), human.duration(unbilled.step_ns)
+    if not unbilled.idle:
+        why = "that time is unattributed"
+    elif run.device in (None, "cpu"):
+        why = "no operator runs (Python, loading or sleep)"
+    else:
+        why = "the device is idle, as its host has launched nothing"
+    time = human.duration(unbilled.time_ns)
+    return f"No finding explains {time} ({share}) of rank {unbilled.rank}'s {step} step: {why}."
+
+
+def no_hardware(report: Report) -> bool:
+    """Whether there is nothing to say of what the hardware allows: jobs on CPUs have no peaks to meet.
+
+    A bound that measurements refute is said even then.
+    """
+    roofline = report.roofline
+    return roofline is None or (roofline.gpu is None and report.run.device == "cpu" and not roofline.refuted)
+
+
+def places(finding: Finding) -> list[tuple[str, str]]:
+    """Return what is known of where a finding is, as (name, value); the telling part comes first."""
+    return where_parts(finding.where)
+
+
+def where_parts(where: Where) -> list[tuple[str, str]]:
+    """Return what is known of a place, as (name, value); the telling part comes first.
+
+    The line of the user's code stands with the library's that it called, as `train.py:12 (main) via
+    lightning/pytorch/loops/optimization/automatic.py:250 (optimizer_step)`.
+    """
+    source = where.source
+    if source and where.library:
+        source = f"{source} via {where.library}"
+    values = {
+        "source": source,
+        "parameter": where.parameter,
+        "module": "(root)" if where.module == "" else where.module,
+        "op": where.op,
+        "phase": where.phase,
+        "mesh dim": where.mesh_dim,
+        "group": where.group,
+    }
+    named = [(name, value) for name, value in values.items() if value]
+    return named or [("place", where.label())]
+
+
+def occurrences(finding: Finding) -> list[str]:
+    """Return each place of a finding that has several, in one line: where, how often and what it costs."""
+    lines = []
+    for each in finding.places:
+        often = f"{human.number(each.count)} a step" if each.count else "less than one a step"
+        cost = "" if each.toll_ns is None else f", {human.duration(each.toll_ns)}"
+        lines.append(f"{' · '.join(value for _, value in where_parts(each.where))}: {often}{cost}")
+    return lines
+
+
+def notices(report: Report) -> list[tuple[str, str]]:
+    """Return the notices as (kind, text), those that several ranks share only once with their ranks."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for notice in report.notices:
+        ranks.setdefault((notice.kind, notice.text), []).append(notice.rank)
+    # A file that was left out speaks for itself, whichever rank its notice stands by.
+    return [
+        (kind, text if kind in ("file-left-out", "file-unreadable") else f"{text} ({human.ranks(seen)})")
+        for (kind, text), seen in ranks.items()
+    ]

@@ -1,0 +1,145 @@
+"""What the report carries of waiting: for whom others waited in each step, and who was late to what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.dashboards.facts.row_codes import ints
+from shardtoll.ledger import Report
+from shardtoll.ledger.records.columns import column
+from shardtoll.ledger.records.levels import alike_steps
+from shardtoll.ledger.tables.tables import to_frame
+from shardtoll.ledger.words import human
+
+Floats = npt.NDArray[np.float64]
+
+SHOWN: Final = 12
+
+HEADS: Final = ("step", "op", "group", "message", "transfer", "longest wait", "late rank", "busbw")
+
+_COLUMNS: Final = (
+    *("step", "op", "group", "mesh_dim", "group_size", "message_bytes"),
+    *("wait_ns", "transfer_ns", "busbw_gbps", "late_rank", "late_ns"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A number for each rank (row) and step (column); NaN inside is unknown and never leaves a renderer."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    ns: Floats
+    waits: bool
+    """Whether the numbers are waiting for the rank; else what it computes beyond the median rank."""
+
+
+def by_rank_and_step(report: Report) -> Grid | None:
+    """Return for each rank and step how long others waited for the rank.
+
+    If no collective is matched, what it computed beyond the median rank: that tells less of who is late.
+    None if neither is known.
+    """
+    for name in ("waited_for_ns", "compute_beyond_ns"):
+        table = report.tables["steps"]
+        waits = name == "waited_for_ns"
+        if not waits:
+            table = table.filter(pc.is_valid(table.column(name)))
+        if table.column(name).null_count < table.num_rows:
+            frame = to_frame(table.select(["rank", "step", name])).astype({name: "float64"})
+            wide = frame.pivot_table(index="rank", columns="step", values=name, aggfunc="first", dropna=False)
+            numbers = wide.to_numpy(dtype=np.float64)
+            return Grid(tuple(map(int, wide.index)), tuple(map(int, wide.columns)), numbers, waits=waits)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One collective, all of whose ranks are on record."""
+
+    step: int | None
+    op: str
+    group: str
+    """The mesh dimension it spans; the group's name where there is none."""
+    group_size: int
+    message_bytes: int | None
+    """The largest of its ranks'."""
+    transfer_ns: float
+    """Median over its ranks, like the bandwidth."""
+    wait_ns: int
+    """Of the rank that waited longest."""
+    rank: int | None
+    """The rank that came last; None where it came with the one before it."""
+    late_ns: int
+    """By how much the last rank came after the one before it."""
+    busbw_gbps: float | None
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row in words, in the order of `HEADS`; names are as recorded, not cleaned."""
+        late = "none" if self.rank is None else f"{self.rank}, by {human.duration(self.late_ns)}"
+        return (
+            human.UNKNOWN if self.step is None else str(self.step),
+            self.op,
+            f"×{self.group_size} {self.group}",
+            human.size(self.message_bytes),
+            human.duration(self.transfer_ns),
+            human.duration(self.wait_ns),
+            late,
+            human.rate(self.busbw_gbps),
+        )
+
+
+def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
+    """Return the most expensive matched collectives, by exposed time on the rank where it is longest; and how
+    many there are in all.
+
+    Messages between two ranks are left out and, if there are others, steps that some ranks surveyed and
+    others watched: they wait for capture.
+    """
+    table = report.tables["collectives"]
+    usable = pc.and_(pc.is_valid(table.column("late_ns")), pc.is_valid(table.column("match_id")))
+    usable = pc.and_(usable, pc.invert(pc.is_in(table.column("op"), column(["send", "recv"], pa.string()))))
+    steps = report.tables["steps"]
+    uneven = sorted(set(steps.column("step").to_pylist()) - set(alike_steps(steps)))
+    if uneven:
+        usable = pc.and_(usable, pc.invert(pc.is_in(table.column("step"), column(uneven, pa.int64()))))
+    rows = np.flatnonzero(ints(usable.cast(pa.int64())))
+    if not len(rows):
+        return [], 0
+    match = ints(table.column("match_id"))
+    rows = rows[np.argsort(match[rows], kind="stable")]
+    first = np.flatnonzero(np.diff(match[rows], prepend=-1))
+    cost = ints(pc.coalesce(table.column("exposed_ns"), table.column("duration_ns")))[rows]
+    dear = np.argsort(-np.maximum.reduceat(cost, first), kind="stable")[:most]
+    parts = np.split(rows, first[1:])
+    columns = table.select(list(_COLUMNS))
+    shown = (columns.take(column(parts[place].tolist(), pa.int64())).to_pylist() for place in dear)
+    return [_late(members) for members in shown], len(first)
+
+
+def _late(rows: Sequence[Mapping[str, Any]]) -> Late:
+    first = rows[0]
+
+    def known(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    return Late(
+        step=first["step"],
+        op=first["op"],
+        group=first["group"] if first["mesh_dim"] is None else first["mesh_dim"],
+        group_size=first["group_size"],
+        message_bytes=max(known("message_bytes"), default=None),
+        transfer_ns=float(median(known("transfer_ns"))),
+        wait_ns=max(known("wait_ns")),
+        rank=first["late_rank"],
+        late_ns=first["late_ns"],
+        busbw_gbps=median(known("busbw_gbps")) if known("busbw_gbps") else None,
+    )

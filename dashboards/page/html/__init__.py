@@ -1,0 +1,5 @@
+"""What the page is made of around its views: frame, style, script, tables.
+
+It may import `dashboards.facts`, `dashboards.words`, `ledger`, `ledger.words`.
+Start reading in `frame`.
+"""

@@ -1,0 +1,102 @@
+"""The bill on a terminal, by rich: wide ones get tables, narrow ones stacked lines, nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.terminal.steps import steps
+from shardtoll.dashboards.terminal.terminal_bill import bill
+from shardtoll.dashboards.terminal.terminal_hta import hta
+from shardtoll.dashboards.terminal.terminal_late import late
+from shardtoll.dashboards.terminal.terminal_roofline import roofline
+from shardtoll.dashboards.terminal.terminal_traffic import traffic
+from shardtoll.dashboards.words.text import clip
+from shardtoll.ledger import Report
+from shardtoll.ledger.report.report import SHOW
+from shardtoll.ledger.words import human
+
+NOTICES_SHOWN: Final = 12
+
+
+@SHOW.entry
+def show(report: Report, width: int | None = None) -> None:
+    """Print the report; `width` in columns, by default the terminal's (80 where there is none)."""
+    Console(width=width, highlight=False).print(renderable(report))
+
+
+def renderable(report: Report) -> RenderableType:
+    """Return the report as a rich renderable that fits whatever width it is given."""
+    return _Fitted(report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        yield Group(
+            _header(self.report),
+            Text(),
+            steps(self.report, width),
+            *roofline(self.report),
+            Text(),
+            bill(self.report, width),
+            *_sound_checks(self.report),
+            *traffic(self.report, width),
+            *late(self.report, width),
+            *hta(self.report, width),
+            *_notices(self.report),
+        )
+
+
+def _header(report: Report) -> Text:
+    run = report.run
+    text = Text()
+    text.append("shardtoll", style="bold")
+    seen = len(run.ranks_seen)
+    text.append(f"  {seen} of {human.plural(run.world_size, 'rank')} seen")
+    for name, value in (("backend", run.backend), ("device", run.device), ("torch", run.torch)):
+        text.append(f" · {name} {human.UNKNOWN if value is None else clip(value, 60)}")
+    if run.mesh:
+        dims = " x ".join(f"{clip(name, 30)}={size}" for name, size in run.mesh.items())
+        text.append(f" · mesh {dims}")
+    if len(run.hosts) > 1:
+        text.append(f" · {len(run.hosts)} hosts")
+    text.append(f" · {run.source}")
+    levels = summary.levels(report)
+    if levels:
+        text.append(f" · {levels}")
+    text.append(
+        f"\nfabric {clip(report.fabric.name, 60)}: {clip(report.fabric.provenance, 900)}", style="dim"
+    )
+    if run.ranks_missing:
+        text.append("\nmissing: ", style="bold red")
+        text.append(f"{human.ranks(run.ranks_missing)} left no records")
+    text.append("\n")
+    text.append(clip(report.verdict, 900), style="bold")
+    if line := summary.second_line(report):
+        text.append(f"\n{line}")
+    return text
+
+
+def _sound_checks(report: Report) -> list[RenderableType]:
+    line = summary.sound_checks(report)
+    return [] if line is None else [Text(), Text(line)]
+
+
+def _notices(report: Report) -> list[RenderableType]:
+    notices = summary.notices(report)
+    lines: list[RenderableType] = [Text()] if notices else []
+    for kind, text in notices[:NOTICES_SHOWN]:
+        line = Text("notice ", style="yellow")
+        line.append(f"{clip(kind, 40)}: {clip(text, 400)}", style="default")
+        lines.append(line)
+    if len(notices) > NOTICES_SHOWN:
+        lines.append(Text(f"{len(notices) - NOTICES_SHOWN} more notices are in the JSON file (-o out.json)"))
+    return lines

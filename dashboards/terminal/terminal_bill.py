@@ -1,0 +1,176 @@
+"""The ranked bill on a terminal: a table where it fits, otherwise one block of lines a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.words.text import clean, clip, unbroken
+from shardtoll.ledger import Finding, Report, Run
+from shardtoll.ledger.words import human
+
+TABLE_WIDTH: Final = 140
+_STYLE: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_TITLE: Final = 400
+_PLACE: Final = 200
+_CODE_LINES: Final = 20
+_PLACES_SHOWN: Final = 6
+_CODE_STYLE: Final = "green"
+_INDENT: Final = (0, 0, 0, 3)
+_SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
+
+
+def bill(report: Report, width: int) -> RenderableType:
+    """Return the findings for a terminal of `width` columns."""
+    if not report.findings:
+        return Text("the bill: no findings")
+    rows = list(enumerate(report.findings, start=1))
+    counts = [
+        human.plural(sum(finding.severity == severity for finding in report.findings), severity, several)
+        for severity, several in (("error", "errors"), ("warning", "warnings"), ("info", "infos"))
+    ]
+    head = Text("the bill", style="bold")
+    head.append(f" ({', '.join(counts)}); per step, each on the rank where it is largest", style="not bold")
+    head.append(summary.base_of_tolls(report), style="not bold")
+    if width < TABLE_WIDTH:
+        return Group(head, *_blocks(rows, report.run))
+    return Group(head, _table(rows, report.run, width), *_codes(rows))
+
+
+def _kind(finding: Finding) -> Text:
+    text = Text(finding.severity, style=_STYLE[finding.severity])
+    text.append(f" {finding.kind}", style="not dim default")
+    if finding.confidence != "certain":
+        text.append(f" ({finding.confidence})", style="default")
+    return text
+
+
+def _remedy(finding: Finding) -> Text:
+    if finding.remedy is None:
+        return Text("none known")
+    text = Text(clip(finding.remedy.text, _TITLE))
+    if finding.saving_ns is not None and finding.remedy.counterfactual:
+        text.append(f"\nsaving against: {clip(finding.remedy.counterfactual, _PLACE)}", style="dim")
+    return text
+
+
+def _code(finding: Finding) -> Text | None:
+    if finding.remedy is None or not finding.remedy.code:
+        return None
+    lines = clean(finding.remedy.code, lines=True).split("\n")
+    shown = [clip(line, _PLACE) for line in lines[:_CODE_LINES]]
+    if len(lines) > _CODE_LINES:
+        shown.append(f"({len(lines) - _CODE_LINES} more lines are in the JSON file)")
+    return Text("\n".join(shown), style=_CODE_STYLE, overflow="fold")
+
+
+def _place(finding: Finding, run: Run) -> str:
+    parts = [
+        clip(value if name in _SELF_EXPLAINING else f"{name} {value}", _PLACE)
+        for name, value in summary.places(finding)
+    ]
+    if set(finding.ranks) != set(run.ranks_seen):
+        parts.append(human.ranks(finding.ranks))
+    return " · ".join(parts)
+
+
+def _occurrences(finding: Finding) -> list[str]:
+    """Return the places of a finding that has several, as many as are worth their lines."""
+    lines = [f"at {clip(line, _PLACE)}" for line in summary.occurrences(finding)]
+    if len(lines) > _PLACES_SHOWN:
+        more = len(lines) - _PLACES_SHOWN
+        lines[_PLACES_SHOWN:] = [f"and at {human.plural(more, 'more place')} (-o out.json has all)"]
+    return lines
+
+
+_COSTLESS: Final = {
+    "correctness": ("bytes", "toll", "floor", "saving"),
+    "trust": ("bytes", "toll", "floor", "saving"),
+    "compute": ("bytes", "floor"),
+}
+"""Family -> figures that its findings do not have, as against not knowing them."""
+
+_NONE: Final = "–"
+
+
+def _numbers(finding: Finding) -> list[tuple[str, str]]:
+    figures = {
+        "bytes": (finding.bytes, human.size),
+        "toll": (finding.toll_ns, human.duration),
+        "floor": (finding.floor_ns, human.duration),
+        "saving": (finding.saving_ns, human.duration),
+    }
+    without = _COSTLESS.get(finding.family, ())
+    return [("count", human.number(finding.count))] + [
+        (name, _NONE if value is None and name in without else shown(value))
+        for name, (value, shown) in figures.items()
+    ]
+
+
+def _table(rows: Sequence[tuple[int, Finding]], run: Run, width: int) -> Table:
+    names = [name for name, _ in _numbers(rows[0][1])]
+    cells = [[value for _, value in _numbers(finding)] for _, finding in rows]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    # rich shares width out by `ratio` without looking at `min_width`, and crops what is then too wide.
+    number_width = len(str(len(rows)))
+    rest = width - number_width - sum(widths) - 3 * (len(widths) + 3)
+    kinds = max(cell_len(f"{finding.severity} {finding.kind}") for _, finding in rows)
+    kind = max(kinds, rest * 3 // 8)
+    where = (rest - kind) * 2 // 5
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=True)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("kind", overflow="fold", width=kind)
+    table.add_column("where", overflow="fold", width=where)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("remedy", overflow="fold", width=rest - kind - where)
+    for (number, finding), values in zip(rows, cells, strict=True):
+        what = _kind(finding)
+        what.append(f"\n{clip(finding.title, _TITLE)}", style="default")
+        place = "\n".join((_place(finding, run), *_occurrences(finding)))
+        table.add_row(str(number), what, Text(place), *values, _remedy(finding))
+    return table
+
+
+def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
+    """Return each remedy's code once, under the numbers of its findings."""
+    numbers: dict[str, list[int]] = {}
+    for number, finding in rows:
+        code = _code(finding)
+        if code is not None:
+            numbers.setdefault(code.plain, []).append(number)
+    shown: list[RenderableType] = []
+    for lines, of in numbers.items():
+        text = Text(lines, style=_CODE_STYLE, overflow="fold")
+        shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, _INDENT, expand=False)]
+    return shown
+
+
+def _blocks(rows: Sequence[tuple[int, Finding]], run: Run) -> list[RenderableType]:
+    blocks: list[RenderableType] = []
+    for number, finding in rows:
+        head = Text(f"\n{number:>2} ")
+        head.append_text(_kind(finding))
+        body = Text(overflow="fold")
+        body.append(clip(finding.title, _TITLE), style="bold")
+        body.append(f"\nwhere: {_place(finding, run)}\n")
+        for line in _occurrences(finding):
+            body.append(f"{line}\n")
+        applicable = [(name, value) for name, value in _numbers(finding) if value != _NONE]
+        for at_value, (name, value) in enumerate(applicable):
+            body.append(f"{', ' if at_value else ''}{name} ")
+            body.append(unbroken(value), style="bold" if name == "toll" else "default")
+        body.append("\nremedy: ").append_text(_remedy(finding))
+        code = _code(finding)
+        blocks += [head, Padding(body, _INDENT, expand=False)]
+        if code is not None:
+            blocks.append(Padding(code, _INDENT, expand=False))
+    return blocks

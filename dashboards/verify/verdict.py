@@ -1,0 +1,129 @@
+"""What `shardtoll verify` found, as plain lines that every renderer of it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardtoll.dashboards.words.text import clip
+from shardtoll.ledger import Finding
+from shardtoll.ledger.answers.verification import Gradients, Judged, Quantity, Verification
+from shardtoll.ledger.words import human
+
+NEW_SHOWN: Final = 8
+DIFFERENCES_SHOWN: Final = 5
+ALSO: Final = "also on the bill before, not judged (times vary from run to run; name one with --finding)"
+_TITLE: Final = 400
+_PLACE: Final = 200
+_LEAST_PERCENT: Final = 0.1
+
+
+def headline(verification: Verification) -> str:
+    """Return the answer in one sentence."""
+    judged = verification.findings
+    gone = sum(finding.verdict == "gone" for finding in judged)
+    parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "nothing to judge"]
+    parts.append(gradients_words(verification.gradients))
+    parts.append(f"saving {verification.saving.kept}")
+    return f"{'passed' if verification.passed else 'not passed'}: {', '.join(parts)}"
+
+
+def gradients_words(gradients: Gradients) -> str:
+    """Return `gradients equal`, `gradients differ, as they should` or the like."""
+    if gradients.answer == "unknown":
+        return "gradients unknown"
+    if gradients.answer == "equal":
+        return "gradients equal" + (", though a fix should change them" if gradients.change_expected else "")
+    return "gradients differ" + (", as a fix of wrong ones must" if gradients.change_expected else "")
+
+
+def title(judged: Judged) -> str:
+    """Return a judged finding's own sentence, made safe to show."""
+    return clip(judged.finding.title, _TITLE)
+
+
+def place(finding: Finding) -> str:
+    """Return where a finding is, made safe to show."""
+    return clip(finding.where.label(), _PLACE)
+
+
+def predicted(judged: Judged) -> str:
+    """Return what the finding said could be saved a step."""
+    return (
+        human.duration(judged.finding.saving_ns) if judged.finding.saving_ns is not None else "none claimed"
+    )
+
+
+def differences(gradients: Gradients) -> list[str]:
+    """Return a line for each of the worst parameters."""
+    lines = []
+    for difference in gradients.differences[:DIFFERENCES_SHOWN]:
+        off = "from zero" if difference.relative is None else f"by {difference.relative:.3g} of its norm"
+        line = f"{clip(difference.parameter, _PLACE)}, from step {difference.step}: {off}"
+        line += f", tolerance {difference.tolerance:.2g}"
+        if difference.factor is not None:
+            line += f"; after is {difference.factor:.4g} times before"
+        lines.append(line + (f"; {clip(difference.note, _TITLE)}" if difference.note else ""))
+    return lines
+
+
+def figures(verification: Verification) -> list[tuple[str, str, str, str]]:
+    """Return name, before, after and change of the step's time and of each figure."""
+    saving = verification.saving
+    name = f"step, own work of the slowest rank ({saving.timed})"
+    step = Quantity(name, "ns", saving.before_ns, saving.after_ns)
+    return [figure(quantity) for quantity in (step, *verification.quantities)]
+
+
+def figure(quantity: Quantity) -> tuple[str, str, str, str]:
+    """Return name, before, after and change of one figure."""
+    was, now = (
+        f"{'at least ' if bound else ''}{human.quantity(_rounded(value, quantity.unit), quantity.unit)}"
+        for value, bound in zip((quantity.before, quantity.after), quantity.at_least, strict=True)
+    )
+    by = human.UNKNOWN if any(quantity.at_least) else change(quantity.before, quantity.after)
+    return clip(quantity.name, _PLACE), was, now, by
+
+
+def _rounded(value: float | None, unit: str | None) -> float | None:
+    """Counts are means over steps: of `5 -> 2` a reader would compute another change."""
+    if value is None:
+        return None
+    return round(value, 2) if unit is None else round(value)
+
+
+def also(verification: Verification) -> list[str]:
+    """Return a line for each warning that was not judged, the first few."""
+    lines = [
+        f"{judged.number} {judged.verdict} {judged.finding.kind}: {clip(judged.why, _TITLE)} "
+        f"({place(judged.finding)})"
+        for judged in verification.also[:NEW_SHOWN]
+    ]
+    if len(verification.also) > NEW_SHOWN:
+        lines.append(f"and {len(verification.also) - NEW_SHOWN} more, which are in the JSON file")
+    return lines
+
+
+def change(before: float | None, after: float | None) -> str:
+    """Return `-12.5 %`, `under +0.1 %`, `none`, or `unknown`."""
+    if before is None or after is None:
+        return human.UNKNOWN
+    if before == after:
+        return "none"
+    if before == 0:
+        return "new"
+    percent = 100 * (after - before) / before
+    if 0 < abs(percent) < _LEAST_PERCENT:
+        return f"under {'+' if percent > 0 else '-'}{_LEAST_PERCENT} %"
+    return f"{percent:+.3g} %"
+
+
+def new_findings(findings: Sequence[Finding]) -> list[str]:
+    """Return a line for each finding that the change brought, the first few."""
+    lines = [
+        f"{finding.severity} {finding.kind}: {clip(finding.title, _TITLE)} ({place(finding)})"
+        for finding in findings[:NEW_SHOWN]
+    ]
+    if len(findings) > NEW_SHOWN:
+        lines.append(f"and {len(findings) - NEW_SHOWN} more, which are in the JSON file (-o out.json)")
+    return lines

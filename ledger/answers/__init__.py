@@ -1,0 +1,5 @@
+"""What analyses answer beside findings: budgets, comparisons, verifications, rooflines, HTA.
+
+It may import `ledger.measured`, `ledger.records`.
+Start reading in `comparison`.
+"""

@@ -1,0 +1,136 @@
+"""What `shardtoll verify` says of two runs: what became of findings, gradients and time after a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from shardtoll.ledger.records.finding import Finding
+from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.records.record import require_finite
+
+Verdict = Literal["gone", "smaller", "still there", "cannot be told"]
+Answer = Literal["equal", "differ", "unknown"]
+Kept = Literal["kept", "exceeded", "not seen", "longer", "none made", "cannot be told"]
+"""What became of a predicted saving, which is an upper bound. kept: the step is shorter, by no more than
+predicted. exceeded: by more. not seen: the change cannot be told from none. longer: the step is longer.
+cannot be told: no times to compare, or fewer than 8 steps, which prove none of these."""
+
+VERIFICATION_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One figure of a step before and after the change; None unknown."""
+
+    name: str
+    unit: str | None
+    """As that of an `Evidence`."""
+    before: float | None
+    after: float | None
+    at_least: tuple[bool, bool] = (False, False)
+    """Whether before, and after, are lower bounds: how these differ says nothing of the figure."""
+
+    def __post_init__(self) -> None:
+        require_finite(self.name, self.before, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One finding of the run before, and what became of it."""
+
+    number: int
+    """On the bill of the run before."""
+    finding: Finding
+    verdict: Verdict
+    why: str
+    """One plain sentence."""
+    after: Finding | None = None
+    """What is left of it on the bill of the run after."""
+    quantity: Quantity | None = None
+    """The finding's own figure, which is less noisy than a step's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A parameter whose gradient differs between the runs."""
+
+    parameter: str
+    step: int
+    relative: float | None
+    """|after - before| / |before|; None where before is zero."""
+    tolerance: float
+    factor: float | None = None
+    """k where after = k x before within the tolerance."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Whether the gradients of both runs are equal."""
+
+    answer: Answer
+    why: str
+    parameters: int = 0
+    """Compared."""
+    steps: int = 0
+    differences: tuple[Difference, ...] = ()
+    """The worst first."""
+    change_expected: bool = False
+    """The run before has a finding that says its gradients are wrong: a fix must change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What the change saved a step, on the slowest rank of each run, capture's own work left out."""
+
+    before_ns: int | None
+    after_ns: int | None
+    measured_ns: int | None
+    """Before less after; negative where the step is longer."""
+    low_ns: int | None
+    """Ends of the interval that is to hold the true one in 95 of 100 cases, as `compare` draws it; None with
+    fewer than two steps. Of fewer than 8, or where steps hang together for long, it holds it less often."""
+    high_ns: int | None
+    predicted_ns: int | None
+    """Savings of the judged findings that are gone or smaller, added up, and never more than the step before;
+    None where none was claimed."""
+    steps_before: int
+    steps_after: int
+    kept: Kept
+    why: str
+    timed: str = "all steps"
+    """Which steps of the runs were timed, as `watched steps`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Two runs of the same training, before and after a change."""
+
+    before: str
+    after: str
+    pair: str
+    """Tells this pair of runs from every other."""
+    findings: tuple[Judged, ...]
+    new: tuple[Finding, ...]
+    """Findings of the run after that the run before does not have, those about the record itself left out."""
+    gradients: Gradients
+    saving: Saving
+    quantities: tuple[Quantity, ...]
+    warnings: tuple[str, ...] = ()
+    """Why the runs may not be comparable."""
+    also: tuple[Judged, ...] = ()
+    """Warnings of the run before that nobody named and that vary with the machine: told, not judged."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all judged findings are gone, and nothing says that gradients have become wrong."""
+        broken = any(finding.family == "correctness" and finding.severity == "error" for finding in self.new)
+        differ = self.gradients.answer == "differ" and not self.gradients.change_expected
+        return all(item.verdict == "gone" for item in self.findings) and not broken and not differ
+
+
+def verification_to_json(verification: Verification) -> dict[str, Any]:
+    """Return it as JSON values; unknown is null."""
+    plain = to_plain(verification)
+    return {"schema_version": VERIFICATION_VERSION, "passed": verification.passed, **plain}

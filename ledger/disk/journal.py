@@ -1,0 +1,141 @@
+"""An append-only file of one table that is readable however its writer died.
+
+Arrow's stream format needs no footer: whole batches before the cut can always be read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from shardtoll.ledger.disk.regular import check_regular
+from shardtoll.ledger.tables.tables import SCHEMAS, check, to_batch
+
+_LARGEST_BYTES: Final = 256 << 20
+"""Batches are not put together beyond this; Arrow's text columns hold 2 GiB at most."""
+
+
+class Journal:
+    """Writes batches of one table; each is with the kernel before `append` returns."""
+
+    def __init__(self, table: str, file: IO[bytes]) -> None:
+        self._table = table
+        self._file = file
+        self.rows = 0
+        """Rows written so far."""
+        # Steps repeat each other: a fifth of the bytes, and quicker than writing them all. By this thread: a
+        # step's rows are few, and to hand each column to another one takes four times as long.
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        self._stream = pa.ipc.new_stream(file, SCHEMAS[table], options=options)
+        file.flush()
+
+    def append(self, records: Iterable[Any]) -> None:
+        """Write the records as one batch; nothing is written for none."""
+        rows = tuple(records)
+        if rows:
+            self._write(to_batch(self._table, rows))
+
+    def append_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows made elsewhere; ValueError where they do not fit the table."""
+        check(self._table, batch)
+        self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._stream.write_batch(batch)
+            self._file.flush()
+            self.rows += batch.num_rows
+
+    def close(self) -> None:
+        """End the stream and close the file."""
+        self._stream.close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is, without the stream's end."""
+        self._file.close()
+
+
+class JournalTail:
+    """Reads a journal that is still being written: each time only what was appended since.
+
+    Every message of the stream tells its own length, so the place after the last whole one is where to go
+    on; half a message at the end is read again when it is whole.
+    """
+
+    def __init__(self, table: str, path: Path) -> None:
+        self._table = table
+        self._path = path
+        self._read_bytes = 0
+        """Bytes of whole messages read so far, the schema's first."""
+        self._parts: list[pa.RecordBatch] = []
+
+    def read(self) -> pa.Table:
+        """Return all rows appended so far.
+
+        Raises FileNotFoundError where there is no file, OSError where a pipe or device has its name,
+        OtherColumns when it holds another schema.
+        """
+        schema = SCHEMAS[self._table]
+        check_regular(self._path)
+        with pa.OSFile(str(self._path), "rb") as file:
+            if file.size() < self._read_bytes:
+                # Another job's file by the same name.
+                self._read_bytes, self._parts = 0, []
+            file.seek(self._read_bytes)
+            try:
+                while True:
+                    message = pa.ipc.read_message(file)
+                    if message.type == "schema":
+                        if not pa.ipc.read_schema(message).equals(schema):
+                            raise OtherColumns(self._table, self._path)
+                    else:
+                        self._append(pa.ipc.read_record_batch(message, schema))
+                    self._read_bytes = file.tell()
+            except (pa.ArrowException, OSError, EOFError):
+                # The rest is not written yet, or the stream has ended.
+                pass
+        return pa.Table.from_batches(self._parts, schema=schema)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        """Keep the batch; neighbours of like size become one, so that few remain however many come."""
+        self._parts.append(batch)
+        while len(self._parts) > 1 and self._parts[-2].num_rows <= 2 * self._parts[-1].num_rows:
+            pair = pa.Table.from_batches(self._parts[-2:])
+            if pair.nbytes > _LARGEST_BYTES:
+                break
+            self._parts[-2:] = pair.combine_chunks().to_batches()
+
+
+class OtherColumns(Exception):
+    """A journal that another version of shardtoll wrote; no ValueError, as Arrow's own errors are."""
+
+    def __init__(self, table: str, path: Path) -> None:
+        super().__init__(f"{path} holds other columns than this shardtoll's {table}")
+
+
+def read_journal(table: str, path: Path) -> pa.Table:
+    """Return the whole batches of a journal; a cut or empty file gives the rows before the cut.
+
+    Raises FileNotFoundError when there is no such file, ValueError when it holds another schema.
+    """
+    schema = SCHEMAS[table]
+    batches: list[pa.RecordBatch] = []
+    with pa.OSFile(str(path), "rb") as file:
+        try:
+            stream = pa.ipc.open_stream(file)
+            written = stream.schema
+        except (pa.ArrowException, OSError):
+            return schema.empty_table()
+        if not written.equals(schema):
+            raise ValueError(f"{path} holds other columns than this shardtoll's {table}")
+        try:
+            for batch in stream:
+                batches.append(batch)
+        except (pa.ArrowException, OSError):
+            # The tail is cut where the writer died; what came before it is whole.
+            pass
+    return pa.Table.from_batches(batches, schema=schema)

@@ -1,0 +1,65 @@
+"""The few exceptions that reach a user: what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class ShardtollError(Exception):
+    """A mistake a user can mend.
+
+    `message` says what and where in one line, `hint` what to do next. The command line prints
+    both as one line and leaves with `exit_code`; no traceback is shown.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}"
+
+
+class UsageError(ShardtollError):
+    """An argument cannot be used as given."""
+
+
+class RunFolderError(ShardtollError):
+    """A run folder, or a file in it, cannot be read."""
+
+
+class TraceError(ShardtollError):
+    """A trace file, or a place where traces should be, cannot be read."""
+
+
+class SchemaError(ShardtollError):
+    """A file has a schema that this version does not read."""
+
+
+class FabricError(ShardtollError):
+    """A fabric is unknown, or its file is malformed."""
+
+
+class CheckFailed(ShardtollError):
+    """A budget or check is over its limit; nothing is wrong with the input."""
+
+    exit_code = 1
+
+
+class Interrupted(ShardtollError):
+    """A command was told to end by a signal, as Ctrl-C sends one; its exit code is that of shells."""
+
+    def __init__(self, message: str, hint: str, number: int) -> None:
+        super().__init__(message, hint)
+        self.exit_code = 128 + number
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type's name where it says nothing."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """Return an error's kind and the first line of its text."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]

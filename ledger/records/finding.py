@@ -1,0 +1,338 @@
+"""Findings: what an analysis has to say, with its evidence and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Severity = Literal["error", "warning", "info"]
+"""error: results or the report are wrong. warning: time is lost. info: a choice worth knowing."""
+
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+"""In the order of the bill."""
+
+Confidence = Literal["certain", "likely", "possible"]
+
+KINDS: Final[dict[str, str]] = {
+    "implicit-redistribute": "communication",
+    "redundant-collective": "communication",
+    "sync-every-microbatch": "communication",
+    "latency-bound": "communication",
+    "below-roofline": "communication",
+    "exposed-communication": "communication",
+    "serialized-collectives": "communication",
+    "cross-node-traffic": "communication",
+    "wide-dtype": "communication",
+    "straggler": "communication",
+    "needless-barrier": "communication",
+    "constant-buffers": "communication",
+    "unused-parameter-search": "communication",
+    "expert-imbalance": "communication",
+    "gathered-logits": "communication",
+    "duplicated-compute": "compute",
+    "duplicated-data": "compute",
+    "recompute": "compute",
+    "wrong-gradient": "correctness",
+    "replica-drift": "correctness",
+    "unsynced-parameter": "correctness",
+    "missing-zero-grad": "correctness",
+    "non-finite": "correctness",
+    "identical-shards": "correctness",
+    "pipeline-bubble": "schedule",
+    "pipeline-imbalance": "schedule",
+    "data-stall": "schedule",
+    "host-sync": "schedule",
+    "transfer-stall": "schedule",
+    "checkpoint-stall": "schedule",
+    "unattributed-time": "trust",
+    "unmatched-collectives": "trust",
+    "incomplete-input": "trust",
+    "clock-skew": "trust",
+}
+"""The closed list: kind -> family. A new kind comes with its analyzer, a test and a docs line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One checkable fact: a label and a value with its unit."""
+
+    label: str
+    value: int | float | str | None
+    unit: str | None = None
+    """`ns`, `bytes`, `GB/s`, `FLOP`, `share`, `x`, ... None for plain text and counts."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, float) and not math.isfinite(self.value):
+            raise ValueError(
+                f"evidence {self.label!r} is {self.value}: say what that means in words, or None"
+            )
+
+
+Unit = Literal["ns", "bytes", "count", "share", "flops", "x"]
+"""share: a part of one. x: times as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a finding for programs: its name never changes, unlike a label of evidence."""
+
+    name: str
+    """Stable and in snake case, as `flops_too_many`; docs/json.md lists them."""
+    value: int | float
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        if not str(self.name).isidentifier():
+            raise ValueError(f"{str(self.name)[:40]!r} is no name of a figure")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unknown unit {self.unit!r} of figure {self.name}")
+        if not math.isfinite(self.value) or self.value < 0:
+            raise ValueError(f"figure {self.name} is {self.value}: leave an unknown figure out")
+
+
+Cause = Literal[
+    "missing-reduction",
+    "wrong-scale",
+    "replicas-differ",
+    "missing",
+    "extra",
+    "zero",
+    "not-finite",
+    "doubled-reduction",
+    "wrong-norm",
+    "unknown",
+]
+"""What made a gradient wrong. doubled-reduction: reduced twice, or summed where its siblings are averaged.
+wrong-norm: the total norm is wrong, no gradient."""
+
+RowTable = Literal["collectives", "computes", "steps"]
+RowRun: TypeAlias = tuple[int, int, int]
+"""First row, number of rows, distance from one to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows of the run's tables a finding speaks of, as evenly spaced runs in ascending order.
+
+    A step repeats itself: thousands of rows of a long run are a few runs.
+    """
+
+    collectives: tuple[RowRun, ...] = ()
+    computes: tuple[RowRun, ...] = ()
+    steps: tuple[RowRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in get_args(RowTable):
+            after = -1
+            for first, count, distance in getattr(self, name):
+                if first <= after or count < 1 or distance < 1:
+                    raise ValueError(f"rows of {name} are not in ascending runs at row {first}")
+                after = first + (count - 1) * distance
+
+    def __bool__(self) -> bool:
+        return bool(self.collectives or self.computes or self.steps)
+
+    @classmethod
+    def of(
+        cls,
+        collectives: npt.ArrayLike = (),
+        computes: npt.ArrayLike = (),
+        steps: npt.ArrayLike = (),
+    ) -> Rows:
+        """Return the rows with these places in their tables, in any order."""
+        return cls(_runs(collectives), _runs(computes), _runs(steps))
+
+    def mask(self, table: RowTable, length: int) -> npt.NDArray[np.bool_]:
+        """Return for each row of a table of that length whether it is one of them."""
+        import numpy as np
+
+        spoken = np.zeros(length, dtype=np.bool_)
+        for first, count, distance in getattr(self, table):
+            spoken[first : first + (count - 1) * distance + 1 : distance] = True
+        return spoken
+
+    def within(self, table: RowTable, kept: npt.NDArray[np.bool_]) -> Rows:
+        """Return the same rows where of that table only those marked in `kept` are left."""
+        import numpy as np
+
+        if not getattr(self, table):
+            return self
+        places = (np.cumsum(kept) - 1)[self.mask(table, len(kept)) & kept]
+        return replace(self, **{table: _runs(places)})
+
+
+def _runs(places: npt.ArrayLike) -> tuple[RowRun, ...]:
+    """Return the places as few evenly spaced runs."""
+    import numpy as np
+
+    every = np.unique(np.asarray(places, dtype=np.int64))
+    if not len(every):
+        return ()
+    gaps = np.diff(every)
+    # Equal gaps in a row: each stretch begins where the gap differs from the one before.
+    begins = np.flatnonzero(np.diff(gaps, prepend=-1))
+    lengths = np.diff(begins, append=len(gaps))
+    runs: list[RowRun] = []
+    # The first row that is in no run yet.
+    place = 0
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        rows = begin + length + 1 - place
+        # A stretch of one gap may be nothing but the way to the next stretch.
+        if rows > 1:
+            runs.append((int(every[place]), rows, int(gaps[begin])))
+            place += rows
+    if place < len(every):
+        runs.append((int(every[place]), 1, 1))
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to change. A saving is only claimed against `counterfactual`."""
+
+    text: str
+    code: str | None = None
+    """Code to write, where there is a short one."""
+    counterfactual: str | None = None
+    """What the saving is measured against, as `the same step without this all_gather`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place a finding speaks of; None where it does not apply or is not known."""
+
+    phase: str | None = None
+    module: str | None = None
+    parameter: str | None = None
+    op: str | None = None
+    source: str | None = None
+    group: str | None = None
+    mesh_dim: str | None = None
+    library: str | None = None
+    """`file.py:line (function)` of the innermost frame of an installed library, torch apart, that the line at
+    `source` called: there the operator was run. None if the line calls none, or they differ."""
+
+    @classmethod
+    def of_parameter(
+        cls,
+        name: str,
+        *,
+        phase: str | None = None,
+        op: str | None = None,
+        source: str | None = None,
+        group: str | None = None,
+        mesh_dim: str | None = None,
+    ) -> Where:
+        """Return the place of a parameter or buffer by its name, in the module that holds it."""
+        module = name.rpartition(".")[0]
+        return cls(phase, module, name, op, source, group, mesh_dim)
+
+    def label(self) -> str:
+        """Return the most telling part in few words: source line, else parameter, module, group."""
+        for value in (self.source, self.parameter, self.module):
+            if value:
+                return value
+        if self.mesh_dim or self.group:
+            return f"group {self.mesh_dim or self.group}"
+        return self.op or "whole step"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One of several places of a finding, with its part of what the finding costs."""
+
+    where: Where
+    count: int
+    """How many times per step and rank; 0: less than once in two steps."""
+    toll_ns: int | None
+    """Its part of the toll per step, on the rank where that is largest; None unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the bill. Times and bytes are per step, each on the rank where it is largest."""
+
+    kind: str
+    severity: Severity
+    title: str
+    """One plain sentence with the numbers that matter."""
+    toll_ns: int | None
+    """What it costs per step, on the rank where that is most: exposed plus duplicated compute; None unknown.
+
+    Findings may cost most on different ranks, so their tolls do not add up to one rank's step."""
+    floor_ns: int | None
+    """The least the fabric allows for what is really needed; None unknown or not applicable."""
+    saving_ns: int | None
+    """Upper bound of the gain per step against the remedy's counterfactual; never above the toll."""
+    bytes: int | None
+    """Message bytes per step and rank; None where none are involved."""
+    count: int
+    """How many times per step and rank; what happens less than once a step counts 1."""
+    ranks: tuple[int, ...]
+    """Ranks it was seen on."""
+    where: Where = field(default_factory=Where)
+    evidence: tuple[Evidence, ...] = ()
+    remedy: Remedy | None = None
+    confidence: Confidence = "certain"
+    figures: tuple[Figure, ...] = ()
+    """Numbers that programs decide by; evidence tells them to people."""
+    rows: Rows = field(default_factory=Rows)
+    """Rows of the report's tables that it speaks of; empty where it speaks of none or does not know them."""
+    parameters: tuple[str, ...] = ()
+    """All parameters or buffers it stands for, where they are several; `where` has a single one."""
+    cause: Cause | None = None
+    """Of wrong gradients; None for other kinds and where it is not known."""
+    places: tuple[Occurrence, ...] = ()
+    """All its places, the most expensive first, if they are several; `where` is the first of them."""
+    also: tuple[str, ...] = ()
+    """Further kinds that its collectives are of, which have no line of their own: time is billed once."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown finding kind {self.kind!r}")
+        if unknown := [kind for kind in self.also if kind not in KINDS]:
+            raise ValueError(f"unknown finding kind {unknown[0]!r}")
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"unknown severity {self.severity!r}")
+        if self.confidence not in get_args(Confidence):
+            raise ValueError(f"unknown confidence {self.confidence!r}")
+        if self.cause is not None and self.cause not in get_args(Cause):
+            raise ValueError(f"unknown cause {self.cause!r}")
+        for name in ("toll_ns", "floor_ns", "saving_ns", "bytes", "count"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{self.kind}: {name} {value} < 0")
+        if self.saving_ns is not None and (self.toll_ns is None or self.saving_ns > self.toll_ns):
+            raise ValueError(f"{self.kind}: saving {self.saving_ns} ns above toll {self.toll_ns} ns")
+
+    @property
+    def family(self) -> str:
+        """communication, compute, correctness, schedule or trust."""
+        return KINDS[self.kind]
+
+    def figure(self, name: str) -> int | float | None:
+        """Return the value of the figure with that name; None where it has none."""
+        return next((figure.value for figure in self.figures if figure.name == name), None)
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return errors, then warnings, then infos; each by toll, the largest first and unknown ones last.
+
+    Equal ones stay as they came. An info may cost more than a warning: it is not known to be anybody's fault.
+    """
+    return tuple(
+        sorted(
+            findings,
+            key=lambda finding: (
+                SEVERITIES.index(finding.severity),
+                finding.toll_ns is None,
+                -(finding.toll_ns or 0),
+            ),
+        )
+    )

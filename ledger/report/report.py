@@ -1,0 +1,350 @@
+"""The report: a run, its steps and collectives, and the findings, in one object and one JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.ledger.answers.hta_figures import HtaFigures
+from shardtoll.ledger.answers.pipeline import Pipelines
+from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
+from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
+from shardtoll.ledger.answers.unbilled import Unbilled
+from shardtoll.ledger.disk.regular import read_regular
+from shardtoll.ledger.records.errors import SchemaError, first_line
+from shardtoll.ledger.records.finding import Finding, ranked
+from shardtoll.ledger.records.plain import from_plain, to_plain
+from shardtoll.ledger.records.record import Group, Notice, Run
+from shardtoll.ledger.report.entry_points import EntryPoint
+from shardtoll.ledger.tables import table_decode
+from shardtoll.ledger.tables.ledger import Ledger
+from shardtoll.ledger.tables.table_json import rows_json
+from shardtoll.ledger.tables.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
+from shardtoll.ledger.words import human
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from shardtoll.ledger.answers.budget import Budget
+    from shardtoll.ledger.answers.overrun import BudgetCheck
+
+_T = TypeVar("_T")
+
+SCHEMA_VERSION: Final = 1
+_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks")
+"""What analyses say besides the tables, in the order of the JSON file."""
+MOST_BYTES: Final = 2_000_000_000
+"""Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """Which fabric the floors were computed for, and where its numbers come from."""
+
+    name: str
+    provenance: str
+    """`measured on this machine ...` or the source of the shipped numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run cost and why. Findings stand by severity, then by toll: see `ranked`."""
+
+    run: Run
+    fabric: FabricInfo
+    groups: tuple[Group, ...]
+    tables: Mapping[str, pa.Table]
+    """The ledger's tables; `collectives` with wait, transfer, busbw and floor filled in."""
+    findings: tuple[Finding, ...] = field(default=())
+    headline: str | None = None
+    """Whether the network or a rank is at fault, in one sentence; None where nothing can be said."""
+    roofline: StepRoofline | None = None
+    """What accelerator and fabric allow the steps; None in reports of earlier versions, or without steps."""
+    pipelines: Pipelines | None = None
+    """The job's pipelines and what their stages lose; None without any, or in reports of earlier versions."""
+    unbilled: Unbilled | None = None
+    """Time of the slowest rank's step that no finding prices; None if it is a small share, or in reports of
+    earlier versions."""
+    traffic: tuple[Traffic, ...] = ()
+    """What a step sends, by operation and group; empty without finished steps, or in reports of earlier
+    versions."""
+    sound_checks: tuple[SoundCheck, ...] = ()
+    """Checks that ran and found nothing wrong; empty in reports of earlier versions."""
+    hta: HtaFigures | None = None
+    """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
+
+    def __post_init__(self) -> None:
+        # A finding's number on the bill is its place here, so nobody orders them again.
+        object.__setattr__(self, "findings", ranked(self.findings))
+        for name in SCHEMAS:
+            check(name, self.tables[name])
+        last = pc.max(self.tables["collectives"].column("group_id")).as_py()
+        if last is not None and last >= len(self.groups):
+            raise ValueError(f"collectives.group_id holds {last} of {len(self.groups)} groups")
+
+    @property
+    def verdict(self) -> str:
+        """What every renderer says first: errors, then `headline`; without both the first finding."""
+        errors = [finding for finding in self.findings if finding.severity == "error"]
+        if errors:
+            title = errors[0].title.rstrip(".")
+            text = f"{human.plural(len(errors), 'error')} to fix before any cost: {title}."
+            return text if self.headline is None else f"{text} {self.headline}"
+        if self.headline is not None:
+            return self.headline
+        if not self.findings:
+            return "Nothing found."
+        first = self.findings[0]
+        cost = "cost unknown" if first.toll_ns is None else f"{human.duration(first.toll_ns)} per step"
+        return f"First on the bill: {first.title.rstrip('.')} ({cost})."
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a step and rank: the parts its duration divides into."""
+        return to_frame(self.tables["steps"])
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """One row a collective and rank; the columns are the fields of `record.Collective`."""
+        return to_frame(self.tables["collectives"])
+
+    @property
+    def computes(self) -> pd.DataFrame:
+        """One row a matmul-like operator and rank."""
+        return to_frame(self.tables["computes"])
+
+    @property
+    def stalls(self) -> pd.DataFrame:
+        """One row a step, rank and reason for which time was lost; the columns are those of `stall.Stall`."""
+        return to_frame(self.tables["stalls"])
+
+    @property
+    def leadups(self) -> pd.DataFrame:
+        """One row a collective and rank: what the rank did before it joined; see `stall.Leadup`."""
+        return to_frame(self.tables["leadups"])
+
+    @property
+    def values(self) -> pd.DataFrame:
+        """One row a tensor, step and rank that `audit(checks=...)` looked at; see `value.Value`."""
+        return to_frame(self.tables["values"])
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """One row a parameter and rank, where `audit(checks=...)` asked for them; see `value.Parameter`."""
+        return to_frame(self.tables["parameters"])
+
+    @property
+    def device_ops(self) -> pd.DataFrame:
+        """One row a step, rank, operator and kind of inputs, as traces tell; see `device_op.DeviceOp`."""
+        return to_frame(self.tables["device_ops"])
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the capture had to say about itself."""
+        return to_records("notices", self.tables["notices"])
+
+    def show(self, width: int | None = None) -> None:
+        """Print the ranked bill; `width` in columns, by default the terminal's."""
+        SHOW.load()(self, width=width)
+
+    def to_wandb(self, run: object = None, step: int | None = None) -> None:
+        """Log the bill to a Weights & Biases run, by default the one that `wandb.init()` began.
+
+        Numbers and the table of findings stand at `step`, the page is an artifact of the run. Raises
+        UsageError without wandb or a run.
+        """
+        WANDB.load()(self, run, step)
+
+    def to_mlflow(self, run: object = None, step: int | None = None) -> None:
+        """Log the bill to an MLflow run (or the id of one), by default the one that is active.
+
+        Numbers stand at `step`; the findings and the page are artifacts. Raises UsageError without
+        mlflow or a run.
+        """
+        MLFLOW.load()(self, run, step)
+
+    def to_tensorboard(self, writer: object, step: int = 0) -> None:
+        """Log the bill for TensorBoard: `writer` is a SummaryWriter, or the folder to write events into.
+
+        Raises UsageError where the folder needs tensorboard, which is not installed.
+        """
+        TENSORBOARD.load()(self, writer, step)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, schema version 1. Unknown is null."""
+        return "".join(self.json_pieces())
+
+    def json_pieces(self) -> Iterator[str]:
+        """Yield that text in pieces: of a long run it is larger than the report itself."""
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "run": to_plain(self.run),
+            "fabric": to_plain(self.fabric),
+            "headline": self.headline,
+            "groups": to_plain(self.groups),
+        }
+        tail = {name: to_plain(getattr(self, name)) for name in _ANSWERS}
+        if self.hta is not None:
+            tail["hta"] = to_plain(self.hta)
+        yield _dumps(head)[:-1]
+        for name in SCHEMAS:
+            yield f",{_dumps(name)}:"
+            yield from rows_json(self.tables[name])
+        yield f",{_dumps(tail)[1:]}"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "report") -> Report:
+        """Return the report written by `to_json`; `where` names the input in messages.
+
+        Raises SchemaError when the text is no report or has a newer schema.
+        """
+        try:
+            document = _read(text)
+            version = document["schema_version"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise SchemaError(
+                f"{where} is not a shardtoll report", "write one with `-o report.json`"
+            ) from error
+        if version != SCHEMA_VERSION:
+            raise SchemaError(
+                f"{where} has schema version {version}, this shardtoll reads {SCHEMA_VERSION}",
+                "upgrade shardtoll, or write the report again with this version",
+            )
+        roofline = document.get("roofline")
+        try:
+            return cls(
+                headline=_optional(str, document, "headline"),
+                hta=_optional(HtaFigures, document, "hta"),
+                roofline=None if roofline is None else roofline_from_plain(roofline),
+                pipelines=_optional(Pipelines, document, "pipelines"),
+                unbilled=_optional(Unbilled, document, "unbilled"),
+                traffic=_optional(tuple[Traffic, ...], document, "traffic") or (),
+                sound_checks=_optional(tuple[SoundCheck, ...], document, "sound_checks") or (),
+                run=from_plain(Run, document["run"]),
+                fabric=from_plain(FabricInfo, document["fabric"]),
+                groups=from_plain(tuple[Group, ...], document["groups"]),
+                tables={name: _table_from_json(name, document) for name in SCHEMAS},
+                findings=from_plain(tuple[Finding, ...], document["findings"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+            raise SchemaError(
+                f"{where} is damaged ({error})", "write it again with `-o report.json`"
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """Return the report in a JSON file; SchemaError when it is none or cannot be read."""
+        try:
+            text = read_regular(path, MOST_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchemaError(
+                f"{path} cannot be read as a report ({first_line(error)})",
+                "write one with `-o report.json`, or name the run's folder",
+            ) from error
+        return cls.from_json(text, str(path))
+
+    def __repr__(self) -> str:
+        run, kinds = self.run, [finding.kind for finding in self.findings]
+        return f"<Report of {len(run.ranks_seen)}/{run.world_size} ranks, {len(kinds)} findings: {kinds[:5]}>"
+
+    def _repr_html_(self) -> str:
+        return NOTEBOOK.load()(self)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _optional(kind: type[_T], document: Mapping[str, object], name: str) -> _T | None:
+    data = document.get(name)
+    return None if data is None else from_plain(kind, data)
+
+
+def _read(text: str) -> Any:
+    """Return the JSON document, with tables already made of those that can be made at once."""
+    try:
+        members = table_decode.split(text)
+        return {
+            name: table_decode.table_of(name, value) if name in SCHEMAS else json.loads(bytes(value))
+            for name, value in members.items()
+        }
+    except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        # Read again in full, for the words of what is wrong with it.
+        return json.loads(text)
+
+
+def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
+    made = document.get(name)
+    if isinstance(made, pa.Table):
+        check(name, made)
+        check_values(name, made)
+        return made
+    rows = document.get(name, []) if name in LATER else document[name]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name} is no list of objects")
+    earlier = {column: word for column, word in BEFORE.items() if column in SCHEMAS[name].names}
+    table = pa.Table.from_pylist([{**earlier, **row} for row in rows], schema=SCHEMAS[name])
+    check(name, table)
+    check_values(name, table)
+    return table
+
+
+def analyze(ledger: Ledger, fabric: object | None = None) -> Report:
+    """Run every analysis over the ledger; `fabric` None lets the analyzers choose one."""
+    return ANALYZE.load()(ledger, fabric)
+
+
+class Analyze(Protocol):
+    """Runs every analysis; `fabric` None chooses one."""
+
+    def __call__(self, ledger: Ledger, fabric: Any = None) -> Report:
+        """Return the report."""
+
+
+class Show(Protocol):
+    """Prints the report, `width` columns wide."""
+
+    def __call__(self, report: Report, width: int | None = None) -> None:
+        """Print it."""
+
+
+class Track(Protocol):
+    """Logs the report to an experiment tracker's run, by default the active one."""
+
+    def __call__(self, report: Report, run: Any = None, step: int | None = None) -> None:
+        """Log it."""
+
+
+class Judge(Protocol):
+    """Holds a report to a budget."""
+
+    def __call__(
+        self,
+        report: Report,
+        budget: Budget,
+        *,
+        run: str = "the run",
+        budget_name: str = "the budget",
+        allow_unknown: bool = False,
+    ) -> BudgetCheck:
+        """Return what exceeds the budget."""
+
+
+ANALYZE: Final = EntryPoint[Analyze]("shardtoll.analyzers.analyses:run")
+SHOW: Final = EntryPoint[Show]("shardtoll.dashboards.terminal.terminal:show")
+NOTEBOOK: Final = EntryPoint[Callable[[Report], str]]("shardtoll.dashboards.page.notebook:render")
+WANDB: Final = EntryPoint[Track]("shardtoll.dashboards.exports.to_wandb:log")
+MLFLOW: Final = EntryPoint[Track]("shardtoll.dashboards.exports.to_mlflow:log")
+TENSORBOARD: Final = EntryPoint[Callable[[Report, Any, int], None]](
+    "shardtoll.dashboards.exports.to_tensorboard:log"
+)
+JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.judge:judge")
+BUDGET_LINES: Final = EntryPoint[Callable[["BudgetCheck"], list[str]]](
+    "shardtoll.dashboards.check.words:lines"
+)

@@ -1,0 +1,230 @@
+"""The ledger's tables: an Arrow schema for each record type, derived from its annotations."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.ledger.records.columns import column
+from shardtoll.ledger.records.device_op import DeviceOp
+from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.records.stall import Leadup, Stall
+from shardtoll.ledger.records.value import Parameter, Value
+
+if typing.TYPE_CHECKING:
+    import pandas as pd
+
+_ARROW: Final[dict[type, pa.DataType]] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+}
+
+
+def _arrow_field(name: str, annotation: Any) -> pa.Field:
+    nullable = False
+    if isinstance(annotation, types.UnionType):
+        arms = [arm for arm in annotation.__args__ if arm is not type(None)]
+        nullable = len(arms) < len(annotation.__args__)
+        (annotation,) = arms
+    return pa.field(name, _ARROW[annotation], nullable=nullable)
+
+
+def schema_of(record: type) -> pa.Schema:
+    """Return the Arrow schema of a record dataclass: one column a field, null for None."""
+    hints = typing.get_type_hints(record)
+    return pa.schema([_arrow_field(f.name, hints[f.name]) for f in fields(record)])
+
+
+RECORDS: Final[Mapping[str, type]] = {
+    "steps": Step,
+    "collectives": Collective,
+    "computes": Compute,
+    "counts": Count,
+    "notices": Notice,
+    "leadups": Leadup,
+    "stalls": Stall,
+    "values": Value,
+    "parameters": Parameter,
+    "device_ops": DeviceOp,
+}
+"""Table name -> record type. `steps` is written last: a step in it is a step that finished."""
+
+INSTANTS: Final = ("start_ns", "issue_ns", "since_ns")
+"""Columns that are points in time, and may lie before the run's epoch."""
+
+_COUNTED: Final = (
+    *("rank", "count", "index", "flops", "issued", "recorded", "nth", "numel", "square"),
+    *("group_id", "match_id", "late_rank"),
+)
+
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops")
+"""Tables that files of earlier versions do not have."""
+
+BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
+"""Columns that must be known but that earlier versions did not write -> what all their rows were."""
+
+_CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
+"""Columns that hold one of a few words."""
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
+
+
+_MOST_KEPT: Final = 10_000
+"""Rows of a batch whose columns of text are kept for the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    kind: pa.DataType
+    nullable: bool
+    measured: bool
+    """Holds floats, which must be finite."""
+    text: bool
+
+
+class _Layout:
+    """What is looked up once of a table, because its rows are written while a job waits."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.columns = tuple(
+            _Column(
+                item.name,
+                item.type,
+                item.nullable,
+                pa.types.is_floating(item.type),
+                pa.types.is_string(item.type),
+            )
+            for item in schema
+        )
+        self.cells: Callable[[Any], tuple[Any, ...]] = attrgetter(*schema.names)
+        self.empty: tuple[tuple[Any, ...], ...] = ((),) * len(schema)
+        self.last: dict[str, tuple[tuple[Any, ...], pa.Array]] = {}
+        """Column of text -> its last values and their array: a training step is much like the one before."""
+
+
+_LAYOUTS: Final[Mapping[str, _Layout]] = {name: _Layout(schema) for name, schema in SCHEMAS.items()}
+
+
+def to_batch(table: str, records: Iterable[Any]) -> pa.RecordBatch:
+    """Return the records as one Arrow batch of that table's schema; ValueError where one is unfit."""
+    layout = _LAYOUTS[table]
+    cells = list(map(layout.cells, records))
+    columns = []
+    for item, values in zip(layout.columns, zip(*cells, strict=True) if cells else layout.empty, strict=True):
+        if not item.nullable and None in values:
+            raise ValueError(f"{table}.{item.name} is missing in {values.count(None)} rows")
+        if item.measured and not all(value is None or math.isfinite(value) for value in values):
+            raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
+        last_made = layout.last.get(item.name)
+        if last_made is not None and last_made[0] == values:
+            columns.append(last_made[1])
+            continue
+        columns.append(made := column(values, item.kind))
+        if item.text and len(values) <= _MOST_KEPT:
+            layout.last[item.name] = values, made
+    return pa.RecordBatch.from_arrays(columns, schema=layout.schema)
+
+
+def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
+    """Raise ValueError unless the data has the table's schema, what must be known, and no NaN.
+
+    Arrow itself does not look for nulls in columns declared to have none.
+    """
+    if not data.schema.equals(SCHEMAS[table]):
+        raise ValueError(f"table {table} does not have the ledger's schema")
+    for item, values in zip(data.schema, data.columns, strict=True):
+        if values.null_count and not item.nullable:
+            raise ValueError(f"{table}.{item.name} is missing in {values.null_count} rows")
+        if pa.types.is_floating(item.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
+            raise ValueError(f"{table}.{item.name} holds NaN or infinity: unknown is null")
+
+
+def check_values(table: str, data: pa.Table) -> None:
+    """Raise ValueError for values that no record would hold; for tables from files, which are not trusted."""
+    for item, values in zip(data.schema, data.columns, strict=True):
+        if len(values) == values.null_count:
+            continue
+        measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
+        if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
+            raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
+        words = _CLOSED.get(item.name)
+        if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
+            raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+
+
+def to_table(table: str, records: Iterable[Any]) -> pa.Table:
+    """Return the records as an Arrow table."""
+    return pa.Table.from_batches([to_batch(table, records)])
+
+
+def to_records(table: str, data: pa.Table) -> list[Any]:
+    """Return the rows of a table as records, each checked as when first made."""
+    record = RECORDS[table]
+    return [record(**row) for row in data.to_pylist()]
+
+
+def completed(table: str, data: pa.Table) -> pa.Table:
+    """Return data written by an older version with the columns it lacks: unknown, or what they then were.
+
+    Raises KeyError where a column that must be known is missing, an Arrow error where one does not fit.
+    """
+    schema = SCHEMAS[table]
+    for item in schema:
+        if item.name in data.schema.names:
+            continue
+        if item.nullable:
+            data = data.append_column(item, pa.nulls(data.num_rows, item.type))
+        elif item.name in BEFORE:
+            data = data.append_column(item, pa.repeat(BEFORE[item.name], data.num_rows))
+    return data.select(schema.names).cast(schema)
+
+
+def to_frame(data: pa.Table) -> pd.DataFrame:
+    """Return the table as a pandas frame in which unknown stays unknown.
+
+    Whole numbers become pandas' nullable Int64, never floats: nanoseconds since 1970 do not fit a
+    float64 and a missing one must not become NaN.
+    """
+    import pandas as pd
+
+    kinds = {
+        pa.int64(): pd.Int64Dtype(),
+        pa.float64(): pd.Float64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+    }
+    plain_names = [item.name for item in data.schema if not pa.types.is_string(item.type)]
+    numbers = data.select(plain_names).to_pandas(types_mapper=kinds.get)
+    frame: pd.DataFrame = pd.DataFrame(
+        {
+            item.name: numbers[item.name] if item.name in numbers else _words(data.column(item.name))
+            for item in data.schema
+        },
+        copy=False,
+    )
+    return frame
+
+
+def _words(values: pa.ChunkedArray) -> pd.api.extensions.ExtensionArray:
+    """Return a column of text in which equal words are one object.
+
+    A long run repeats few words: an object a row would be most of the frame's memory.
+    """
+    import pandas as pd
+
+    encoded = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    different: list[str | None] = [*encoded.dictionary.to_pylist(), None]
+    places = encoded.indices.fill_null(len(different) - 1).to_numpy()
+    words: pd.api.extensions.ExtensionArray = pd.array(different, dtype=pd.StringDtype()).take(places)
+    return words

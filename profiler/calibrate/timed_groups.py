@@ -1,0 +1,92 @@
+"""The groups that are measured: the world, one host's ranks, or each dimension of a mesh."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All groups of one kind, which run at the same time as they do in a job; `own` is this rank's."""
+
+    name: str
+    own: dist.ProcessGroup
+    members: tuple[tuple[int, ...], ...]
+    """Global ranks of each group."""
+    nodes: int
+    """Hosts that one group is on."""
+    sharing: int
+    """Most groups that have ranks on one host, where they span several."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one group."""
+        return len(self.members[0])
+
+
+def host_names() -> list[str]:
+    """Return the host of each rank, on every rank."""
+    names: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(names, socket.gethostname())
+    return names
+
+
+def make_groups(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
+    """Return the kinds of groups to measure; call it on all ranks.
+
+    Without a mesh: the world, and where there are several hosts of as many ranks, those of each host.
+    """
+    world = dist.get_world_size()
+    if mesh:
+        return _dimensions(mesh, hosts)
+    kinds = [_kind("world", dist.group.WORLD, [tuple(range(world))], hosts)]
+    blocks = [tuple(r for r in range(world) if hosts[r] == host) for host in dict.fromkeys(hosts)]
+    sizes = {len(block) for block in blocks}
+    if len(blocks) > 1 and len(sizes) == 1 and sizes != {1}:
+        subgroup, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+            [list(block) for block in blocks]
+        )
+        kinds.append(_kind("host", subgroup, blocks, hosts))
+    return kinds
+
+
+def _dimensions(mesh: Mapping[str, int], hosts: Sequence[str]) -> list[Groups]:
+    world, shape = dist.get_world_size(), tuple(mesh.values())
+    device = "cuda" if "nccl" in dist.get_backend() else "cpu"
+    made = init_device_mesh(device, shape, mesh_dim_names=tuple(mesh))
+    grid = torch.arange(world).reshape(shape)
+    dimensions = []
+    for place, (name, size) in enumerate(mesh.items()):
+        if size > 1:
+            rows = grid.movedim(place, -1).reshape(-1, size).tolist()
+            dimensions.append(_kind(name, made.get_group(name), [tuple(row) for row in rows], hosts))
+    return dimensions
+
+
+def _kind(
+    name: str, group: dist.ProcessGroup | None, members: Sequence[tuple[int, ...]], hosts: Sequence[str]
+) -> Groups:
+    if group is None or dist.get_rank(group) < 0:
+        raise RuntimeError(f"rank {dist.get_rank()} is in no group of {name}")
+    spans = [{hosts[rank] for rank in ranks} for ranks in members]
+    nodes = max(len(span) for span in spans)
+    on_host = Counter(host for span in spans for host in span)
+    return Groups(name, group, tuple(members), nodes, max(on_host.values()) if nodes > 1 else 1)
+
+
+def choose_device(local_rank: int | None = None) -> torch.device:
+    """Return the device that this rank measures on, and make it the current one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,39 @@
+"""Which backend a process group's collectives run on.
+
+`init_process_group()` without a backend, as `init_device_mesh` calls it, makes one for each kind of device.
+The group's name for that is `undefined`; given by device it is the whole list, as `cpu:gloo,cuda:nccl`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch.distributed as dist
+
+_UNNAMED: Final = "undefined"
+
+
+def by_device(config: str) -> dict[str, str]:
+    """Return device type -> backend of torch's text `cpu:gloo,cuda:nccl`; empty where it names no device."""
+    pairs = (entry.partition(":") for entry in config.split(",") if ":" in entry)
+    return {device.strip(): backend.strip() for device, _, backend in pairs}
+
+
+def chosen(name: str, config: str, device_type: str | None) -> str:
+    """Return the backend for tensors of `device_type`, by a group's name for its backend and its list.
+
+    For a kind of device that the list lacks it is the name, or where that is none the list's only backend, or
+    the one for CPUs.
+    """
+    backends = by_device(config)
+    if device_type in backends:
+        return backends[device_type]
+    if name != _UNNAMED and not by_device(name):
+        return name
+    distinct = sorted(set(backends.values()))
+    return distinct[0] if len(distinct) == 1 else backends.get("cpu", name)
+
+
+def backend_of(group: Any = None, device_type: str | None = None) -> str:
+    """Return the backend of this rank's `group`, or of the default one, for tensors of `device_type`."""
+    return chosen(str(dist.get_backend(group)), str(dist.get_backend_config(group)), device_type)

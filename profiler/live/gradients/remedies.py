@@ -1,0 +1,171 @@
+"""What to change when a gradient is wrong: one sentence, and the code where it is short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from shardtoll.ledger import Cause, Remedy
+from shardtoll.profiler.live.gradients.diagnosis import Diagnosis, loss_scale
+from shardtoll.profiler.live.gradients.shards import Partition
+
+_PLAIN: Final[Mapping[Cause, tuple[str, str]]] = {
+    "missing": (
+        "nothing on these ranks reaches the parameter in backward: look for detach(), .data, a local shard "
+        "taken out of autograd, or a gradient held back by no_sync or set_requires_gradient_sync(False)",
+        "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # does backward reach it?",
+    ),
+    "extra": (
+        "the distributed model uses this parameter and the unsharded one does not, or the gradient is left "
+        "from an earlier step: clear gradients first",
+        "optimizer.zero_grad()",
+    ),
+    "zero": (
+        "the parameter is used, but its gradient was cleared or cut off: look for detach(), a mask, or "
+        "zero_grad between backward and this check",
+        "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # zero already here?",
+    ),
+    "not-finite": (
+        "look for an overflow on these ranks: float16 without loss scaling, a division by a local count "
+        "that is zero, log or softmax of an empty shard",
+        "with torch.autograd.detect_anomaly():  # names the operator\n    loss.backward()",
+    ),
+    "unknown": (
+        "make sure that loss(reference) is the loss of the same global batch, with dropout off; then check "
+        "a part of the model at a time until one module remains",
+        "model.eval()  # no dropout\ncheck_gradients({module}, reference_part, loss_of_part)",
+    ),
+}
+
+
+def _get(name: str) -> str:
+    return f"model.get_parameter({json.dumps(name)})"
+
+
+def remedy_of(
+    diagnosis: Diagnosis,
+    name: str,
+    *,
+    partition: Partition | None,
+    partial_hidden: bool,
+    wrapper: str | None,
+    weights_differ: bool,
+    holders: Sequence[int],
+) -> Remedy:
+    """Return the remedy for one parameter.
+
+    `partial_hidden`: a DTensor whose placements claim Replicate over the partition. `wrapper`: what should
+    have reduced it, by name. `weights_differ`: the ranks' weights were not equal before the gradient was.
+    `holders`: the ranks that hold the parameter.
+    """
+    if diagnosis.cause == "missing-reduction":
+        assert partition is not None
+        if partial_hidden:
+            return _declare_partial(diagnosis, name, partition)
+        return _reduce(diagnosis, name, partition, wrapper, holders)
+    if diagnosis.cause == "wrong-scale":
+        return _rescale(diagnosis, name)
+    if diagnosis.cause == "replicas-differ":
+        return _make_equal(name, weights_differ)
+    text, code = _PLAIN[diagnosis.cause]
+    part = name.rpartition(".")[0]
+    where = f"model.get_submodule({json.dumps(part)})" if part else "model"
+    return Remedy(text, code.replace("{get}", _get(name)).replace("{module}", where))
+
+
+def for_all(remedy: Remedy, name: str, count: int) -> Remedy:
+    """Return the remedy with its code in a loop where several parameters need it, not `name` alone."""
+    getter = _get(name)
+    if count == 1 or remedy.code is None or getter not in remedy.code:
+        return remedy
+    body = remedy.code.replace(getter, "parameter").replace("\n", "\n    ")
+    code = f"for parameter in model.parameters():  # the {count} of this finding\n    {body}"
+    return replace(remedy, code=code)
+
+
+def _declare_partial(diagnosis: Diagnosis, name: str, partition: Partition) -> Remedy:
+    local = name.rpartition(".")[2]
+    local = local if local.isidentifier() else _get(name)
+    kind = 'Partial("avg")' if diagnosis.factor_name == "mean" else "Partial()"
+    return Remedy(
+        f"the gradient is Partial over {partition.label} but treated as Replicate: say so where the DTensor "
+        "is turned into a local tensor, and DTensor reduces it",
+        f"{local}.to_local(grad_placements=[{kind}])",
+    )
+
+
+def _reduce(
+    diagnosis: Diagnosis, name: str, partition: Partition, wrapper: str | None, holders: Sequence[int]
+) -> Remedy:
+    if wrapper is not None:
+        return Remedy(
+            f"{wrapper} did not reduce this gradient: leave no_sync() for the last micro-batch's forward, "
+            "and wrap the model once all its parameters exist",
+            "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n"
+            "    loss = loss_of(model(micro_batch))",
+        )
+    group = f', group=mesh.get_group("{partition.mesh_dim}")' if partition.mesh_dim else ""
+    if len(holders) < len(partition.ranks) == partition.size:
+        return _reduce_where_held(diagnosis, name, list(holders))
+    gradient = f"{_get(name)}.grad"
+    code = f"dist.all_reduce({gradient}{group})"
+    if diagnosis.factor_name == "mean":
+        code = f"dist.all_reduce({gradient}, op=dist.ReduceOp.AVG{group})"
+    elif diagnosis.factor_name != "sum":
+        code = f"{code}; {gradient} /= {diagnosis.factor:.4g}"
+    return Remedy(f"reduce the gradient over {partition.label} after backward, before the optimizer", code)
+
+
+def _reduce_where_held(diagnosis: Diagnosis, name: str, holders: list[int]) -> Remedy:
+    mean = ", op=dist.ReduceOp.AVG" if diagnosis.factor_name == "mean" else ""
+    return Remedy(
+        "some ranks hold this parameter, each under its own name where weights are tied across pipeline "
+        "stages: reduce the gradient over them after backward, before the optimizer",
+        f"group = dist.new_group({holders})  # once, on every rank\n"
+        f"if dist.get_rank() in {holders}:\n"
+        f"    dist.all_reduce({_get(name)}.grad{mean}, group=group)",
+    )
+
+
+def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:
+    assert diagnosis.factor is not None
+    factor, factor_name = diagnosis.factor, diagnosis.factor_name or ""
+    divide = f"{_get(name)}.grad /= {factor:.4g}"
+    if factor_name.startswith("1 /"):
+        return Remedy(
+            "the ranks' gradients are averaged where they should be added: DDP and FSDP2 average, so every "
+            "rank's loss must be a mean over its own samples; if it is its share of the global mean already, "
+            "multiply it by the number of ranks",
+            f"loss = loss * {1 / factor:.4g}",
+        )
+    if factor_name:
+        return Remedy(
+            "the ranks' gradients are added where they should be averaged: reduce with AVG, or divide the "
+            "loss by the global number of samples instead of the local one",
+            divide,
+        )
+    if loss_scale(factor):
+        return Remedy(
+            "may be a sum where a mean was meant, or a gradient scaler's factor: compare the two losses, "
+            "or unscale before the check",
+            "scaler.unscale_(optimizer)",
+        )
+    return Remedy(
+        "compare how the loss is normalised: micro-batches, padding, sequence length, samples a rank", divide
+    )
+
+
+def _make_equal(name: str, weights_differ: bool) -> Remedy:
+    if weights_differ:
+        return Remedy(
+            f"the ranks' weights {name} differ already: make them equal once, then reduce their gradient "
+            "over these ranks in every step",
+            f"dist.broadcast({_get(name)}.data, src=0)",
+        )
+    return Remedy(
+        "find what only some ranks do to this gradient (a condition on the rank, a hook, clipping, a skipped "
+        "reduction) and do it on all of them",
+        f"dist.all_reduce({_get(name)}.grad)",
+    )

@@ -1,0 +1,282 @@
+"""Bringing the ranks' ledgers to rank 0 without a collective, and without waiting for the dead.
+
+Everything goes through the store that torch.distributed already keeps for its own set-up: no group is
+made, no device or transport is touched, and a rank that died keeps nobody waiting: the others hand over
+their ledger and go on; rank 0 waits for those that still live, and at most for a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.ledger.records.errors import RunFolderError, ShardtollError, UsageError, first_line
+from shardtoll.profiler.live.cause.backends import backend_of
+
+log = logging.getLogger("shardtoll")
+
+_CHUNK_BYTES: Final = 4 << 20
+"""torch's TCP store refuses values above 8 MiB."""
+_POLL_S: Final = 0.02
+_OPENING_LIMIT_S: Final = 60.0
+_GRACE_S: Final = 1.0
+"""What a rank sent before it ended has arrived by then."""
+_PATIENCE_S: Final = 3.0
+"""After this long the user is told which ranks are waited for."""
+_FAREWELL_S: Final = 2.0
+"""A rank that could not open stays this long at most, so that the others hear of it."""
+_LED: Final = "led"
+"""Key of the number of sessions that rank 0 has opened."""
+
+
+def _default_store() -> Any | None:
+    get = getattr(dist.distributed_c10d, "_get_default_store", None)
+    if get is None or not dist.is_initialized() or backend_of() == "fake":
+        return None
+    return get()
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this host still runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+def _pid_namespace() -> int | None:
+    """Return what tells this process's PID namespace from others of the host, None where it has no such."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+class Meeting:
+    """One session's place in the store: who is there, which run it is, and what each rank hands over.
+
+    Rank 0 leads: its sessions are numbered in the store, and any other rank joins the one that rank 0 has
+    open, or opens next. A session that a rank opened without rank 0 therefore moves no later one.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.run_id = uuid.uuid4().hex
+        self._base: Any = self._prefixed("shardtoll", _default_store())
+        self._store: Any = None
+        """The keys of this session; None where there is nobody to meet."""
+
+    @staticmethod
+    def _prefixed(prefix: str, store: Any) -> Any:
+        make: Any = torch._C._distributed_c10d.PrefixStore if store is not None else None
+        return None if store is None else make(prefix, store)
+
+    def _enter(self, number: int) -> None:
+        """Take part in rank 0's session of this number."""
+        self._store = self._prefixed(str(number), self._base)
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "pid_namespace": _pid_namespace()}
+        self._store.set(f"alive/{self.rank}", json.dumps(me))
+
+    def open(self, prepare: Callable[[], None]) -> None:
+        """Agree on the run's id. Rank 0 runs `prepare` before any other rank goes on.
+
+        A rank that finds no rank 0 within the limit goes on with an id of its own. Raises what every rank
+        raises where `prepare` fails.
+        """
+        if self._base is None:
+            prepare()
+            return
+        if self.rank == 0:
+            self._enter(int(self._base.add(_LED, 1)))
+            with self.telling_others():
+                prepare()
+            self._store.set("run", self.run_id)
+        else:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Take the run's id from rank 0. Waits in the store, not in a loop: ranks should start together."""
+        deadline_s = time.monotonic() + _OPENING_LIMIT_S
+        joined, alone = f"joined/{self.rank}", f"alone/{self.rank}"
+        try:
+            last = int(self._base.add(joined, 0))
+            number = last + 1
+            while True:
+                left_s = max(deadline_s - time.monotonic(), 0.01)
+                self._base.wait([f"{number}/run"], timedelta(seconds=left_s))
+                newest = int(self._base.add(_LED, 0))
+                if newest == number and not self._base.check([f"{number}/closed"]):
+                    break
+                # Rank 0 went through this one without us.
+                number = max(newest, number + 1) if newest > number else number + 1
+            self._enter(number)
+            self.run_id = self._store.get("run").decode()
+            self._base.add(joined, number - last)
+            lone = int(self._base.add(alone, 0))
+            self._base.add(alone, -lone)
+        except RuntimeError:
+            self._store = None
+            log.warning("shardtoll: rank 0 opened no session; rank %d keeps its records to itself", self.rank)
+            with suppress(RuntimeError):
+                self._base.add(alone, 1)
+            return
+        if lone or number > last + 1:
+            log.warning(
+                "shardtoll: ranks opened unlike numbers of sessions: rank %d opened %d that rank 0 did not, "
+                "and missed %d of rank 0's; open each session on every rank",
+                self.rank,
+                lone,
+                number - last - 1,
+            )
+
+    @contextmanager
+    def telling_others(self) -> Iterator[None]:
+        """Let no rank wait for one that fails in here: all raise the same error, in one line.
+
+        The error names the lowest rank that failed. Raises RunFolderError where it is one, else UsageError.
+        """
+        try:
+            yield
+        except (ShardtollError, OSError) as error:
+            failure = _told(error)
+            if self._store is not None and self.world_size > 1:
+                with suppress(RuntimeError):
+                    self._store.set(f"open/{self.rank}", json.dumps(failure))
+                    # What the others wait for comes at once, and then they look.
+                    self._store.set("run", self.run_id)
+                    self._wait_for("open", _FAREWELL_S)
+                    self._raise_failures(error)
+            raise _kind(failure)(failure["message"], failure["hint"]) from error
+
+    def start_together(self) -> None:
+        """Wait, within the limit, until every rank's session is open.
+
+        Without this the first step would measure who opened its session last. Only sessions that rank
+        0 leads wait; a rank that cannot be reached delays the others by the limit at most, once. Raises
+        the error of a rank that could not open its session.
+        """
+        if self._store is None:
+            return
+        try:
+            self._store.set(f"open/{self.rank}", "{}")
+        except RuntimeError as error:
+            log.warning("shardtoll: rank %d cannot reach the others: %s", self.rank, error)
+            return
+        for limit_s, then in ((_PATIENCE_S, "is waited for"), (_OPENING_LIMIT_S, "is left out")):
+            missing = self._wait_for("open", limit_s)
+            self._raise_failures(None)
+            if not missing:
+                return
+            if self.rank == 0:
+                log.warning("shardtoll: no session on rank %s, which %s", ", ".join(map(str, missing)), then)
+
+    def _wait_for(self, what: str, limit_s: float) -> list[int]:
+        """Wait until every rank has set its key of this name; return those that have not."""
+        ranks = range(self.world_size)
+        try:
+            self._store.wait([f"{what}/{rank}" for rank in ranks], timedelta(seconds=limit_s))
+        except RuntimeError:
+            return [rank for rank in ranks if not self._store.check([f"{what}/{rank}"])]
+        return []
+
+    def _raise_failures(self, cause: Exception | None) -> None:
+        """Raise the error of the lowest rank that could not open its session, if there is one."""
+        for rank in range(self.world_size):
+            if not self._store.check([f"open/{rank}"]):
+                continue
+            failure = json.loads(self._store.get(f"open/{rank}"))
+            if failure:
+                self._store.set(f"told/{self.rank}", "1")
+                if self.rank == 0:
+                    self._wait_for("told", _FAREWELL_S)
+                raise _kind(failure)(f"rank {rank}: {failure['message']}", failure["hint"]) from cause
+
+    def hand_over(self, data: bytes) -> None:
+        """Give this rank's ledger to rank 0; a store that is gone is no error."""
+        if self._store is None:
+            return
+        try:
+            chunks = range(0, max(len(data), 1), _CHUNK_BYTES)
+            for index, begin in enumerate(chunks):
+                self._store.set(f"data/{self.rank}/{index}", data[begin : begin + _CHUNK_BYTES])
+            self._store.set(f"done/{self.rank}", str(len(chunks)))
+        except RuntimeError as error:
+            log.warning("shardtoll: rank %d could not hand over its ledger: %s", self.rank, error)
+
+    def collect(self, limit_s: float) -> dict[int, bytes]:
+        """Return what the other ranks handed over; those that died or are late are not in it."""
+        ledgers: dict[int, bytes] = {}
+        if self._store is None:
+            return ledgers
+        deadline_s = time.monotonic() + limit_s
+        waiting = set(range(self.world_size)) - {self.rank}
+        gone_since: dict[int, float] = {}
+        try:
+            while waiting:
+                late = time.monotonic() > deadline_s
+                for rank in sorted(waiting):
+                    # A rank may hand over and end at once, and what it sent may still be on its way to the
+                    # store: its end counts only some time after it was noticed.
+                    if rank not in gone_since and self._is_gone(rank):
+                        gone_since[rank] = time.monotonic()
+                    given_up = late or time.monotonic() - gone_since.get(rank, math.inf) > _GRACE_S
+                    if self._store.check([f"done/{rank}"]):
+                        ledgers[rank] = self._take(rank)
+                        waiting.discard(rank)
+                    elif given_up:
+                        waiting.discard(rank)
+                if waiting:
+                    time.sleep(_POLL_S)
+            # Whoever opens a session now is too late for this one.
+            self._store.set("closed", "1")
+        except RuntimeError as error:
+            log.warning("shardtoll: the store went away while ledgers were collected: %s", error)
+        return ledgers
+
+    def _take(self, rank: int) -> bytes:
+        count = int(self._store.get(f"done/{rank}"))
+        chunks = []
+        for index in range(count):
+            key = f"data/{rank}/{index}"
+            chunks.append(self._store.get(key))
+            self._store.delete_key(key)
+        return b"".join(chunks)
+
+    def _is_gone(self, rank: int) -> bool:
+        """Whether the rank never opened a session, or ran beside us and its process has ended.
+
+        A process of another PID namespace, as containers of one host are in, has no number here: whether it
+        lives is unknown.
+        """
+        if not self._store.check([f"alive/{rank}"]):
+            return True
+        them = json.loads(self._store.get(f"alive/{rank}"))
+        beside_us = them["host"] == socket.gethostname() and them["pid_namespace"] == _pid_namespace()
+        return beside_us and not _is_alive(them["pid"])
+
+
+def _kind(failure: dict[str, Any]) -> type[ShardtollError]:
+    return RunFolderError if failure["of_folder"] else UsageError
+
+
+def _told(error: Exception) -> dict[str, Any]:
+    """Return what the other ranks are told of an error."""
+    if isinstance(error, ShardtollError):
+        of_folder = isinstance(error, RunFolderError)
+        return {"message": error.message, "hint": error.hint, "of_folder": of_folder}
+    message = f"run folder cannot be written ({first_line(error)})"
+    return {"message": message, "hint": "name another with out=", "of_folder": True}

@@ -1,0 +1,152 @@
+"""Regions of a session, one after the other: each is surveyed or watched, and its rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardtoll.ledger import StepRows
+from shardtoll.profiler.live.capture.mode import SurveyMode, put_on, take_off
+from shardtoll.profiler.live.capture.recorder import Recorder
+from shardtoll.profiler.live.capture.rows import Ended
+from shardtoll.profiler.live.capture.watch import Watch
+from shardtoll.profiler.live.capture.watch_rows import WatchRows
+from shardtoll.profiler.live.session.kept import Kept
+from shardtoll.profiler.live.session.schedule import Schedule
+from shardtoll.profiler.live.times.device_times import DeviceReading, RegionEvents
+from shardtoll.profiler.live.times.recording import times_unknown
+
+
+class Regions:
+    """Begins and ends regions, which are steps and what lies between them.
+
+    What fails in here is the caller's to keep from the training.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        mode: SurveyMode,
+        watch: Watch,
+        schedule: Schedule,
+        kept: Kept,
+        is_fake: bool,
+    ) -> None:
+        self._recorder = recorder
+        self._mode = mode
+        self._watch = watch
+        self._watch_rows = WatchRows(recorder.setting)
+        self._schedule = schedule
+        self._kept = kept
+        self._is_fake = is_fake
+        """Whether the backend transfers nothing."""
+        self._told_times_unknown = False
+
+    def begin(self, step: int | None, *, survey: bool) -> None:
+        """Begin a region, that of a step or, with None, of what is in none."""
+        if survey:
+            # Its own recording of the transport's spans begins: what was watched so far needs the last.
+            if self._watch.ended or self._recorder.recording.spans.running:
+                self.flush()
+            put_on(self._mode)
+        else:
+            take_off(self._mode)
+        self._recorder.begin(step, watched=not survey)
+        if not survey and self._recorder.setting.host_times and not self._is_fake:
+            self._recorder.recording.keep()
+
+    def end(self) -> None:
+        """End the region and have its rows written, now or when the device has passed it."""
+        region = self._recorder.region
+        if region is not None and region.watched:
+            self._end_watched()
+            return
+        rows, learnt = self._recorder.end()
+        if region is not None and region.step is not None and learnt is not None:
+            template, new = learnt
+            self._watch.issues_unseen |= not template.all_seen
+            self._schedule.surveyed(new=new, all_seen=template.all_seen)
+        if self._recorder.device is not None:
+            self.append_finished()
+        elif region is not None and rows:
+            self._watch.keeping.add(region.start_ns, rows)
+            self._flush_when_due()
+
+    def drop(self) -> None:
+        """End the region without rows."""
+        region = self._recorder.region
+        if region is not None and region.watched:
+            self._recorder.end_watched()
+        else:
+            self._recorder.drop()
+
+    def _end_watched(self) -> None:
+        ended = self._recorder.end_watched()
+        assert ended is not None
+        repeats = self._watch.keep(ended)
+        if repeats is not None:
+            assert ended.region.step is not None
+            self._schedule.watched(ended.region.step, repeats=repeats)
+        if self._recorder.device is not None:
+            self._hold_watched(ended.events)
+            self.append_finished()
+        else:
+            self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        begun_ns = self._recorder.now_ns()
+        if self._watch.keeping.due(begun_ns):
+            self.flush()
+            self._watch.keeping.took(self._recorder.now_ns() - begun_ns)
+
+    def _hold_watched(self, events: RegionEvents | None) -> None:
+        """Have the rows of the watched region that has just ended made when the device has passed it."""
+        watched = self._watch.take()
+
+        def finish(device: DeviceReading | None) -> StepRows:
+            if not watched:
+                return StepRows(None)
+            self._note_unknown_times(False, watched, device)
+            return self._watch_rows.single(watched[0], None, device)
+
+        self._recorder.hold(events, finish)
+
+    def append_finished(self, *, wait: bool = False) -> None:
+        """Write the rows that were held back and can be made now."""
+        made: list[StepRows] = []
+        try:
+            made.extend(self._recorder.finished(wait=wait))
+        finally:
+            # `extend` keeps what came before a failure: a region without rows costs no other one its own.
+            if self._kept.append(*made):
+                self._kept.describe()
+
+    def flush(self) -> None:
+        """Write the rows of what was surveyed and watched since the last time."""
+        self._watch.keeping.begin_anew()
+        if self._recorder.device is None:
+            self.append_finished()
+        raw = self._recorder.recording.take()
+        if raw is None and self._is_fake:
+            # Nothing was in flight.
+            raw = []
+        watched = self._watch.take()
+        if not watched:
+            return
+        for rows in self._watch_rows.make(watched, raw):
+            if isinstance(rows, StepRows):
+                self._kept.append(rows)
+            else:
+                self._kept.append_batches(rows)
+        self._note_unknown_times(raw is not None, watched)
+        self._kept.describe()
+
+    def _note_unknown_times(
+        self, spans: bool, watched: Sequence[Ended], device: DeviceReading | None = None
+    ) -> None:
+        """Say once which times of watched steps are unknown."""
+        host_times = self._recorder.setting.host_times
+        text = times_unknown(host_times, spans=spans or self._is_fake, device=device)
+        if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
+            return
+        self._told_times_unknown = True
+        self._kept.notice("times-unknown", text, watched[0].region.step)

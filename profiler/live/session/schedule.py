@@ -1,0 +1,123 @@
+"""Which steps are surveyed, which are only watched, and in which of them values are checked.
+
+The default surveys step 0, so that a short run is whole and every later step has something to be compared
+with, step 2, the first after the warm-up of most programs, and then one in so many. It surveys further steps
+when it must: while sequences are new that C++ has a part in, as with DDP, which rebuilds its buckets in the
+first steps; and after a step that repeats none of the surveyed ones, first at once, then where such steps
+seem to come back, and soon hardly ever where that teaches nothing, as where sequences change in every step.
+All further steps together are at most a few and one in twenty; what stays watched is attributed by its own
+stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from torch import nn
+
+from shardtoll.ledger import UsageError
+
+Level: TypeAlias = Literal["schedule", "survey", "watch"]
+LEVELS: Final[tuple[Level, ...]] = ("schedule", "survey", "watch")
+
+SURVEY_EVERY: Final = 100
+_FIRST: Final = 2
+_WARM_UP: Final = 8
+"""So many steps in a row are surveyed while each is a new sequence of C++'s."""
+_ONE_IN: Final = 20
+"""Of so many steps one may be surveyed beyond those of the warm-up and the ones always due."""
+_SELDOM: Final = 4
+"""Each time that steps differ again the pause before the next look at them is so many times as long."""
+
+
+class Schedule:
+    """Decides step by step, from what earlier steps were like."""
+
+    def __init__(self, level: Level, every: int = SURVEY_EVERY) -> None:
+        """`every`: one step in so many is surveyed."""
+        self._level = level
+        self._every = every
+        self._again = False
+        self._new = 0
+        """Surveyed steps in a row that were new and had a part of C++'s."""
+        self._extra: int | None = None
+        """A step at which one like those that differ is expected."""
+        self._differed: int | None = None
+        self._not_before = 0
+        self._gap = 1
+        self._extras = 0
+        """Steps surveyed that were not due."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether any step may be watched."""
+        return self._level != "survey"
+
+    @property
+    def surveys(self) -> bool:
+        """Whether any step may be surveyed."""
+        return self._level != "watch"
+
+    def wants_survey(self, step: int) -> bool:
+        """Return whether to survey the step that begins now."""
+        if self._level != "schedule":
+            return self._level == "survey"
+        again, self._again = self._again, False
+        if step == 0 or (step >= _FIRST and (step - _FIRST) % self._every == 0):
+            return True
+        extra = (again or step == self._extra) and self._extras < _WARM_UP + step // _ONE_IN
+        self._extras += extra
+        return extra
+
+    def surveyed(self, *, new: bool, all_seen: bool) -> None:
+        """Note a surveyed step: whether its sequence was new, and whether Python issued all of it."""
+        self._new = self._new + 1 if new and not all_seen else 0
+        if 0 < self._new <= _WARM_UP:
+            self._again = True
+
+    def watched(self, step: int, *, repeats: bool) -> None:
+        """Note a watched step: whether it repeats a surveyed one."""
+        if repeats:
+            return
+        before, self._differed = self._differed, step
+        if step >= self._not_before:
+            self._again = True
+            if before is not None:
+                self._extra = step + (step - before)
+            self._not_before = step + self._gap
+            self._gap = min(_SELDOM * self._gap, self._every)
+
+
+CHECKS: Final = ("gradients", "replicas", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The checks that were asked for."""
+
+    names: frozenset[str]
+    every: int
+    """One in so many steps is looked at, from the first on."""
+
+    @staticmethod
+    def wanted(names: Sequence[str], every: int, model: nn.Module | None) -> Checks | None:
+        """Return the checks of that name; None where none is asked for.
+
+        Raises UsageError for a name that is none, fewer than one step, or no model to check.
+        """
+        if isinstance(names, str):
+            names = (names,)
+        unknown = [name for name in names if name not in CHECKS]
+        if unknown:
+            raise UsageError(f"checks has {unknown[0]!r}", f"choose among {', '.join(CHECKS)}")
+        if every < 1:
+            raise UsageError(f"check_every is {every}", "check at least every step: give 1 or more")
+        if names and model is None:
+            raise UsageError(f"checks={list(names)} without a model", "give it: audit(model, checks=...)")
+        return Checks(frozenset(names), every) if names else None
+
+    def due(self, step: int) -> bool:
+        """Whether the step of that number is looked at."""
+        return step % self.every == 0

@@ -1,0 +1,409 @@
+"""The session a user opens around training steps: `audit()` and what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
+from shardtoll.profiler.live.cause.groups import Groups, initialized
+from shardtoll.profiler.live.session import pausing
+from shardtoll.profiler.live.session.capturing import Capturing
+from shardtoll.profiler.live.session.guarded_checks import GuardedChecks
+from shardtoll.profiler.live.session.kept import Kept
+from shardtoll.profiler.live.session.machine import (
+    device_of,
+    nccl_version,
+    ranks_per_node,
+    this_machine,
+    usable_cores,
+)
+from shardtoll.profiler.live.session.schedule import LEVELS, SURVEY_EVERY, Checks, Level, Schedule
+from shardtoll.profiler.live.times.tracing import TRACE_STEPS
+
+GATHER_LIMIT_S: Final = 60.0
+_LIMIT_AFTER_ERROR_S: Final = 5.0
+_active: Session | None = None
+
+
+def audit(
+    model: nn.Module | None = None,
+    out: str | Path | None = None,
+    *,
+    level: Level = "schedule",
+    survey_every: int = SURVEY_EVERY,
+    trace: bool = False,
+    trace_steps: int = TRACE_STEPS,
+    gather_limit_s: float = GATHER_LIMIT_S,
+    checks: Sequence[str] = (),
+    check_every: int = 1,
+) -> Session:
+    """Record every collective of the steps run inside the returned context manager.
+
+    Call it on every rank. `model` gives modules and parameters their names (without it they are taken
+    from the modules seen). `out` is the run folder that `shardtoll report` reads; each rank writes
+    there as it goes, so a rank that is killed leaves its finished steps, but for those of its last second.
+    Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
+    seconds for ranks that still live.
+
+    Without `session.step()` everything inside the context is one step; with it each call is one, and
+    what happens between steps is listed with step None.
+
+    `level` says how closely to look. A *surveyed* step has everything recorded: every operator is seen, which
+    makes it slower. In a *watched* step only collectives are looked at, cheaply enough for every step of a
+    job: each takes its cause from the surveyed step of which it repeats the sequence, and a step that repeats
+    none is attributed by its own stack and the next one surveyed. `schedule` surveys steps 0 and 2, then one
+    in `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step.
+
+    `trace` has torch's profiler record the first `trace_steps` steps too; each rank writes them to
+    `trace.rankN.json.gz` in the run folder after the last step, and what only a trace knows is joined to
+    the records: on an accelerator the times of kernels. Without a trace a CUDA device's steps, and for how
+    long its stream stood still for each collective, are timed by events; all other times are unknown there.
+    Traced steps run slower, 1.2 to 1.5 times in our measurements on the CPU, and reading the recording takes
+    some tenths of a second after them. A step of more than 300,000 operators is not traced, as memory would
+    not hold it: call `session.step()`. The user's own profiler goes first: where it runs, the step is not
+    traced and the report says so.
+
+    `checks` asks for what costs more than it shows in every job, in one in `check_every` steps: `gradients`
+    (each parameter's gradient as the optimizer is about to use it: missing, doubled or partial reductions,
+    norms that count replicas twice), `replicas` (parameters and buffers after the step: those that should be
+    equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
+    the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
+
+    Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
+    failure of the capture itself ends the capture, not the training.
+
+    Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
+    lacks its model, or `trace_steps`, `survey_every` or `check_every` is less than one; RunFolderError
+    when `out` cannot be written.
+    """
+    if trace_steps < 1:
+        raise UsageError(f"trace_steps is {trace_steps}", "trace at least one step, or leave out trace=True")
+    if level not in LEVELS:
+        raise UsageError(f"level is {level!r}", f"choose one of {', '.join(LEVELS)}")
+    if survey_every < 1:
+        raise UsageError(
+            f"survey_every is {survey_every}", 'give at least 1, or level="watch" to survey none'
+        )
+    if trace and level == "watch":
+        raise UsageError(
+            'trace=True with level="watch"', 'traced steps are surveyed: leave level at "schedule"'
+        )
+    steps = trace_steps if trace else 0
+    schedule = Schedule(level, survey_every)
+    wanted = Checks.wanted(checks, check_every, model)
+    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule, wanted)
+
+
+class Session:
+    """An audit in progress, and its report once it is over."""
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        out: Path | None,
+        gather_limit_s: float,
+        trace_steps: int,
+        schedule: Schedule,
+        checks: Checks | None = None,
+    ) -> None:
+        self._model = model
+        self._out = out
+        self._limit_s = gather_limit_s
+        self._trace_steps = trace_steps
+        self._schedule = schedule
+        self._wanted = checks
+        self._steps_begun = 0
+        self._in_step = False
+        self._ledger: Ledger | None = None
+        self._report: Report | None = None
+        self._state = "new"
+
+    def open(self) -> Session:
+        """Open the session, where `with` cannot be written; `close()` must follow. Errors: see `audit`."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close a session opened with `open()`; the report is there then. Without effect on a closed one."""
+        if self._state == "open":
+            if self._in_step:
+                self.end_step(finished=False)
+            self.__exit__(None, None, None)
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    def __enter__(self) -> Session:
+        global _active
+        if _active is not None or self._state != "new":
+            raise UsageError(
+                "an audit session is open already"
+                if _active is not None
+                else "this session was used already",
+                "close it first; for several steps use session.step()",
+            )
+        live = initialized()
+        self.rank: int = dist.get_rank() if live else 0
+        self.world_size: int = dist.get_world_size() if live else 1
+        self._device = device_of(self._model)
+        self._groups = Groups(self._device.type)
+        self._backend = self._groups.backend()
+        is_fake = self._backend == "fake"
+        self._kept = Kept(self.rank, self.world_size, self._out, self._run, self._groups)
+        self._kept.alone = is_fake
+        self._capture = Capturing(
+            self._model,
+            self._device,
+            self._groups,
+            self._kept,
+            self._schedule,
+            rank=self.rank,
+            ranks=self.world_size,
+            is_fake=is_fake,
+        )
+        self._checks = GuardedChecks(
+            self._capture.recorder,
+            self._kept,
+            self._device,
+            is_training=self._capture.records_training,
+            has_stopped=lambda: self._capture.stopped,
+        )
+        self._kept.meet()
+        try:
+            self._kept.open()
+            self._capture.prepare(self._trace_steps)
+            self._kept.describe()
+            # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
+            self._kept.meeting.start_together()
+            self._install()
+            _active = self
+            self._state = "open"
+            # Until the first session.step() everything counts as one step of its own.
+            self._begin_region(0, survey=self._schedule.wants_survey(0))
+            # Inside the try: an interrupt just before the return still came while opening.
+            return self
+        except BaseException:
+            self._uninstall()
+            self._capture.recorder.drop()
+            self._let_go()
+            raise
+
+    def _install(self) -> None:
+        self._capture.install()
+        self._capture.undo.callback(pausing.register_sink(self._gradients_checked))
+        self._capture.undo.callback(self._checks.remove)
+        if self._wanted is not None and self._model is not None:
+            self._checks.install(self._wanted, self._model)
+
+    def check_model(self, model: nn.Module, names: Sequence[str]) -> None:
+        """Have checks look at a model that was not there when the session opened; call it between steps."""
+        wanted = Checks.wanted(names, 1, model)
+        if (
+            wanted is not None
+            and self._state == "open"
+            and not self._capture.stopped
+            and not self._checks.installed
+        ):
+            self._checks.install(wanted, model)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None and self._steps_begun == 0:
+                self._drop_step(0)
+            elif self._in_step:
+                # Begun without `with`, and never ended.
+                self._in_step = False
+                self._drop_step(self._steps_begun - 1)
+            elif self._steps_begun == 0:
+                self._capture.end()
+                self._checks.end()
+                self._steps_begun = 1
+            else:
+                self._capture.end()
+            # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
+            self._capture.flush()
+            self._uninstall()
+            # No step runs any more: now the device may be waited for.
+            self._capture.finish()
+            self._checks.finish()
+            self._capture.guarded(lambda: self._close(failed=kind is not None))
+            self._let_go()
+        except BaseException:
+            # An interrupt may have come before anything of this, or in its midst.
+            self._uninstall()
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Keep neither files, groups nor the model any longer; the session lives on for its report."""
+        self._capture.let_go()
+        self._kept.let_go()
+        if self.rank == 0 and self._ledger is None:
+            self._ledger = self._kept.bare()
+        self._model = None
+        self._checks.forget()
+
+    def _uninstall(self) -> None:
+        """Take everything out of the process that was installed; once more does no harm."""
+        global _active
+        self._capture.uninstall()
+        _active = None
+        self._state = "closed"
+
+    def _close(self, *, failed: bool) -> None:
+        if not self._capture.stopped:
+            self._capture.flush()
+        limit_s = min(self._limit_s, _LIMIT_AFTER_ERROR_S) if failed else self._limit_s
+        self._ledger = self._kept.close(self._capture.recorder.recording.tracer, limit_s)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Record what runs inside as one step. Steps are numbered from 0 and cannot be nested.
+
+        Raises UsageError when the session is not open or another step is.
+        """
+        self.begin_step()
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            self.end_step(finished=finished)
+
+    def begin_step(self) -> None:
+        """Begin a step, where `with session.step()` cannot be written, as in a callback.
+
+        Raises UsageError when the session is not open or another step is.
+        """
+        if self._state != "open" or self._in_step:
+            raise UsageError(
+                "session.step() inside another step"
+                if self._in_step
+                else "session.step() outside its session",
+                "call it once a step, inside `with audit(...) as session:`",
+            )
+        number = self._steps_begun
+        if number == 0:
+            # What was recorded so far turns out to have been outside every step.
+            self._capture.recorder.in_no_step()
+        self._capture.end()
+        self._steps_begun += 1
+        self._in_step = True
+        tracer = self._capture.recorder.recording.tracer
+        traced = tracer is not None and tracer.wanting
+        self._begin_region(number, survey=self._schedule.wants_survey(number) or traced)
+
+    def end_step(self, *, finished: bool = True) -> None:
+        """End the step begun by `begin_step`; with `finished` false it is dropped, as one that failed.
+
+        Raises UsageError when no step is open.
+        """
+        if not self._in_step:
+            raise UsageError("no step is open", "call session.begin_step() first")
+        self._in_step = False
+        if finished:
+            self._capture.end()
+            self._checks.end()
+        else:
+            self._drop_step(self._steps_begun - 1)
+        self._begin_region(None, survey=not self._schedule.watches)
+
+    def _begin_region(self, step: int | None, *, survey: bool) -> None:
+        self._checks.begin(step)
+        self._capture.begin(step, survey=survey)
+
+    def expect_steps(self) -> None:
+        """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
+        if not self._in_step and self._steps_begun == 0:
+            self._capture.recorder.drop()
+            self._begin_region(None, survey=not self._schedule.watches)
+
+    def cancel_step(self) -> None:
+        """Take `begin_step` back: what was recorded since then is in no step after all."""
+        if not self._in_step:
+            return
+        self._in_step = False
+        self._steps_begun -= 1
+        self._capture.recorder.in_no_step()
+        self._capture.end()
+        self._begin_region(None, survey=not self._schedule.watches)
+
+    def _drop_step(self, number: int) -> None:
+        self._capture.drop()
+        text = f"step {number} of rank {self.rank} did not finish and is not counted"
+        self._kept.notice("step-dropped", text)
+
+    def _gradients_checked(
+        self, findings: Sequence[Finding], right: Collection[str], wrong_here: Collection[str]
+    ) -> None:
+        self._checks.gradients_checked(right, wrong_here)
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        wrong = count if findings else "all equal to one device's"
+        region = self._capture.recorder.region
+        step = None if region is None else region.step
+        self._kept.findings.add(findings, step)
+        where = "" if step is None else f" in step {step}"
+        text = f"gradients checked{where}: {wrong}"
+        # Kept without its step, so that it also survives a step that does not finish.
+        self._kept.notice("gradients-checked", text)
+
+    # -- results -------------------------------------------------------------------------------------
+
+    def report(self) -> Report | None:
+        """Return the report over all ranks on rank 0, None on the others; after the session is closed.
+
+        Raises UsageError while the session is open.
+        """
+        if self._state != "closed":
+            raise UsageError("the session is still open", "call session.report() after the `with` block")
+        if self._ledger is None:
+            return None
+        if self._report is None:
+            self._report = analyze(self._ledger)
+        return self._report
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The records of all ranks on rank 0 once the session is closed; None before and elsewhere."""
+        return self._ledger
+
+    def _run(self) -> Run:
+        if initialized():
+            self._backend = self._groups.backend()
+        return Run(
+            world_size=self.world_size,
+            backend=self._backend,
+            device=_device_name(self._device),
+            torch=str(torch.__version__),
+            hosts=(socket.gethostname(),),
+            mesh=dict(self._groups.mesh),
+            source="live",
+            ranks_seen=(self.rank,),
+            epoch_ns=self._capture.recorder.setting.epoch_ns,
+            ranks_per_host=ranks_per_node(self.rank, self.world_size),
+            nccl_version=nccl_version(self._backend),
+            machine=this_machine(),
+            cores=usable_cores(),
+        )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
+def active_session() -> Session | None:
+    """Return the open session of this process, None where there is none."""
+    return _active

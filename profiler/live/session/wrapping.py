@@ -1,0 +1,131 @@
+"""Which wrapper reduces a parameter's gradient by itself, over which group, and which parts FSDP1 cut."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """What a wrapper has to do with one parameter."""
+
+    wrapper: str
+    group: Any
+    """torch ProcessGroup; None where it cannot be told."""
+    reduces: bool
+    """Whether it reduces the parameter's gradient."""
+    shape: tuple[int, ...] | None = None
+    """Of the whole parameter, where the parameter itself does not tell."""
+
+
+def wrappers_of(model: nn.Module) -> dict[int, Wrapped]:
+    """Return what wraps each parameter, by the parameter's id; the innermost wrapper counts."""
+    wrapped: dict[int, Wrapped] = {}
+    ours = {id(parameter) for parameter in model.parameters()}
+    for ddp in _ddps(model, ours):
+        group, reduced = getattr(ddp, "process_group", None), _reduced(ddp)
+        for parameter in ddp.module.parameters():
+            wrapped[id(parameter)] = Wrapped("DDP", group, id(parameter) in reduced)
+    for module in model.modules():
+        _add_fsdp2(module, wrapped)
+    for module in model.modules():
+        _add_fsdp1(module, wrapped)
+    return wrapped
+
+
+def _ddps(model: nn.Module, ours: set[int]) -> Iterator[Any]:
+    """Return the model's DDP modules, outermost first; else those that wrap (a part of) it from outside."""
+    inside = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    if inside:
+        yield from inside
+        return
+    # By its type: torch.distributed holds an object that warns when it is asked for its class.
+    for thing in gc.get_objects():
+        is_ddp = issubclass(type(thing), DistributedDataParallel) and "module" in thing._modules
+        if is_ddp and any(id(parameter) in ours for parameter in thing.module.parameters()):
+            yield thing
+
+
+def _reduced(ddp: Any) -> set[int]:
+    """Return the ids of the parameters that DDP reduces: those that were there, and trained, on wrapping.
+
+    Frozen ones count as known until they are trained again and the reducer has them not.
+    """
+    parameters: Sequence[torch.Tensor] = list(getattr(ddp, "_module_parameters", ddp.module.parameters()))
+    facts: Mapping[str, Any] = getattr(ddp, "_get_ddp_logging_data", dict)()
+    training = sum(parameter.requires_grad for parameter in parameters)
+    buckets = getattr(getattr(ddp, "reducer", None), "_get_zeros_like_grad_buckets", None)
+    if buckets is None or facts.get("num_parameter_tensors", training) == training:
+        return {id(parameter) for parameter in parameters}
+    # Some were frozen then or are now, and only its buckets say which: dear, as they are made for this.
+    return {id(parameter) for bucket in buckets() for parameter in bucket.parameters()}
+
+
+def _add_fsdp2(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
+    state_of = getattr(module, "_get_fsdp_state", None)
+    if state_of is None:
+        return
+    state = state_of()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        single = getattr(state, "_fsdp_param_group", None)
+        groups = [] if single is None else [single]
+    for parameter in module.parameters():
+        before = wrapped.get(id(parameter))
+        if before is None or before.wrapper != "FSDP2":
+            wrapped[id(parameter)] = Wrapped("FSDP2", None, False)
+    for group in groups:
+        info = group.mesh_info
+        over = getattr(info, "shard_process_group", None) or getattr(info, "replicate_process_group", None)
+        for managed in group.fsdp_params:
+            for name in ("sharded_param", "_unsharded_param"):
+                tensor: Any = getattr(managed, name, None)
+                if tensor is not None:
+                    wrapped[id(tensor)] = Wrapped("FSDP2", over, True)
+
+
+def _add_fsdp1(module: nn.Module, wrapped: dict[int, Wrapped]) -> None:
+    if not is_fsdp1(module):
+        return
+    for parameter in module.parameters():
+        if id(parameter) not in wrapped:
+            wrapped[id(parameter)] = Wrapped("FSDP1", None, False)
+    handle: Any = getattr(module, "_handle", None)
+    if handle is None:
+        return
+    flat, group = handle.flat_param, getattr(module, "process_group", None)
+    whole = tuple(getattr(flat, "_unpadded_unsharded_size", flat.shape))
+    wrapped[id(flat)] = Wrapped("FSDP1", group, True, whole)
+    for parameter, shape in zip(getattr(flat, "_params", None) or (), flat._shapes, strict=False):
+        wrapped[id(parameter)] = Wrapped("FSDP1", group, True, tuple(shape))
+
+
+def is_fsdp1(module: nn.Module) -> bool:
+    """Whether the module is FSDP1's wrapper."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    return kind is not None and isinstance(module, kind)
+
+
+def flat_starts(model: nn.Module) -> dict[int, int]:
+    """Return where the part that FSDP1 left to this rank begins in the flattened whole, by parameter's id."""
+    starts: dict[int, int] = {}
+    for module in model.modules():
+        handle: Any = getattr(module, "_handle", None) if is_fsdp1(module) else None
+        if handle is None:
+            continue
+        flat = handle.flat_param
+        if getattr(handle, "uses_sharded_strategy", True):
+            starts[id(flat)] = handle.rank * flat.shape[0]
+        infos = getattr(flat, "_shard_param_infos", ())
+        for parameter, info in zip(getattr(flat, "_params", None) or (), infos, strict=False):
+            if info.intra_param_start_idx is not None and parameter.dim() == 1:
+                starts[id(parameter)] = info.intra_param_start_idx
+    return starts

@@ -1,0 +1,105 @@
+"""Which thread trains, and when it is blocked on a collective that it was handed.
+
+The thread that opened the session trains, and so do those on which autograd runs its backward.
+Autograd runs an accelerator's backward on threads of its own, with the state that the thread had that asked
+for it. A mark left in that state tells such a backward from one that a thread of the user's own runs.
+
+`Work.wait` of native collectives is no operator, so no dispatch mode sees it, and neither is the wait for the
+future of one. While a session is open the methods are replaced by ones that note when they were entered and
+left; they are put back on exit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.profiler.live.times.patches import patched
+
+_KEY: Final = "shardtoll: the thread that trains"
+
+
+class TrainingThread:
+    """Knows the thread that it is made on."""
+
+    def __init__(self) -> None:
+        self.ident: Final = get_ident()
+        self._mark = object()
+        kept: Any = torch._C
+        self._marks = all(hasattr(kept, name) for name in ("_is_key_in_tls", "_get_obj_in_tls"))
+        self._marks = self._marks and hasattr(kept, "_stash_obj_in_tls")
+
+    def mark(self) -> None:
+        """Have backwards known that this thread, the training's, begins from now on."""
+        if self._marks:
+            _keep(self._mark)
+
+    def unmark(self) -> None:
+        """Take the mark back."""
+        if self._marks:
+            _keep(None)
+
+    def is_here(self) -> bool:
+        """Whether the code that asks runs on the training's thread, or in a backward that one has begun."""
+        if get_ident() == self.ident:
+            return True
+        kept: Any = torch._C
+        if kept._current_graph_task_id() == -1:
+            return False
+        if not self._marks:
+            # Whose backward it is cannot be told.
+            return True
+        return kept._is_key_in_tls(_KEY) and kept._get_obj_in_tls(_KEY) is self._mark
+
+
+def _keep(mark: object) -> None:
+    keep: Any = torch._C._stash_obj_in_tls
+    keep(_KEY, mark)
+
+
+NoteWait = Callable[[Any, int, int], None]
+"""Called with what was waited for and the monotonic ns at which the wait began and ended."""
+
+
+def patch_work_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+    """Have every `Work.wait` noted; returns what puts the original back."""
+    return _patch(getattr(dist, "Work", None) if dist.is_available() else None, now_ns, note)
+
+
+def patch_future_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+    """Have every wait for a future noted, `work.get_future().wait()` too; returns what undoes that."""
+    return _patch(getattr(torch._C, "Future", None), now_ns, note)
+
+
+def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+    def noted(original: Any) -> Callable[..., Any]:
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            begun_ns = now_ns()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                note(self, begun_ns, now_ns())
+
+        return wait
+
+    return patched(lambda patches: patches.around(owner, "wait", noted))
+
+
+class OnThisThread:
+    """Passes waits on only from the thread that it was made on, while there is recording."""
+
+    def __init__(self, note: NoteWait, is_recording: Callable[[], bool]) -> None:
+        self._note = note
+        self._is_recording = is_recording
+        self._ident = threading.get_ident
+        self._thread = threading.get_ident()
+
+    def __call__(self, waited_for: Any, begun_ns: int, ended_ns: int) -> None:
+        """Pass a wait on; see `NoteWait`."""
+        if self._ident() == self._thread and self._is_recording():
+            self._note(waited_for, begun_ns, ended_ns)

@@ -1,0 +1,5 @@
+"""Many files into one job: which belong together, executors, the cache.
+
+It may import `ledger.records`, `ledger.tables`, `profiler.traces.file`, `profiler.traces.rank`.
+Start reading in `job`.
+"""

@@ -1,0 +1,158 @@
+"""What one worker does: read one trace file, make its rank's ledger, hand it back in memory or as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from shardtoll.ledger.records.errors import ShardtollError
+from shardtoll.profiler.traces.job import cache
+from shardtoll.profiler.traces.job.entry import Entry, Facts, write
+
+if TYPE_CHECKING:
+    from shardtoll.profiler.traces.file.sources import TraceFile
+    from shardtoll.profiler.traces.file.trace_columns import Trace
+    from shardtoll.profiler.traces.rank.rank import Ranked
+
+Read: TypeAlias = "Callable[[TraceFile], Trace]"
+Analyse: TypeAlias = "Callable[[Trace], Ranked]"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a worker must know beside the file."""
+
+    digest: str
+    """Of all that a result depends on beside the file: `cache.digest`."""
+    kernels: str | None = None
+    """A table of kernel names of the user's own; workers on other hosts must see the same file."""
+    alone: bool = False
+    """The job's only file: where it does not say which rank it is of, rank 0 is a safe guess."""
+    part: int = 0
+    """Which of the file's devices, where each is a rank of its own."""
+
+    def of_part(self, part: int) -> Options:
+        """Return the options for another device of the same file."""
+        return replace(self, part=part, digest=f"{self.digest} part {part}")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trace to read; small, and can be sent to any process."""
+
+    file: TraceFile
+    folder: str | None
+    """Where the result goes as a file; None: it stays in this process's memory."""
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The result of one trace, or where it lies, or why there is none."""
+
+    address: str
+    path: str | None = None
+    """The file of a result that was made in another process."""
+    entry: Entry | None = None
+    reason: str | None = None
+    """One line; None if there is a result."""
+    hint: str | None = None
+    """What the user can do about it."""
+
+
+Work: TypeAlias = Callable[[Task], TaskResult]
+"""A module's function: other processes import it by name."""
+
+
+def run_task(task: Task) -> TaskResult:
+    """Read the task's trace; what an executor runs."""
+    return rank_task(task)
+
+
+def rank_task(task: Task, *, read: Read | None = None, analyse: Analyse | None = None) -> TaskResult:
+    """Return the rank's result, written to `task.folder` if there is one, or why the trace cannot be read.
+
+    `read` and `analyse` replace the reader and the analysis of a rank. Running out of memory is for
+    the executor to tell.
+    """
+    file, options = task.file, task.options
+    try:
+        trace, parts = _part((read or _reader())(file), options.part)
+        if options.alone and (trace.meta.rank is None or not _is_told(trace)):
+            _assume_rank(trace)
+        ranked = (analyse or _analysis(options))(trace)
+    except ShardtollError as error:
+        return TaskResult(file.address, reason=one_line(error.message), hint=one_line(error.hint))
+    facts = Facts(
+        address=file.address,
+        world_size=trace.meta.world_size,
+        start_ns=trace.start_ns,
+        end_ns=trace.end_ns,
+        events=trace.events,
+        parts=parts,
+    )
+    made = Entry(facts, ranked.ledger, ranked.unsized)
+    if task.folder is None:
+        return TaskResult(file.address, entry=made)
+    path = cache.entry_path(Path(task.folder), file, options.digest)
+    try:
+        write(path, made)
+    except OSError as error:
+        why = f"its result cannot be written to {task.folder} ({error.strerror or error})"
+        hint = "make room there, or set SHARDTOLL_CACHE to another folder"
+        return TaskResult(file.address, reason=why, hint=hint)
+    return TaskResult(file.address, path=str(path), entry=made)
+
+
+def one_line(text: str) -> str:
+    """Return the text without line breaks."""
+    return " ".join(text.split())
+
+
+def _part(trace: Trace, part: int) -> tuple[Trace, int]:
+    """Return the trace of one of the file's devices, and how many of them are ranks."""
+    from shardtoll.profiler.traces.rank.devices import part_of, parts_of
+
+    parts = parts_of(trace)
+    return (part_of(trace, parts, part), len(parts)) if parts else (trace, 1)
+
+
+def _is_told(trace: Trace) -> bool:
+    """Whether the file states its rank, or its content agrees with the rank in its name.
+
+    Beside other files a number in the name counts ranks; a lone `profile_bs_512.json` may count anything.
+    """
+    if all(kind != "rank-from-name" for kind, _ in trace.notices):
+        return True
+    from shardtoll.profiler.traces.file.meta import names_rank
+    from shardtoll.profiler.traces.rank.said import said
+
+    rank = trace.meta.rank
+    if any(rank in args.ranks for args in trace.comm_args if args.ranks):
+        return True
+    communicates = len(said(trace).comm) > 0 or any("nccl" in name.lower() for name in trace.names)
+    return communicates and names_rank(trace.meta.address)
+
+
+def _assume_rank(trace: Trace) -> None:
+    trace.notices[:] = [notice for notice in trace.notices if notice[0] != "rank-from-name"]
+    trace.meta = replace(trace.meta, rank=0)
+    trace.notices.append(
+        ("rank-from-name", f"{trace.meta.address} does not say which rank it is of: rank 0 assumed")
+    )
+
+
+def _reader() -> Read:
+    from shardtoll.profiler.traces.file.read import read_trace
+
+    return read_trace
+
+
+def _analysis(options: Options) -> Analyse:
+    from shardtoll.profiler.traces.rank.kernels import load_table
+    from shardtoll.profiler.traces.rank.rank import ranked
+
+    table = load_table(None if options.kernels is None else Path(options.kernels))
+    return lambda trace: ranked(trace, table)

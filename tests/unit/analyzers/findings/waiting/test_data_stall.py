@@ -1,0 +1,119 @@
+"""Waiting for data before the step: its share of step and wait together, on which ranks, and when not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Finding, Report, Stall
+from shardtoll.ledger.records.stall import BETWEEN_STEPS
+from tests.unit.analyzers.ledgers import MS, US, ledger, run_of, step
+
+LINE = "train.py:7 (train)"
+
+
+def fetch(before: int, rank: int = 0, number: int = 0, **given: Any) -> Stall:
+    values = {"name": "DataLoader.__next__", "phase": "other", "count": 1, "lost_ns": 0, "source": LINE}
+    values |= {"total_ns": before, "before_ns": before} | given
+    return Stall(step=number, rank=rank, kind="data", **values)
+
+
+def gap(before: int, rank: int = 0, number: int = 0) -> Stall:
+    return Stall(number, rank, "host", BETWEEN_STEPS, "other", 1, before, 0, before_ns=before)
+
+
+def reported(stalls: list[Stall], steps: int = 1, ranks: int = 2, **given: Any) -> Report:
+    rows = [step(number, rank) for number in range(steps) for rank in range(ranks)]
+    about = {"run": run_of(ranks), "steps": rows} | given
+    return run(ledger(stalls=stalls, **about))
+
+
+def data_stalls(*args: Any, **given: Any) -> list[Finding]:
+    return [finding for finding in reported(*args, **given).findings if finding.kind == "data-stall"]
+
+
+def evidence(finding: Finding) -> dict[str, Any]:
+    return {item.label: item.value for item in finding.evidence}
+
+
+def test_the_share_is_of_step_and_wait_together() -> None:
+    (finding,) = data_stalls([fetch(25 * MS), fetch(20 * MS, rank=1)])
+    assert finding.toll_ns == finding.saving_ns == 25 * MS
+    # A step of 100 ms and a wait of 25 ms before it.
+    assert evidence(finding)["share of step and wait together"] == 0.2
+    assert finding.title.startswith("ranks 0-1 wait 25.0 ms a step (20 % of step and wait together) for data")
+    assert "between steps, once a step, at train.py:7 (train)" in finding.title
+    assert (finding.where.source, finding.where.op) == (LINE, "DataLoader.__next__")
+    assert (finding.severity, finding.confidence, finding.count) == ("warning", "certain", 1)
+    assert finding.remedy is not None
+    assert "num_workers" in str(finding.remedy.code)
+
+
+def test_only_the_ranks_that_wait_are_named() -> None:
+    (finding,) = data_stalls([fetch(25 * MS, rank=1), fetch(1 * MS)])
+    assert finding.ranks == (1,)
+    assert evidence(finding)["rank 0 waits, a step"] == 1 * MS
+
+
+def test_waiting_inside_the_step_is_part_of_its_duration() -> None:
+    inside = fetch(0, lost_ns=30 * MS, total_ns=30 * MS)
+    (finding,) = data_stalls([inside])
+    assert evidence(finding)["share of step and wait together"] == 0.3
+    assert "inside the step" in finding.title
+    (both,) = data_stalls([fetch(20 * MS, lost_ns=30 * MS, total_ns=50 * MS)])
+    assert both.toll_ns == 50 * MS
+    assert evidence(both)["share of step and wait together"] == round(50 / 120, 4)
+    assert "20.0 ms of it between steps" in both.title
+
+
+def test_a_stall_in_one_step_of_four_is_its_mean() -> None:
+    (finding,) = data_stalls([fetch(40 * MS, number=3), *(fetch(0, number=n) for n in (1, 2))], steps=5)
+    assert finding.toll_ns == 10 * MS
+
+
+def test_the_first_batch_which_starts_the_workers_is_left_out_where_others_follow() -> None:
+    assert data_stalls([fetch(900 * MS)], steps=3) == []
+    assert data_stalls([fetch(900 * MS)], steps=2) != []
+
+
+@pytest.mark.parametrize(("before", "duration"), [(5 * MS, 100 * MS), (1900 * US, 10 * MS)])
+def test_collating_a_batch_is_no_stall(before: int, duration: int) -> None:
+    parts = {"compute_ns": duration, "exposed_comm_ns": 0, "idle_ns": 0}
+    steps = [step(rank=rank, duration_ns=duration, **parts) for rank in (0, 1)]
+    report = run(ledger(stalls=[fetch(before)], steps=steps))
+    assert [finding for finding in report.findings if finding.kind == "data-stall"] == []
+
+
+def test_behind_the_host_a_device_may_still_compute() -> None:
+    about = run_of(2, device="NVIDIA H100 80GB HBM3", backend="nccl")
+    (finding,) = data_stalls([fetch(25 * MS)], run=about)
+    assert finding.confidence == "possible"
+
+
+def test_time_between_steps_that_nothing_explains_is_a_possible_stall() -> None:
+    gaps = [gap(60 * MS, rank=1, number=n) for n in range(1, 5)]
+    (finding,) = data_stalls(gaps, steps=5)
+    assert (finding.toll_ns, finding.saving_ns, finding.confidence) == (60 * MS, None, "possible")
+    assert finding.severity == "info"
+    assert finding.ranks == (1,)
+    assert finding.title.startswith("60.0 ms pass between steps (38 % of step and gap together) on rank 1")
+
+
+def test_a_validation_every_so_many_steps_is_none() -> None:
+    assert data_stalls([gap(900 * MS, number=2)], steps=6) == []
+    assert data_stalls([gap(9 * MS, number=n) for n in range(1, 5)], steps=5) == []
+    assert data_stalls([gap(20 * MS, number=n) for n in range(1, 5)], steps=5) == []
+
+
+def test_fetching_explains_the_gap_first() -> None:
+    stalls = [fetch(25 * MS, number=n) for n in range(1, 5)] + [gap(60 * MS, number=n) for n in range(1, 5)]
+    (finding,) = data_stalls(stalls, steps=5)
+    assert finding.toll_ns == 25 * MS
+
+
+def test_the_steps_parts_are_left_as_they_are() -> None:
+    report = reported([fetch(25 * MS)])
+    assert report.steps["duration_ns"].tolist() == [100 * MS] * 2
+    assert report.steps["idle_ns"].tolist() == [10 * MS] * 2

@@ -1,0 +1,91 @@
+"""Advice for exposed communication goes by who asked for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.analyzers.findings.waiting.exposed_remedies import COUNTERFACTUAL, remedy
+from shardtoll.ledger.records.ddp_causes import BUFFERS
+from tests.unit.analyzers.ledgers import collective, ledger, run_of
+
+
+@pytest.mark.parametrize(
+    ("cause", "op", "phase", "says"),
+    [
+        ("DeepSpeed.ZeRO-3.gather", "all_gather", "forward", "stage3_prefetch_bucket_size"),
+        ("DeepSpeed.ZeRO-2.reduce", "all_reduce", "backward", "overlap_comm"),
+        ("FSDP.unshard", "all_gather", "forward", "set_modules_to_forward_prefetch"),
+        ("FSDP.unshard", "all_gather", "backward", "set_modules_to_backward_prefetch"),
+        ("FSDP.post_backward", "reduce_scatter", "backward", "set_requires_gradient_sync"),
+        ("DistributedDataParallel.buffers", "broadcast", "forward", "broadcast_buffers=False"),
+        ("RowwiseParallel", "all_reduce", "forward", "SequenceParallel"),
+        ("ColwiseParallel", "all_reduce", "backward", "SequenceParallel"),
+        ("DTensor.full_tensor", "all_gather", "other", "step % 100"),
+        ("all_gather", "all_gather", "other", "step % 100"),
+        ("all_reduce", "all_reduce", "backward", "dist.all_reduce(tensor, async_op=True)"),
+        ("", "reduce_scatter", "backward", "dist.reduce_scatter_tensor("),
+        ("", "recv", "backward", "dist.irecv(tensor, src="),
+        ("", "send", "forward", "dist.isend(tensor, dst="),
+    ],
+)
+def test_advice_fits_the_cause(cause: str, op: str, phase: str, says: str) -> None:
+    found = remedy(cause, op, phase)
+    assert says in (found.code or "")
+    assert found.counterfactual == COUNTERFACTUAL
+
+
+@pytest.mark.parametrize(
+    ("torch", "option"), [("2.12.1", "broadcast_buffers"), ("2.13.0+cpu", "forward_sync_buffers")]
+)
+def test_an_option_is_called_as_the_runs_torch_calls_it(torch: str, option: str) -> None:
+    rows = [
+        collective(rank=rank, op="broadcast", phase="forward", caused_by_op=BUFFERS, input_hash=None)
+        for rank in (0, 1)
+    ]
+    findings = run(ledger(rows, run=run_of(torch=torch))).findings
+    (finding,) = (each for each in findings if each.kind == "exposed-communication")
+    assert finding.remedy is not None
+    assert finding.remedy.code == f"DistributedDataParallel(model, {option}=False)"
+
+
+def test_buckets_are_never_advised_to_grow() -> None:
+    large = remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 64 << 20)
+    assert "bucket_cap_mb=32" in (large.code or "")
+    for size in (None, 1 << 17, 1 << 20):
+        small = remedy("DistributedDataParallel.reducer", "all_reduce", "backward", size)
+        assert "bucket_cap_mb" not in (small.code or "")
+        assert "smaller buckets would not" in small.text
+
+
+def test_ddps_agreement_on_buckets_is_no_cost_of_later_steps() -> None:
+    assert "once" in remedy("DistributedDataParallel", "broadcast", "forward").text
+
+
+def test_an_unknown_cause_gets_general_advice() -> None:
+    assert "asynchronously" in remedy("", "", "").text
+
+
+@pytest.mark.parametrize("style", ["ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModule"])
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+def test_what_is_sequence_parallel_is_not_advised_to_become_it(style: str, op: str) -> None:
+    made = remedy(style, op, "forward")
+    assert "SequenceParallel" not in (made.code or "")
+    assert "sequence parallel" not in made.text
+
+
+def test_fewer_bytes_are_no_advice_for_a_bucket_that_is_latency() -> None:
+    made = remedy("DistributedDataParallel.reducer", "all_reduce", "backward", 84)
+    assert "latency" in made.text
+    assert "bf16" not in made.text + (made.code or "")
+    assert "no_sync" in (made.code or "")
+
+
+@pytest.mark.parametrize("op", ["all_gather", "broadcast", "all_reduce"])
+def test_a_few_bytes_a_step_are_advised_to_be_fewer_messages(op: str) -> None:
+    tiny = remedy(op, op, "forward", 8)
+    assert "latency" in tiny.text
+    assert "step % 10" in (tiny.code or "")
+    assert "asynchronously" in remedy(op, op, "forward", 1 << 20).text
+    # Not where a library's own algorithm needs it in every step.
+    assert "step % 10" not in (remedy("RowwiseParallel", op, "forward", 8).code or "")

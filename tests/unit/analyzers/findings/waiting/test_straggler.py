@@ -1,0 +1,533 @@
+"""The late rank, what it did meanwhile, and the sentence on whose fault the waiting is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.analyzers.context.context import make_context
+from shardtoll.analyzers.findings.waiting import straggler
+from shardtoll.analyzers.headline import sentence
+from shardtoll.ledger import Leadup, Report, Stall
+from tests.unit.analyzers.fabrics import ROUND
+from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
+
+RANKS = 4
+EVERY = 10 * MS
+
+
+def leadup(rank, index, late, **parts):
+    given = dict.fromkeys(("comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns"), 0) | {
+        "compute_ns": 4 * MS,
+        "phase": "backward",
+    }
+    given |= {name: value for name, value in parts.items() if late}
+    return Leadup(0, rank, index, since_ns=index * EVERY, **given)
+
+
+SLOW = {"late": 0, "transfer": 8 * MS}
+ON_DEVICES = run_of(RANKS, backend="nccl", device="cuda")
+
+
+def job(late_ranks, late=2 * MS, transfer=1 * MS, exposed=None, **parts):
+    """One collective every 10 ms on four ranks; `late_ranks[n]` comes `late` after the others to the n-th."""
+    rows, leadups = [], []
+    for n, late_rank in enumerate(late_ranks):
+        end = (n + 1) * EVERY
+        for rank in range(RANKS):
+            long = transfer + (0 if rank == late_rank else late)
+            rows.append(
+                collective(
+                    rank=rank,
+                    seq=n + 1,
+                    group_size=RANKS,
+                    start_ns=end - long,
+                    duration_ns=long,
+                    exposed_ns=long if exposed is None else exposed,
+                )
+            )
+            leadups.append(leadup(rank, n, rank == late_rank, **parts))
+    return rows, leadups
+
+
+def reported(rows, leadups=(), **given):
+    about = given.pop("run", run_of(RANKS))
+    return run(ledger(rows, run=about, leadups=leadups, **given))
+
+
+def with_floors(about=ON_DEVICES, **given):
+    rows, leadups = job([2] * 5, **SLOW)
+    return run(ledger(rows, run=about, leadups=leadups, **given), ROUND)
+
+
+def stragglers(*args, **given):
+    return [f for f in reported(*args, **given).findings if f.kind == "straggler"]
+
+
+def evidence(finding):
+    return {item.label: item.value for item in finding.evidence}
+
+
+def test_the_rank_that_is_always_last_is_named_with_its_toll():
+    (finding,) = stragglers(*job([2] * 5, compute_ns=6 * MS, module="blocks.3", op="gemm"))
+    # Ranks 0, 1 and 3 wait 2 ms in each of 5 collectives of the one step.
+    assert (finding.toll_ns, finding.saving_ns) == (10 * MS, 10 * MS)
+    assert (finding.ranks, finding.count, finding.confidence) == ((2,), 5, "certain")
+    assert finding.title == (
+        "rank 2 is last in 5 of 5 collectives, and the others wait 10.0 ms a step (10 %) for it: it spends "
+        "10.0 ms longer computing than the others, most in backward of blocks.3"
+    )
+    assert evidence(finding)["longer computing, a step"] == 10 * MS
+    assert evidence(finding)["ranks that wait"] == "ranks 0-1, 3"
+    assert (finding.where.module, finding.where.phase, finding.where.op) == ("blocks.3", "backward", "gemm")
+    assert "getloadavg" in finding.remedy.code
+
+
+@pytest.mark.parametrize(
+    ("part", "words", "code"),
+    [
+        ("data_ns", "idle while its batch is fetched", "DataLoader"),
+        ("copy_ns", "in memory copies", "non_blocking"),
+        ("host_ns", "idle because its host had launched nothing", "gc.disable"),
+        ("sync_ns", "idle after its host waited for the device", ""),
+        ("comm_ns", "in other collectives", ""),
+    ],
+)
+def test_the_remedy_follows_from_what_the_late_rank_did(part, words, code):
+    about = run_of(RANKS, backend="nccl", device="NVIDIA H200")
+    (finding,) = stragglers(*job([0] * 4, **{part: 2 * MS}), run=about)
+    assert finding.severity == "warning"
+    assert f"8.00 ms longer {words}" in finding.title
+    assert code in (finding.remedy.code or "")
+
+
+def test_a_step_that_began_late_is_said_to():
+    rows, leadups = job([1] * 3)
+    moved = [
+        Leadup(0, one.rank, one.index, one.since_ns + 2 * MS, 2 * MS, 0, 0, 0, 0, 0, "backward")
+        if one.rank == 1
+        else one
+        for one in leadups
+    ]
+    (finding,) = stragglers(rows, moved)
+    assert "it begins its step 6.00 ms after the median of the others" in finding.title
+    assert "not on record" in finding.remedy.text
+
+
+def test_on_a_cpu_the_cause_is_told_in_its_own_words():
+    """There is no device that idles, and a small share is information only, which is said."""
+    (finding,) = stragglers(*job([0] * 4, host_ns=2 * MS))
+    assert "8.00 ms longer outside operators (Python, sleeping, files)" in finding.title
+    assert "gc.disable" not in (finding.remedy.code or "")
+    assert finding.severity == "info"
+    assert "from 20 % of the step on" in evidence(finding)["why it is only information"]
+    (dear,) = stragglers(*job([0] * 4, late=6 * MS, host_ns=6 * MS))
+    assert dear.severity == "warning"
+
+
+def test_whole_steps_tell_the_cause_where_no_lead_up_does():
+    rows, _ = job([2] * 5)
+    steps = [
+        step(rank=rank, idle_ns=(40 if rank == 2 else 10) * MS, compute_ns=(20 if rank == 2 else 50) * MS)
+        for rank in range(RANKS)
+    ]
+    (finding,) = stragglers(rows, steps=steps)
+    assert "it spends 30.0 ms longer outside operators" in finding.title
+
+
+def test_the_reasons_of_traced_steps_only_are_means_over_those_steps():
+    rows, leadups = job([2] * 5, host_ns=2 * MS)
+    later = [collective(rank=rank, seq=9, step=1, group_size=RANKS, exposed_ns=0) for rank in range(RANKS)]
+    steps = [step(number, rank) for number in (0, 1) for rank in range(RANKS)]
+    told = [Stall(0, rank, "host", "", "other", 1, MS, MS) for rank in range(RANKS)]
+    (finding,) = stragglers(rows + later, leadups, steps=steps, stalls=told)
+    assert "it spends 10.0 ms longer outside operators" in finding.title
+
+
+def test_waiting_mostly_in_the_first_collective_may_be_a_recording_that_began_later():
+    rows, _ = job([1])
+    (finding,) = stragglers(rows)
+    assert finding.title.endswith("most of the waiting is in the first collective on record")
+    assert finding.confidence == "possible"
+    assert reported(rows).headline.startswith("Rank 1 is late, or began recording later; not the network: ")
+    # What it did meanwhile is on record here, so that it was late indeed.
+    (told,) = stragglers(*job([1], compute_ns=6 * MS))
+    assert "recording" not in told.title
+
+
+def with_rank_3_nearly_as_late():
+    """Rank 2 is late three times, and rank 3 comes 500 us before it."""
+    rows, _ = job([2] * 3)
+    nearly = [
+        collective(rank=3, seq=n + 1, group_size=RANKS, start_ns=(n + 1) * EVERY - 1500 * US,
+                   duration_ns=1500 * US, exposed_ns=1500 * US)
+        for n in range(3)
+    ]  # fmt: skip
+    return stragglers([row for row in rows if row.rank != 3] + nearly)
+
+
+def test_how_late_is_told_against_the_rank_before_and_against_the_median():
+    (finding,) = with_rank_3_nearly_as_late()
+    told = evidence(finding)
+    assert told["arrives after the rank before it, median"] == 500 * US
+    assert told["arrives after the median rank, median"] == 1250 * US
+    assert "others wait up to 6.00 ms" in finding.title
+    assert told["the one that waits least, a step"] == 1500 * US
+
+
+def _broadcasts(root_stays):
+    """Three broadcasts of rank 0 that the other joins 2 ms later."""
+    return [
+        collective(
+            rank=rank, seq=n + 1, op="broadcast", root=0,
+            start_ns=n * EVERY + (2 * MS if rank else 0),
+            duration_ns=1 * MS if rank or not root_stays else 3 * MS,
+            exposed_ns=1 * MS if rank or not root_stays else 3 * MS,
+        )
+        for n in range(3)
+        for rank in (0, 1)
+    ]  # fmt: skip
+
+
+def test_a_root_that_stays_until_the_last_has_come_waits_for_it():
+    (finding,) = stragglers(_broadcasts(root_stays=True), run=run_of(2))
+    assert (finding.ranks, finding.toll_ns, finding.confidence) == ((1,), 6 * MS, "possible"), "no cause"
+    rest = [
+        f
+        for f in reported(_broadcasts(root_stays=True), run=run_of(2)).findings
+        if f.kind == "exposed-communication"
+    ]
+    assert sum(f.toll_ns for f in rest) == 3 * MS
+
+
+def test_a_root_that_left_before_has_waited_for_nobody():
+    assert stragglers(_broadcasts(root_stays=False), run=run_of(2)) == []
+
+
+class TestRanksMissing:
+    def seen(self, **given):
+        rows, leadups = job([2] * 5, **given)
+        about = run_of(RANKS, ranks_seen=(0, 2, 3))
+        return [row for row in rows if row.rank != 1], leadups, about
+
+    def test_the_last_of_those_seen_gives_a_lower_bound(self):
+        rows, leadups, about = self.seen(data_ns=2 * MS)
+        (finding,) = stragglers(rows, [one for one in leadups if one.rank != 1], run=about)
+        assert (finding.ranks, finding.toll_ns, finding.confidence) == ((2,), 10 * MS, "possible")
+        assert finding.title == (
+            "rank 2 is last of the ranks seen in 5 of 5 collectives, and the others wait at least 10.0 ms a "
+            "step (10 %) for it: it spends 10.0 ms longer idle while its batch is fetched than the others"
+        )
+        assert "may have come later" in evidence(finding)["waits are lower bounds"]
+
+    def test_wait_stays_unknown_and_each_time_is_billed_once(self):
+        rows, _, about = self.seen()
+        report = reported(rows, run=about)
+        assert report.tables["collectives"].column("wait_ns").null_count == len(rows)
+        (rest,) = [f for f in report.findings if f.kind == "exposed-communication"]
+        assert rest.toll_ns == 5 * MS
+        assert "rank 2 comes last of those seen in 5 of 5" in report.headline
+
+    def test_a_bound_of_little_is_not_in_the_headline(self):
+        rows, _, about = self.seen(late=2 * MS, transfer=20 * MS)
+        said = reported(rows, run=about).headline
+        assert "3 of 4 ranks seen: waiting cannot be told from moving data" in said
+
+    def test_times_that_contradict_each_other_bound_nothing(self):
+        rows, _, about = self.seen(late=2 * MS, transfer=1 * MS)
+        torn = [
+            replace(row, start_ns=row.start_ns + 5 * MS) if row.rank == 3 else row
+            for row in rows
+        ]  # fmt: skip
+        assert stragglers(torn, run=about) == []
+
+
+def test_without_lead_ups_the_cause_is_unknown():
+    rows, _ = job([2] * 5)
+    (finding,) = stragglers(rows)
+    assert finding.title.endswith("for it")
+    assert "not on record" in finding.remedy.text
+
+
+def test_ranks_that_take_turns_are_no_single_rank():
+    (finding,) = stragglers(*job([0, 1, 2, 3] * 2))
+    # Each rank waits in 6 of 8 collectives.
+    assert finding.toll_ns == 12 * MS
+    assert finding.saving_ns is None
+    assert "no single rank is the cause" in finding.title
+    assert finding.ranks == (0, 1, 2, 3)
+
+
+def test_each_wait_is_billed_once():
+    found = stragglers(*job([2, 2, 2, 2, 2, 2, 0, 1]))
+    assert [f.ranks for f in found] == [(2,), (0, 1)]
+    # Rank 3 waits in all eight.
+    assert sum(f.toll_ns for f in found) == 16 * MS
+    exposed = [f for f in reported(*job([2] * 8)).findings if f.kind == "exposed-communication"]
+    assert sum(f.saving_ns for f in exposed) == 8 * MS
+
+
+def test_only_exposed_waiting_costs():
+    assert stragglers(*job([2] * 5, exposed=1 * MS)) == []
+    (finding,) = stragglers(*job([2] * 5, exposed=2 * MS))
+    assert finding.toll_ns == 5 * MS
+
+
+def test_the_saving_ends_at_the_rank_before():
+    (finding,) = with_rank_3_nearly_as_late()
+    assert (finding.toll_ns, finding.saving_ns) == (6 * MS, 1500 * US)
+
+
+def test_little_waiting_and_little_lateness_are_no_finding():
+    assert stragglers(*job([2] * 5, late=100 * US)) == []
+    assert all("no single rank" in f.title for f in stragglers(*job([2] * 200, late=9 * US)))
+
+
+def test_one_of_two_collectives_is_only_possible_and_of_two_ranks_half_is_chance():
+    (finding,) = stragglers(*job([2] * 2))
+    assert finding.confidence == "possible"
+    two = [
+        collective(rank=rank, seq=n, start_ns=n * EVERY + (2 * MS if rank == n % 2 else 0), duration_ns=3 * MS
+                   - (2 * MS if rank == n % 2 else 0), exposed_ns=3 * MS)
+        for n in range(6)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    (finding,) = stragglers(two, run=run_of(2))
+    assert "no single rank" in finding.title
+
+
+class TestHeadline:
+    def test_a_late_rank(self):
+        said = reported(*job([2] * 5)).headline
+        assert said == (
+            "Rank 2 is late, not the network: last in 5 of 5 collectives, others wait 10.0 ms a step; "
+            "exposed communication takes 40 % of all steps, of this 60 % waiting, 40 % moving data at 1.57 "
+            "GB/s, 1.3 times its expected time."
+        )
+
+    def test_ranks_in_turns(self):
+        said = reported(*job([0, 1, 2, 3] * 2)).headline
+        assert said.startswith("Late ranks, no single one, are at fault, not the network: ")
+
+    def test_the_network(self):
+        said = with_floors().headline
+        assert said.startswith("The network is at fault, not a late rank: ")
+        assert "of this 0 % waiting, 100 % moving data at" in said
+
+    def test_slow_transfers_on_cpus_may_be_the_cores(self):
+        said = reported(*job([2] * 5, **SLOW)).headline
+        assert said.startswith(
+            "Slow transfers, not a late rank, are at fault, and on one host CPU cores both compute and "
+            "move data: "
+        )
+        hosts = run_of(RANKS, hosts=("one", "two"), ranks_per_host=2)
+        said = with_floors(hosts).headline
+        assert said.startswith(
+            "Slow transfers, not a late rank, are at fault: of the network, or of CPU cores "
+        )
+
+    def test_a_small_share_accuses_no_network(self):
+        few = [
+            step(rank=rank, compute_ns=92 * MS, exposed_comm_ns=8 * MS, idle_ns=0) for rank in range(RANKS)
+        ]
+        said = with_floors(steps=few).headline
+        assert said.startswith("Communication is slow, but the smaller part of the step: ")
+
+    @pytest.mark.parametrize("late_rank", [2, None])
+    def test_it_does_not_contradict_the_finding_that_comes_first(self, late_rank):
+        """More moving than waiting over all ranks, yet the dearest on the bill is waiting for late ranks."""
+        rows, leadups = job([2] * 5, late=3 * MS, transfer=4 * MS)
+        context = make_context(ledger(rows, run=run_of(RANKS), leadups=leadups), ROUND)
+        (late,) = [each for each in straggler.find(context) if each.ranks == (2,)]
+        said = sentence.sentence(context, [replace(late, ranks=(0, 1, 2, 3) if late_rank is None else (2,))])
+        assert said.startswith("Both ")
+        assert ("rank 2 is last in 5 of 5" in said) == (late_rank is not None)
+        assert not sentence.sentence(context).startswith("Both ")
+
+    def test_the_network_near_its_floor(self):
+        said = reported(*job([2] * 5, late=0, transfer=1 * MS)).headline
+        assert said.startswith("Neither a late rank nor a slow network: what has to move is not hidden: ")
+        assert "1.3 times its expected time" in said
+
+    def test_what_has_no_size_judges_no_network(self):
+        """One small message at its floor says nothing of the large one whose size is unknown."""
+        rows, _ = job([2] * 5, late=0, transfer=1 * MS)
+        big = [
+            replace(row, seq=9, message_bytes=None, wire_bytes=None, start_ns=60 * MS,
+                    duration_ns=30 * MS, exposed_ns=30 * MS)
+            for row in rows[:RANKS]
+        ]  # fmt: skip
+        said = reported(rows + big).headline
+        assert said.startswith("Moving data, not late ranks, is what costs: ")
+        assert "86 % of it at an unknown rate" in said
+        assert "floor" not in said
+
+    def test_it_is_short(self):
+        for given in (job([2] * 5), job([0, 1, 2, 3] * 2), job([1]), job([2] * 5, late=0)):
+            assert len(reported(*given).headline.split()) <= 50
+
+    def test_one_rank_alone_cannot_tell(self):
+        rows, _ = job([2] * 5)
+        alone = run_of(RANKS, ranks_seen=(0,))
+        said = reported([row for row in rows if row.rank == 0], run=alone).headline
+        assert said.startswith("Network or a late rank cannot be told: ")
+        assert "1 of 4 ranks seen: waiting cannot be told from moving data; it moved at least " in said
+
+    def test_sends_and_receives_cannot_tell(self):
+        rows = [collective(rank=0, op="send"), collective(rank=1, op="recv")]
+        assert "in sends and receives" in reported(rows, run=run_of(2)).headline
+
+    def test_hidden_communication_and_an_idle_device(self):
+        quiet = [
+            step(rank=rank, compute_ns=58 * MS, exposed_comm_ns=2 * MS, idle_ns=40 * MS) for rank in (0, 1)
+        ]
+        stalls = [Stall(0, rank, "data", "loader", "other", 1, 30 * MS, 30 * MS) for rank in (0, 1)]
+        said = reported(on_ranks((0, 1)), run=run_of(2), steps=quiet, stalls=stalls).headline
+        assert said == (
+            "Data loading is the matter, not communication: rank 0 runs no operator for 40.0 ms (40 %) of "
+            "its 100 ms step; exposed communication takes 2.0 % of all steps."
+        )
+
+    def test_a_host_that_launches_too_little(self):
+        """Large idle time leads, also where communication is above the least share."""
+        slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
+        stalls = [Stall(0, 0, "host", "", "forward", 1, 80 * MS, 80 * MS)]
+        about = run_of(RANKS, ranks_seen=(0,), backend="nccl", device="NVIDIA H200")
+        said = reported([collective(group_size=RANKS)], run=about, steps=slow, stalls=stalls).headline
+        assert said.startswith(
+            "The host is the matter, not communication: rank 0's device is idle for 82.0 ms (82 %) of its "
+            "100 ms step; "
+        )
+
+    def test_idle_time_that_does_not_lead_is_said_besides(self):
+        both = [
+            step(rank=r, compute_ns=10 * MS, exposed_comm_ns=40 * MS, idle_ns=50 * MS) for r in range(RANKS)
+        ]
+        said = reported(*job([2] * 5), steps=both).headline
+        assert said.startswith("Rank 2 is late")
+        assert said.endswith("; besides, 50 % is idle.")
+
+    def test_hidden_communication_is_not_the_matter(self):
+        busy = [step(rank=rank, compute_ns=98 * MS, exposed_comm_ns=2 * MS, idle_ns=0) for rank in (0, 1)]
+        said = reported(on_ranks((0, 1)), run=run_of(2), steps=busy).headline
+        assert said.startswith("Neither network nor a late rank is at fault, communication is hidden or ")
+
+    def test_nothing_on_record(self):
+        assert reported([], steps=[]).headline is None
+        said = reported([], steps=[step(exposed_comm_ns=0, idle_ns=0, compute_ns=100 * MS)]).headline
+        assert said.startswith("No communication on record: ")
+
+    def test_it_is_part_of_the_file_and_absent_in_older_ones(self):
+        report = reported(*job([2] * 5))
+        assert Report.from_json(report.to_json()).headline == report.headline
+        import json
+
+        older = json.loads(report.to_json())
+        del older["headline"]
+        assert Report.from_json(json.dumps(older)).headline is None
+
+
+def test_waiting_in_implicit_collectives_is_billed_with_them():
+    late = [
+        collective(rank=rank, implicit=True, seq=n, start_ns=(n * 20 + 8 * rank) * MS,
+                   duration_ns=(10 - 8 * rank) * MS, exposed_ns=(10 - 8 * rank) * MS,
+                   caused_by_op="aten.mm.default", placements_from="(Shard(0))",
+                   placements_to="(Replicate())")
+        for n in range(4) for rank in (0, 1)
+    ]  # fmt: skip
+    kinds = {finding.kind for finding in run(ledger(late)).findings}
+    assert "implicit-redistribute" in kinds
+    assert "straggler" not in kinds
+
+
+def over_steps(late_ranks, **parts):
+    """`job` with each collective in a step of its own."""
+    rows, leadups = job(late_ranks, late=6 * MS, **parts)
+    rows = [replace(row, step=row.seq - 1) for row in rows]
+    leadups = [replace(one, step=one.index) for one in leadups]
+    steps = [
+        step(n, rank, duration_ns=20 * MS, compute_ns=10 * MS, exposed_comm_ns=0)
+        for n in range(len(late_ranks))
+        for rank in range(RANKS)
+    ]
+    return {"rows": rows, "leadups": leadups, "steps": steps}
+
+
+def test_a_rank_that_is_last_by_turns_is_no_warning():
+    found = stragglers(**over_steps([2, 1, 2, 1, 2, 2], host_ns=6 * MS))
+    (noise,) = [finding for finding in found if finding.ranks == (2,)]
+    assert (noise.severity, noise.confidence) == ("info", "possible")
+    assert "in 4 of 6 steps only" in evidence(noise)["why it is only information"]
+    (habit,) = stragglers(**over_steps([2] * 6, host_ns=6 * MS))
+    assert (habit.severity, habit.confidence) == ("warning", "certain")
+
+
+def test_on_a_cpu_few_steps_need_a_cause():
+    (few,) = stragglers(**over_steps([2] * 4))
+    assert (few.severity, few.confidence) == ("info", "possible")
+    (many,) = stragglers(**over_steps([2] * 8))
+    assert (many.severity, many.confidence) == ("warning", "certain")
+
+
+def test_who_is_warned_of_on_the_bill_is_named_by_the_headline():
+    rows, leadups = job([2] * 5, transfer=4 * MS, late=3 * MS, host_ns=3 * MS)
+    about = run_of(RANKS, backend="nccl", device="NVIDIA H200")
+    report = reported(rows, leadups, run=about)
+    (finding,) = [finding for finding in report.findings if finding.kind == "straggler"]
+    assert finding.severity == "warning"
+    assert report.headline.startswith("Both a late rank and moving data cost: rank 2 is last in 5 of 5")
+    assert "not a late rank" not in report.headline
+
+
+def test_a_share_is_of_the_steps_that_the_toll_is_from():
+    """One surveyed step of 100 ms, in which ranks wait; watched ones of 2 ms, in which none does."""
+    rows, leadups = job([2] * 5, compute_ns=6 * MS)
+    watched = [
+        step(n, rank, duration_ns=2 * MS, compute_ns=0, exposed_comm_ns=0, idle_ns=2 * MS, level="watch")
+        for n in (1, 2)
+        for rank in range(RANKS)
+    ]
+    steps = [step(0, rank) for rank in range(RANKS)] + watched
+    context = make_context(ledger(rows, run=run_of(RANKS), leadups=leadups, steps=steps), ROUND)
+    assert context.step_ns == 2 * MS
+    assert context.share(10 * MS, context.surveyed) == 0.1
+    assert context.share(10 * MS, (1, 2)) == 1.0
+    (finding,) = stragglers(rows, leadups, steps=steps)
+    # 10 ms in the first of three steps, which take 104 ms together.
+    assert finding.toll_ns == pytest.approx(10 * MS / 3, rel=0.01)
+    assert "(9.6 %)" in finding.title
+
+
+def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
+    rows, leadups = job([2] * 10)
+    alone, shared = run_of(RANKS, cores=RANKS), run_of(RANKS, cores=2)
+    assert [finding.ranks for finding in stragglers(rows, leadups, run=alone)] == [(2,)]
+    report = reported(rows, leadups, run=shared)
+    assert "straggler" not in {finding.kind for finding in report.findings}
+    (notice,) = [each for each in report.notices if each.kind == "cores-shared"]
+    assert (notice.rank, notice.text.split(":")[0]) == (0, "4 ranks share 2 CPU cores of a host")
+    assert "rank 2 is last" not in (report.headline or "")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"cores": None},
+        {"cores": 4},
+        {"cores": 2, "hosts": ("a", "b"), "rank_hosts": ("a", "a", "b", "b"), "ranks_per_host": 2},
+        {"cores": 2, "device": "NVIDIA H100", "backend": "nccl"},
+    ],
+)
+def test_ranks_with_cores_of_their_own_or_on_devices_share_none(about):
+    report = reported(*job([2] * 10), run=run_of(RANKS, **about))
+    assert not [each for each in report.notices if each.kind == "cores-shared"]
+    assert [finding.ranks for finding in report.findings if finding.kind == "straggler"] == [(2,)]
+
+
+def test_ranks_of_one_host_of_several_share_its_cores():
+    hosts = {"hosts": ("a", "b"), "rank_hosts": ("a", "b", "b", "b"), "ranks_per_host": None}
+    report = reported(*job([2] * 10), run=run_of(RANKS, cores=2, **hosts))
+    (notice,) = [each for each in report.notices if each.kind == "cores-shared"]
+    assert (notice.rank, notice.text[:22]) == (1, "3 ranks share 2 CPU co")

@@ -1,0 +1,54 @@
+"""The table of operations and groups on a terminal, and the line of checks that found nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.terminal.terminal import renderable
+from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
+from tests.sample_reports import report
+
+MS = 1_000_000
+ROW = Traffic("all_reduce", None, "tp", 2, 4.0, 2_097_152, 2_097_152, 9 * MS, 1 * MS)
+
+
+def printed(width: int, *rows: Traffic) -> str:
+    out = StringIO()
+    Console(file=out, width=width, highlight=False).print(renderable(replace(report(), traffic=rows)))
+    return out.getvalue().replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_each_row_has_its_figures(width: int) -> None:
+    gather = Traffic("all_gather", "world", None, 4, 0.5, None, None, None, None)
+    text = printed(width, ROW, gather)
+    for words in ("all_reduce", "×2 tp", "2.10 MB", "9.00 ms", "1.00 ms", "all_gather", "×4 world", "0.50"):
+        assert words in text
+    assert text.count("unknown") >= 4
+
+
+def test_many_rows_are_cut_and_say_so() -> None:
+    rows = [replace(ROW, op=f"op_{number}_") for number in range(20)]
+    text = printed(100, *rows)
+    assert "op_11_" in text
+    assert "op_12_" not in text
+    assert "and 8 more (-o out.json has all)" in text
+    assert "by operation and group" not in printed(100)
+
+
+def test_checks_that_ran_and_found_nothing_are_one_line() -> None:
+    checks = (SoundCheck("gradients", (3, 7)), SoundCheck("reference"), SoundCheck("replicas", (3,)),
+              SoundCheck("completeness", groups=4))  # fmt: skip
+    made = replace(report(), sound_checks=checks)
+    assert summary.sound_checks(made) == (
+        "Checks that found nothing: gradients of replicas (steps 3, 7), gradients against a reference, "
+        "replicas (step 3), completeness of 4 groups."
+    )
+    many = replace(made, sound_checks=(SoundCheck("data", tuple(range(0, 40, 2))),))
+    assert summary.sound_checks(many) == "Checks that found nothing: batches (20 steps)."
+    assert summary.sound_checks(report()) is None

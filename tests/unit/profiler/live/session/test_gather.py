@@ -1,0 +1,225 @@
+"""Collecting ledgers through the store: who lives is waited for, who died is not, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from shardtoll.ledger import RunFolderError
+from shardtoll.profiler.live.session import gather
+from shardtoll.profiler.live.session.gather import Meeting
+
+
+@pytest.fixture
+def meetings(monkeypatch: pytest.MonkeyPatch) -> list[Meeting]:
+    """Three ranks of one session on a real TCP store; each has a connection of its own, as processes do."""
+    limit = timedelta(seconds=20)
+    served = dist.TCPStore("127.0.0.1", 0, 3, is_master=True, wait_for_workers=False, timeout=limit)
+    stores = [served] + [
+        dist.TCPStore("127.0.0.1", served.port, 3, is_master=False, wait_for_workers=False, timeout=limit)
+        for _ in range(2)
+    ]
+    made = []
+    for rank, store in enumerate(stores):
+        monkeypatch.setattr(gather, "_default_store", lambda store=store: store)
+        made.append(Meeting(rank, 3))
+    return made
+
+
+@pytest.fixture
+def opened(meetings: list[Meeting]) -> list[Meeting]:
+    together([lambda m=m: m.open(lambda: None) for m in meetings])  # type: ignore[misc]
+    for meeting in meetings:
+        meeting._store.delete_key(f"alive/{meeting.rank}")
+    return meetings
+
+
+def together(calls: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+    """Make the calls on a thread each; return what each raised."""
+    raised: list[BaseException | None] = [None] * len(calls)
+
+    def call(at: int) -> None:
+        try:
+            calls[at]()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            raised[at] = error
+
+    threads = [threading.Thread(target=call, args=(at,)) for at in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return raised
+
+
+def alive(meeting: Meeting, pid: int, host: str | None = None, namespace: int | None = None) -> None:
+    them = {
+        "host": host or socket.gethostname(),
+        "pid": pid,
+        "pid_namespace": namespace or gather._pid_namespace(),
+    }
+    meeting._store.set(f"alive/{meeting.rank}", json.dumps(them))
+
+
+def test_every_rank_gets_rank_0s_run_id(meetings: list[Meeting]) -> None:
+    prepared: list[int] = []
+    together([lambda m=m: m.open(lambda: prepared.append(1)) for m in meetings])  # type: ignore[misc]
+    assert prepared == [1], "only rank 0 prepares"
+    assert len({m.run_id for m in meetings}) == 1
+
+
+def test_ledgers_larger_than_a_chunk_arrive_whole(
+    opened: list[Meeting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "_CHUNK_BYTES", 1000)
+    data = bytes(range(256)) * 17
+    opened[1].hand_over(data)
+    opened[2].hand_over(b"")
+    assert opened[0].collect(5.0) == {1: data, 2: b""}
+
+
+def test_a_rank_whose_process_ended_is_not_waited_for(opened: list[Meeting]) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    alive(opened[1], gone.pid)
+    opened[2].hand_over(b"two")
+    begun = time.monotonic()
+    assert opened[0].collect(60.0) == {2: b"two"}
+    assert time.monotonic() - begun < 10
+
+
+def test_a_rank_of_another_host_is_waited_for_until_the_limit(opened: list[Meeting]) -> None:
+    alive(opened[1], 1, host="elsewhere")
+    opened[2].hand_over(b"two")
+    begun = time.monotonic()
+    assert opened[0].collect(0.3) == {2: b"two"}
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_a_rank_that_hands_over_and_ends_at_once_is_not_lost(
+    opened: list[Meeting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks of rank 0 the others may both hand over and end."""
+
+    def ends_now(rank: int) -> bool:
+        if not opened[0]._store.check([f"done/{rank}"]):
+            opened[rank].hand_over(b"just in time")
+        return True
+
+    monkeypatch.setattr(opened[0], "_is_gone", ends_now)
+    assert opened[0].collect(5.0) == {1: b"just in time", 2: b"just in time"}
+
+
+def test_a_store_that_went_away_is_no_error(opened: list[Meeting], caplog: Any) -> None:
+    class Gone:
+        def set(self, *_: Any) -> None:
+            raise RuntimeError("connection reset")
+
+        def check(self, *_: Any) -> bool:
+            raise RuntimeError("connection reset")
+
+    opened[1]._store = Gone()
+    opened[1].hand_over(b"x")
+    opened[0]._store = Gone()
+    assert opened[0].collect(5.0) == {}
+    assert "could not hand over" in caplog.text
+    assert "went away" in caplog.text
+
+
+def test_without_a_process_group_there_is_nothing_to_collect() -> None:
+    meeting = Meeting(0, 1)
+    meeting.open(lambda: None)
+    meeting.hand_over(b"x")
+    assert meeting.collect(1.0) == {}
+
+
+def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(opened: list[Meeting]) -> None:
+    """Two containers of one host may share its name, but not its process numbers."""
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    alive(opened[1], gone.pid)
+    assert opened[0]._is_gone(1)
+    alive(opened[1], gone.pid, namespace=1)
+    assert not opened[0]._is_gone(1)
+
+
+@pytest.mark.parametrize("failing", [(0,), (2,), (1, 2)])
+def test_a_rank_that_cannot_write_is_everybodys_error(
+    meetings: list[Meeting], failing: tuple[int, ...]
+) -> None:
+    def opens(meeting: Meeting) -> None:
+        meeting.open(lambda: None)
+        with meeting.telling_others():
+            if meeting.rank in failing:
+                raise RunFolderError("run folder /x cannot be written (No space left)", "name another")
+        meeting.start_together()
+
+    begun = time.monotonic()
+    raised = together([lambda m=m: opens(m) for m in meetings])  # type: ignore[misc]
+    assert time.monotonic() - begun < 5
+    line = f"rank {failing[0]}: run folder /x cannot be written (No space left): name another"
+    assert [(type(error), str(error)) for error in raised] == [(RunFolderError, line)] * 3
+
+
+def test_a_folder_that_rank_0_cannot_clear_is_everybodys_error(meetings: list[Meeting]) -> None:
+    def clear() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    def opens(meeting: Meeting) -> None:
+        meeting.open(clear)
+        meeting.start_together()
+
+    raised = together([lambda m=m: opens(m) for m in meetings])  # type: ignore[misc]
+    assert {type(error) for error in raised} == {RunFolderError}
+    assert len({str(error) for error in raised}) == 1
+    assert "Permission denied" in str(raised[1])
+
+
+def again(meetings: list[Meeting]) -> list[Meeting]:
+    """The next session of the same ranks."""
+    made = [Meeting(m.rank, 3) for m in meetings]
+    for new, old in zip(made, meetings, strict=True):
+        new._base = old._base
+    return made
+
+
+def joined(meetings: list[Meeting]) -> bool:
+    """Whether these ranks, each opening a session now, meet in one."""
+    raised = together([lambda m=m: m.open(lambda: None) for m in meetings])  # type: ignore[misc]
+    assert raised == [None] * len(meetings)
+    return len({m.run_id for m in meetings}) == 1
+
+
+def test_a_session_of_one_rank_alone_moves_no_later_one(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(gather, "_OPENING_LIMIT_S", 0.3)
+    again(meetings)[1].open(lambda: None)
+    assert "rank 0 opened no session; rank 1 keeps its records to itself" in caplog.text
+    monkeypatch.setattr(gather, "_OPENING_LIMIT_S", 20.0)
+    caplog.clear()
+    assert joined(meetings)
+    assert "rank 1 opened 1 that rank 0 did not, and missed 0 of rank 0's" in caplog.text
+    assert len(caplog.records) == 1
+    assert joined(again(meetings))
+    assert len(caplog.records) == 1, "it is said once"
+
+
+def test_a_session_of_rank_0_alone_moves_no_later_one(meetings: list[Meeting], caplog: Any) -> None:
+    alone = again(meetings)[0]
+    alone.open(lambda: None)
+    alone.collect(0.0)
+    assert joined(meetings)
+    for rank in (1, 2):
+        assert f"rank {rank} opened 0 that rank 0 did not, and missed 1 of rank 0's" in caplog.text
