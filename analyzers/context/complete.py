@@ -34,7 +34,7 @@ def completed(run: Run, frame: pd.DataFrame, rows: pd.DataFrame, start_ns: Ints)
     match_of = rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     rank_of = frame["rank"].to_numpy(dtype=np.int64)
     facts = ["op", "dtype", "message_bytes"]
-    kind_of = frame[facts].fillna(-1).groupby(facts, sort=False).ngroup().to_numpy(dtype=np.int64)
+    kind_of = frame.groupby(facts, sort=False, dropna=False).ngroup().to_numpy(dtype=np.int64)
     length = frame["duration_ns"].to_numpy(dtype=np.int64, na_value=-1)
     asked = frame["issue_ns"].fillna(frame["start_ns"]).to_numpy(dtype=np.int64, na_value=0)
     synchronising = frame["op"].isin(SYNCHRONISING).to_numpy(dtype=bool) & (length >= 0)

@@ -13,7 +13,7 @@ FOLLOWED = (
     *("input_content", "output_hash", "output_content", "used_bytes", "used_by"),
     *("cut_from_hash", "cut_from_content", "cut_by_placement"),
     *("read_hash", "read_dimension", "read_carries_gradient"),
-    *("optimizer_steps", "gradients_begun", "uncleared_steps"),
+    *("optimizer_steps", "gradients_begun", "uncleared_steps", "loss_classes"),
 )
 """What only surveyed steps tell; of watched ones it is unknown."""
 MEASURED = ("step", "issue_ns", "start_ns", "duration_ns", "exposed_ns", "input_hash", *FOLLOWED)

@@ -40,7 +40,7 @@ ON_TWO = {
 }
 """Sample -> its row in the coverage table."""
 ON_FOUR = {"two_d:sequence": ("two_d", "sequence"), "fsdp2:hsdp": ("fsdp2", "hsdp")}
-SIZES = ("message_bytes", "wire_bytes")
+SIZES = ("message_bytes", "wire_bytes", "received_bytes")
 UNEVEN = "expert_parallel:skewed"
 EITHER_THREAD = "ddp:power_sgd"
 """Its hook goes on from gloo's thread, or at once where the first exchange is over: both are right."""

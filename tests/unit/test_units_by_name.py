@@ -122,7 +122,7 @@ WITHOUT_UNIT = {
     "reached", "ramp", "most_of_a_host", "end_of_the_trees",
     # factors of a correction, logarithms of a band's factors, relative errors and quantiles of them
     "latency", "transfer", "band", "band_of_model", "known", "median", "p90", "inside", "width",
-    "errors", "error", "quantiles",
+    "below_floor", "below_light", "errors", "error", "quantiles",
     # a number of any unit, which the holder's name tells
     "value", "quantity", "quantities", "rates", "number", "numbers", "least", "most", "otherwise",
 }  # fmt: skip

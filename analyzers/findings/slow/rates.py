@@ -64,7 +64,7 @@ BY_POINT: Final = 0.7
 """What a fit to messages of about one size counts, of that to several: a point lies on some line or other."""
 
 BY_COMPUTE_TOO: Final = 0.6
-"""How much less a rate says of cards that compute beside the transfers could explain as well."""
+"""How much less a pattern says that compute beside the transfers could explain as well."""
 
 PCIE_GBPS: Final = (10.0, 28.0)
 """GB/s in one direction through PCIe and host memory: gen 3 x16 reaches about 12, gen 4 about 25."""
@@ -133,7 +133,8 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | Non
     wanted = chosen[ids[len(ids) // 2]]
     # Sizes that all lie on the same line are no accident.
     sizes = len({int(value) for value in of.column("message_bytes")})
-    sure = 1.0 if kernel.algorithm else BY_PATTERN if sizes > 1 else BY_POINT * BY_PATTERN
+    by_fit = (BY_PATTERN if sizes > 1 else BY_POINT * BY_PATTERN) * _unless_compute(of)
+    sure = 1.0 if kernel.algorithm else by_fit
     named, best = _way(*likeliest), _way(*wanted)
     here = ", as the kernel's name says" if kernel.algorithm else ""
     return Reason(
@@ -236,18 +237,15 @@ def fewer_cards(of: Slow) -> Reason | None:
     explained, used = best
     if not used:
         return None
-    hidden = float((np.nan_to_num(of.column("hidden")) >= BESIDE).mean())
     whose = "one network card" if used == 1 else f"{used} network cards"
     sizes = of.column("message_bytes")
     line = float(sizes.max()) > SIZES_APART * float(sizes.min())
     named = f"network cards ({used} of {cards} at work)"
     if not line and 2 * used >= cards:
         named = "half of the host's rate: network cards, or copies without GPUDirect"
-    # Behind compute a transfer takes longer with all cards at work too: up to three times, half explained.
-    beside = hidden * min(1.0, 2 * doubling_explains(of))
     return Reason(
         name=named,
-        score=(1.0 if line else BY_POINT) * BY_PATTERN * explained * (1 - BY_COMPUTE_TOO * beside),
+        score=(1.0 if line else BY_POINT) * BY_PATTERN * explained * _unless_compute(of),
         why=f"a node sends {rate:.3g} GB/s; {whose} of {card:.3g} GB/s would be at the limit, the node has "
         f"{cards}",
         text="Let every GPU use its own card: check NCCL_IB_HCA and NCCL_SOCKET_IFNAME, that the container "
@@ -262,6 +260,15 @@ def fewer_cards(of: Slow) -> Reason | None:
             Evidence("cards of a node", cards),
         ),
     )
+
+
+def _unless_compute(of: Slow) -> float:
+    """Return what remains of a pattern's score where compute beside the transfers may have made it.
+
+    Behind compute a transfer takes up to three times as long, with nothing wrong: half explained.
+    """
+    hidden = float((np.nan_to_num(of.column("hidden")) >= BESIDE).mean())
+    return 1 - BY_COMPUTE_TOO * hidden * min(1.0, 2 * doubling_explains(of))
 
 
 def _node_bytes(cost: Cost, placement: Placement) -> float:

@@ -204,9 +204,11 @@ def _words(site: Site) -> str:
     if site.calls > 1 and site.busbw_least_gbps != site.busbw_most_gbps:
         spread = f" ({human.rate(site.busbw_least_gbps)} to {human.rate(site.busbw_most_gbps)})"
     lines.append(f"{human.plural(site.calls, 'call')}, median {human.rate(site.busbw_gbps)}{spread}")
-    lines.append(
-        f"exposed in all: {human.duration(site.exposed_ns)} · floor: {human.duration(site.floor_ns)}"
-        + ("" if site.expected_ns is None else f" · expected: {human.duration(site.expected_ns)}")
-        + ("" if site.light_ns is None else f" · speed of light: {human.duration(site.light_ns)}")
-    )
+    times = [("exposed in all", site.exposed_ns), ("floor", site.floor_ns)]
+    times += [
+        (name, time_ns)
+        for name, time_ns in (("expected", site.expected_ns), ("speed of light", site.light_ns))
+        if time_ns is not None
+    ]
+    lines.append(" · ".join(f"{name}: {human.duration(time_ns)}" for name, time_ns in times))
     return hover(lines)

@@ -40,7 +40,7 @@ def finding(title, *, severity="warning", toll=None):
     )
 
 
-def test_errors_first_then_toll_then_unknown_tolls_in_the_order_they_came():
+def test_errors_then_warnings_then_infos_each_by_toll_and_unknown_tolls_in_the_order_they_came():
     given_order = [
         finding("unknown b"),
         finding("cheap", toll=1),
@@ -54,11 +54,11 @@ def test_errors_first_then_toll_then_unknown_tolls_in_the_order_they_came():
     assert [found.title for found in ranked(given_order)] == [
         "dear error",
         "error",
-        "dear info",
         "cheap",
         "cheap twin",
         "nothing",
         "unknown b",
+        "dear info",
         "unknown a",
     ]
 

@@ -56,11 +56,11 @@ def test_bars_are_what_is_needed_and_what_is_done_beyond():
         == beyond["y"]
         == [
             "#3 blocks.*.mlp · backward<br>mesh dim tp",
-            "#1 head · forward<br>mesh dim tp",
+            "#2 head · forward<br>mesh dim tp",
         ]
     )
     # The finding's number on the bill, not its place here.
-    assert figure.marks == {1: {0: [1], 1: [1]}, 3: {0: [0], 1: [0]}}
+    assert figure.marks == {2: {0: [1], 1: [1]}, 3: {0: [0], 1: [0]}}
     assert figure.notes[0] == (
         "Of 5.00 kFLOP a step on all ranks seen, 2.20 kFLOP (44 %) are done beyond what is needed."
     )

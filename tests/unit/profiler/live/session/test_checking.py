@@ -117,7 +117,8 @@ def test_optimizers_that_step_in_backward_are_seen_in_it() -> None:
     rows = rows_of(model, lambda: model(torch.ones(4, 3)).sum().backward())
     for handle in handles:
         handle.remove()
-    assert squares(rows, "gradient") == seen
+    # Two sums of the same numbers, each in an order of its own.
+    assert squares(rows, "gradient") == pytest.approx(seen, rel=1e-12)
     assert all(row["has_grad"] for row in rows["parameters"])
 
 

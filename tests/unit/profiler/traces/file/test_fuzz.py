@@ -139,7 +139,8 @@ def conserved(ledger: Ledger) -> None:
     """Fail where the parts of a step do not add up, or the collectives not to what they exposed."""
     exposed: dict[int, int] = {}
     for row in ledger.tables["collectives"].to_pylist():
-        exposed[row["step"]] = exposed.get(row["step"], 0) + row["exposed_ns"]
+        assert (row["exposed_ns"] is None) == (row["duration_ns"] is None)
+        exposed[row["step"]] = exposed.get(row["step"], 0) + (row["exposed_ns"] or 0)
     for step in to_records("steps", ledger.tables["steps"]):
         assert sum(step.parts_ns) == step.duration_ns
         assert exposed.get(step.step, 0) == step.exposed_comm_ns
