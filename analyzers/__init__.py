@@ -1,8 +1,9 @@
 """Analyses: the ledger in, findings out. Pure: nothing is printed, drawn, written or fetched.
 
 It may import `analyzers.bounds`, `analyzers.context`, `analyzers.findings.needless`,
-`analyzers.findings.replicas`, `analyzers.findings.trust`, `analyzers.findings.waiting`, `analyzers.headline`,
-`analyzers.roofline`, `ledger`, `ledger.report`, `ledger.tables`.
+`analyzers.findings.replicas`, `analyzers.findings.stages`, `analyzers.findings.stragglers`,
+`analyzers.findings.trust`, `analyzers.headline`, `analyzers.roofline`, `ledger`, `ledger.report`,
+`ledger.tables`.
 Start reading in `analyses`, which runs them all.
 """
 

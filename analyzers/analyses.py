@@ -19,9 +19,9 @@ from shardtoll.analyzers.context.refuted import note
 from shardtoll.analyzers.findings.needless.one_line import one_line_each
 from shardtoll.analyzers.findings.replicas.overruled import without_repeated
 from shardtoll.analyzers.findings.replicas.remedies import wrapped
+from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
+from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
-from shardtoll.analyzers.findings.waiting.pipeline_bubble import pipelines
-from shardtoll.analyzers.findings.waiting.step_waits import step_waits
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.headline.op_traffic import op_traffic
 from shardtoll.analyzers.headline.sound_checks import sound_checks
@@ -84,15 +84,15 @@ ANALYSES: Final = (
     Analysis("needless.wide_dtype"),
     Analysis("waiting.exposed_communication"),
     Analysis("slow.below_roofline"),
-    Analysis("waiting.straggler"),
+    Analysis("stragglers.straggler"),
     Analysis("waiting.serialized_collectives"),
     Analysis("duplicates.duplicated_compute"),
-    Analysis("waiting.recompute"),
-    Analysis("waiting.data_stall"),
-    Analysis("waiting.host_sync"),
-    Analysis("waiting.transfer_stall"),
-    Analysis("waiting.pipeline_bubble"),
-    Analysis("waiting.pipeline_imbalance"),
+    Analysis("stalls.recompute"),
+    Analysis("stalls.data_stall"),
+    Analysis("stalls.host_sync"),
+    Analysis("stalls.transfer_stall"),
+    Analysis("stages.pipeline_bubble"),
+    Analysis("stages.pipeline_imbalance"),
     Analysis("trust.unmatched_collectives"),
     Analysis("trust.unattributed_time"),
     Analysis("trust.incomplete_input"),

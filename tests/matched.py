@@ -11,9 +11,9 @@ import pandas as pd
 from shardtoll.analyzers.analyses import filled, match_ids
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
+from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
+from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
-from shardtoll.analyzers.findings.waiting.pipeline_bubble import pipelines
-from shardtoll.analyzers.findings.waiting.step_waits import step_waits
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.ledger import Ledger, Report
 from shardtoll.ledger.tables.tables import SCHEMAS

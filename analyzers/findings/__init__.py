@@ -1,4 +1,4 @@
 """The findings, one file a question, in rooms by what they ask.
 
-Start reading in `waiting.straggler`.
+Start reading in `stragglers.straggler`.
 """

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting import pipeline_imbalance
-from shardtoll.analyzers.findings.waiting.lateness import host_computes
+from shardtoll.analyzers.findings.stages import pipeline_imbalance
+from shardtoll.analyzers.findings.stragglers.lateness import host_computes
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.words.human import duration, percent
 

@@ -15,12 +15,16 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.findings.stages import pipeline_imbalance
+from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
+from shardtoll.analyzers.findings.stragglers import origin_finding
+from shardtoll.analyzers.findings.stragglers.late_bills import bills, named
+from shardtoll.analyzers.findings.stragglers.late_cause import uncertain
+from shardtoll.analyzers.findings.stragglers.late_chance import alarming
+from shardtoll.analyzers.findings.stragglers.late_habit import waiting
+from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
+from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.findings.trust import counted
-from shardtoll.analyzers.findings.waiting import origin_finding, pipeline_imbalance, straggler
-from shardtoll.analyzers.findings.waiting.lateness import late_to, waits
-from shardtoll.analyzers.findings.waiting.origin import origins
-from shardtoll.analyzers.findings.waiting.pipeline_bubble import message_waits
-from shardtoll.analyzers.findings.waiting.straggler import named, uncertain, waiting
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import lower_bound
@@ -220,16 +224,16 @@ def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
     """Return who is late, where the bill warns of it or begins with it; None where it does not."""
     if crowded(context) is not None:
         return None
-    rows, bills = straggler.bills(context)
+    rows, billed = bills(context)
     first = headline_moving.dearest(findings)
     dearest = first.ranks if first is not None and first.kind == "straggler" else ()
-    for bill in bills:
+    for bill in billed:
         toll = bill.line.figures["waited_ns"]
         if bill.rank is None or not toll:
             continue
         if bill.origin is not None:
             return origin_finding.clause(bill.origin)
-        if dearest == (bill.rank,) or straggler.alarming(context, toll, rows, bill.rank):
+        if dearest == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
             return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
     return None

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shardtoll.analyzers.findings.needless import implicit_redistribute, latency_bound
-from shardtoll.analyzers.findings.waiting import exposed_remedies, late_remedies, serialized_collectives
+from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.waiting import exposed_remedies, serialized_collectives
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.ledger import KINDS, Finding, Remedy, Where
 from shardtoll.ledger.records.volume import OPS

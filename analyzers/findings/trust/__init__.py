@@ -1,6 +1,6 @@
 """How far the record itself can be trusted.
 
-It may import `analyzers.context`, `analyzers.findings.waiting`, `analyzers.shared`, `ledger`,
+It may import `analyzers.context`, `analyzers.findings.stragglers`, `analyzers.shared`, `ledger`,
 `ledger.answers`, `ledger.words`.
 Start reading in `unmatched_collectives`.
 """

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import duration, percent, ranks
 from shardtoll.ledger.words.human import plural as times

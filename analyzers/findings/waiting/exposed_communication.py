@@ -23,7 +23,9 @@ from shardtoll.analyzers.findings.needless import (
     sync_every_microbatch,
 )
 from shardtoll.analyzers.findings.needless.same_place import in_watched
-from shardtoll.analyzers.findings.waiting import ddp_buckets, exposed_remedies, pipeline_bubble, straggler
+from shardtoll.analyzers.findings.stages import pipeline_bubble
+from shardtoll.analyzers.findings.stragglers import late_bills
+from shardtoll.analyzers.findings.waiting import ddp_buckets, exposed_remedies
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.tally import Line, keep, tally
@@ -94,7 +96,7 @@ def find(context: Context) -> list[Finding]:
     bubbles = pipeline_bubble.message_waits(context)["lost_ns"]
     waited = sum(
         billed.reindex(frame.index).fillna(0).to_numpy(dtype=np.int64)
-        for billed in (straggler.billed_ns(context), expert_imbalance.billed_ns(context), bubbles)
+        for billed in (late_bills.billed_ns(context), expert_imbalance.billed_ns(context), bubbles)
     )
     exposed = frame["exposed_ns"].to_numpy(dtype=np.int64) - waited
     transfer = frame["transfer_ns"].to_numpy(dtype=np.int64, na_value=np.iinfo(np.int64).max)

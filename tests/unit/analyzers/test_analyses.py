@@ -49,4 +49,4 @@ def test_an_analysis_is_not_imported_without_its_table(monkeypatch):
     monkeypatch.setattr("shardtoll.analyzers.analyses.import_module", refuse)
     assert Analysis("replicas.drift", "values").find(context) == []
     with pytest.raises(AssertionError, match=r"imported shardtoll\.analyzers\.findings\.waiting\.recompute"):
-        Analysis("waiting.recompute").find(context)
+        Analysis("stalls.recompute").find(context)

@@ -10,9 +10,9 @@ from shardtoll.analyzers import ANALYSES, run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.needless import latency_bound
 from shardtoll.analyzers.findings.needless.redundant_collective import repeats
-from shardtoll.analyzers.findings.waiting import straggler
-from shardtoll.analyzers.findings.waiting.lateness import waits
-from shardtoll.analyzers.findings.waiting.pipeline_bubble import message_waits
+from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
+from shardtoll.analyzers.findings.stragglers import late_bills
+from shardtoll.analyzers.findings.stragglers.lateness import waits
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.ledger import Count, Leadup, Stall
@@ -469,7 +469,7 @@ class TestOnce:
         for analysis in ANALYSES:
             analysis.find(context)
         sentence.sentence(context)
-        shared = (waits, straggler.bills, message_waits, repeats, latency_bound.claimed)
+        shared = (waits, late_bills.bills, message_waits, repeats, latency_bound.claimed)
         for function in shared:
             assert context.memo.made.count((function.__module__, function.__name__)) == 1
         assert len(context.memo.made) == len(set(context.memo.made))

@@ -8,7 +8,7 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
-from shardtoll.analyzers.findings.waiting import straggler
+from shardtoll.analyzers.findings.stragglers import straggler
 from shardtoll.analyzers.headline import sentence
 from shardtoll.ledger import Leadup, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND

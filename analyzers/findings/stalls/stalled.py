@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.shared.tally import Line, keep, steps_spoken_of, tally
 from shardtoll.ledger import Confidence, Evidence, Figure, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, percent

@@ -9,7 +9,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
-from shardtoll.analyzers.findings.waiting.lateness import waits
+from shardtoll.analyzers.findings.stragglers.lateness import waits
 from shardtoll.analyzers.shared.tally import keep
 
 COLUMNS: Final = ("exposed_wait_ns", "exposed_move_ns", "waited_for_ns", "compute_beyond_ns")

@@ -8,11 +8,11 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting import late_remedies
-from shardtoll.analyzers.findings.waiting.lateness import host_computes
-from shardtoll.analyzers.findings.waiting.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.waiting.origin import Origin
-from shardtoll.analyzers.findings.waiting.step_excess import PARTS, totals
+from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.stragglers.lateness import host_computes
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.stragglers.origin import Origin
+from shardtoll.analyzers.findings.stragglers.step_excess import PARTS, totals
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, percent, ranks

@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.stalled import costs, finding, lost
+from shardtoll.analyzers.findings.stalls.stalled import costs, finding, lost
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import ranks

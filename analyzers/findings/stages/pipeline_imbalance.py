@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.waiting.origin import origins
-from shardtoll.analyzers.findings.waiting.pipeline_shape import lines, place, shape
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.stragglers.origin import origins
+from shardtoll.analyzers.pipelines.pipeline_shape import shape
+from shardtoll.analyzers.pipelines.stage_lines import lines
+from shardtoll.analyzers.pipelines.stage_messages import place
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import duration, percent, ranks

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.analyzers.findings.waiting.pipeline_shape import Shape
+from shardtoll.analyzers.pipelines.pipeline_shape import Shape
 from shardtoll.ledger import Collective, Group, Report, merge
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.stalled import WARNING_SHARE, costs, finding, lost, often
-from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.findings.stalls.stalled import WARNING_SHARE, costs, finding, lost, often
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.shared.tally import Line, keep, steps_spoken_of, tally
 from shardtoll.ledger import Evidence, Finding, Occurrence, Remedy
 from shardtoll.ledger.records.stall import BLOCKED

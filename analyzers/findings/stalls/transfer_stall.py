@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.stalled import costs, finding, lost
+from shardtoll.analyzers.findings.stalls.stalled import costs, finding, lost
 from shardtoll.ledger import Finding, Remedy
 from shardtoll.ledger.words.human import place, ranks, size
 

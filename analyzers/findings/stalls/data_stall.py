@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.stalled import NAMED, WARNING_SHARE, costs, finding, lost, often
-from shardtoll.analyzers.findings.waiting.step_excess import told_steps
+from shardtoll.analyzers.findings.stalls.stalled import NAMED, WARNING_SHARE, costs, finding, lost, often
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.records.stall import BETWEEN_STEPS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.pipeline_shape import lines
+from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 

@@ -15,8 +15,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
-from shardtoll.analyzers.findings.waiting.as_peers import Own
-from shardtoll.analyzers.findings.waiting.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.stragglers.as_peers import Own
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
 from shardtoll.analyzers.replay.graph import graphs
 from shardtoll.analyzers.replay.simulate import Replayed, replay
 from shardtoll.analyzers.shared.memo import once

@@ -9,16 +9,11 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.origin import caused_ns
-from shardtoll.analyzers.findings.waiting.pipeline_shape import (
-    Shape,
-    lines,
-    messages,
-    place,
-    set_up_steps,
-    shape,
-)
-from shardtoll.analyzers.findings.waiting.stalled import Lost, costs, finding, lost, lost_rows
+from shardtoll.analyzers.findings.stalls.stalled import Lost, costs, finding, lost, lost_rows
+from shardtoll.analyzers.findings.stragglers.origin import caused_ns
+from shardtoll.analyzers.pipelines.pipeline_shape import Shape, shape
+from shardtoll.analyzers.pipelines.stage_lines import lines
+from shardtoll.analyzers.pipelines.stage_messages import messages, place, set_up_steps
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows

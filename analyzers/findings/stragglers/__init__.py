@@ -1,0 +1,6 @@
+"""Ranks that come late: where lateness begins, why, and what the others' waiting costs.
+
+It may import `analyzers.context`, `analyzers.findings.habits`, `analyzers.pipelines`, `analyzers.replay`,
+`analyzers.shared`, `ledger`, `ledger.words`.
+Start reading in `straggler`.
+"""

@@ -1,0 +1,101 @@
+"""Who is billed for waiting: origins of lateness, ranks that are late by habit, and turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.fill import LEAST_LATE_NS
+from shardtoll.analyzers.findings.habits import expert_imbalance
+from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
+from shardtoll.analyzers.findings.stragglers.origin import Origin, caused_ns, origins
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.placements import hidden
+from shardtoll.analyzers.shared.tally import Line, keep, tally
+
+LEAST_SHARE: Final = 0.01
+"""Share of the step that the waiting must cost."""
+
+MOST_OF_IT: Final = 0.5
+"""A rank is named when the others' waiting for it is at least this part of all waiting, and 1.5 times
+what it would be if ranks took turns: of two ranks each is last half the time."""
+
+
+def named(rows: pd.DataFrame) -> list[int]:
+    """Return the ranks that are late by habit, not by turns; `rows` as `lateness.waits` gives them."""
+    once = late_to(rows)
+    once = keep(once, once["late_ns"] >= LEAST_LATE_NS)
+    by_rank = once.groupby("late_rank")["waited_ns"].sum()
+    if by_rank.sum() <= 0:
+        return []
+    ranks_there = max(2, len(rows["rank"].unique()))
+    share = by_rank / by_rank.sum()
+    return [int(rank) for rank in share.index[share >= max(MOST_OF_IT, 1.5 / ranks_there)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The waiting that one finding bills."""
+
+    rank: int | None
+    """The late rank; None where ranks take turns."""
+    rows: pd.DataFrame
+    line: Line
+    origin: Origin | None = None
+    """Where lateness travels from rank to rank: where it began, at `rank`."""
+
+
+@once
+def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
+    """Return all waits, and those dear enough for a finding; each instant of waiting is in one of them.
+
+    First come the ranks at which lateness begins, with all that they cause, in messages too; then who is last
+    in what remains.
+    """
+    rows = waits(context)
+    # `implicit-redistribute` bills its collectives whole, their waiting too.
+    rows = _without_experts(context, keep(rows, ~hidden(rows)))
+    if rows.empty or not context.step_ns:
+        return rows, []
+    dear = _of_origins(context)
+    caused = caused_ns(context).reindex(rows.index, fill_value=0).to_numpy(dtype=np.int64)
+    rows = rows.assign(waited_ns=np.maximum(rows["waited_ns"].to_numpy(dtype=np.int64) - caused, 0))
+    rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)
+    culprits = named(rows)
+    of_culprits = rows["late_rank"].isin(culprits) & (rows["late_ns"] >= LEAST_LATE_NS)
+    parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
+    for rank, part in (*parts, (None, keep(rows, ~of_culprits))):
+        for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.alike).lines:
+            if (context.share(line.figures["waited_ns"], context.alike) or 0.0) >= LEAST_SHARE:
+                dear.append(Bill(rank, part, line))
+    return rows, dear
+
+
+def _without_experts(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without the waiting for the rank whose experts got most, which is billed apart."""
+    return keep(rows, ~rows["match_id"].isin(expert_imbalance.billed_matches(context)))
+
+
+def _of_origins(context: Context) -> list[Bill]:
+    made = []
+    for origin in origins(context):
+        rows = context.in_alike.loc[origin.caused_ns.index]
+        rows = keep(rows, ~hidden(rows))[["step", "rank", "op", "match_id"]]
+        rows = rows.assign(waited_ns=origin.caused_ns.loc[rows.index], all=0)
+        rows = _without_experts(context, rows)
+        for line in tally(rows, ("all",), ("waited_ns",), context.alike).lines:
+            if (context.share(line.figures["waited_ns"], context.alike) or 0.0) >= LEAST_SHARE:
+                made.append(Bill(origin.rank, rows, line, origin))
+    return made
+
+
+def billed_ns(context: Context) -> pd.Series[Any]:
+    """Return, by row of the collectives' frame, the exposed waiting that straggler findings bill."""
+    parts = [bill.rows["waited_ns"] for bill in bills(context)[1]]
+    billed: pd.Series[Any] = pd.concat(parts) if parts else pd.Series(dtype="int64")
+    # A part of a wait may be an origin's, and the rest that of the rank that came last.
+    return billed.groupby(level=0).sum()

@@ -1,0 +1,70 @@
+"""What a late rank did longer than the ranks that waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.stragglers.late_place import late_place
+from shardtoll.analyzers.findings.stragglers.lateness import CAUSES, at_the_start, excess, host_computes
+from shardtoll.analyzers.findings.stragglers.step_excess import step_excess, told_steps
+from shardtoll.analyzers.shared.tally import text
+from shardtoll.ledger import Evidence, Where
+from shardtoll.ledger.words.human import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a late rank did longer than the others."""
+
+    part: str | None = None
+    """One of `lateness.CAUSES`; None where nothing tells."""
+    parts: tuple[Evidence, ...] = ()
+    where: Where = field(default_factory=Where)
+    clause: str | None = None
+    """As it stands in a sentence."""
+
+
+def cause_of(context: Context, late: pd.DataFrame) -> Cause:
+    """Return what the late rank did longer than the others."""
+    table = excess(context, late)
+    # Whole steps come first: lead-ups of collectives behind compute mislead (see step_excess).
+    sums = step_excess(context, late)
+    if not sums and not table.empty:
+        steps = len(told_steps(context))
+        sums = {name: float(table[name].sum()) / steps for name in CAUSES}
+    order = sorted(sums, key=lambda name: -sums[name])
+    words = {name: late_remedies.words(name, on_cpu=host_computes(context)) for name in order}
+    parts = tuple(
+        Evidence(f"longer {words[name]}, a step", round(sums[name]), "ns") for name in order if sums[name] > 0
+    )
+    if not parts:
+        return Cause()
+    first = order[0]
+    clause = f"it spends {duration(sums[first])} longer {words[first]} than the others"
+    if first == "began_ns":
+        clause = f"it begins its step {duration(sums[first])} after the median of the others"
+    if table.empty and first in ("compute_ns", "host_ns"):
+        where_late = late_place(context, late, first)
+        if where_late is not None:
+            parts += (Evidence("longest of it in one place, a step", where_late.longer_ns, "ns"),)
+            return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}")
+    if first != "compute_ns" or table.empty:
+        return Cause(first, parts, clause=clause)
+    longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))
+    top = table.iloc[longest][["phase", "module", "op"]]
+    phase, module, kernel = (text(value) for value in top)
+    if phase is not None:
+        clause += f", most in {phase}" + (f" of {module}" if module else "")
+    if kernel is not None:
+        parts += (Evidence("kernel with the most time there", kernel),)
+    return Cause(first, parts, Where(phase=phase, module=module, op=kernel), clause)
+
+
+def uncertain(context: Context, late: pd.DataFrame) -> bool:
+    """Whether the waiting may only show that ranks began to record at different moments."""
+    return at_the_start(late) and cause_of(context, late).part in (None, "began_ns")

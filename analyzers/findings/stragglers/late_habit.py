@@ -1,0 +1,97 @@
+"""The finding of one rank that is late by habit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.stragglers.late_cause import cause_of, uncertain
+from shardtoll.analyzers.findings.stragglers.late_chance import (
+    CPU_WARNING_SHARE,
+    alarming,
+    by_chance,
+    confidence_in,
+)
+from shardtoll.analyzers.findings.stragglers.lateness import host_computes, late_to
+from shardtoll.analyzers.shared.tally import Line, keep
+from shardtoll.ledger import Evidence, Finding, Remedy, Rows
+from shardtoll.ledger.words.human import duration, percent, ranks
+from shardtoll.ledger.words.human import plural as times
+
+EVEN: Final = 0.8
+"""Where each rank waits at least this part of what the one waits that waits most, all wait so long."""
+
+HEDGE: Final = "or began recording later: most of the waiting is in the first collective on record"
+
+
+def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, line: Line) -> Finding:
+    """Return the finding; `rows` are all waits, `late` those for the rank, `line` the figures of these."""
+    once, all_once = late_to(late), late_to(rows)
+    toll, saving = line.figures["waited_ns"], line.figures["saved_ns"]
+    if toll is None or saving is None:
+        raise AssertionError("waits of unknown length were left out")
+    who = tuple(sorted({int(r) for r in late.loc[late["rank"] != rank, "rank"]}))
+    cause = cause_of(context, late)
+    bound = bool(late["at_least"].any())
+    least, most = waiting(late, rank, len(context.alike))
+    others = "the others wait " if least >= EVEN * most else "others wait up to "
+    counted = f"{len(once)} of {times(len(all_once), 'collective')}"
+    hedge = f", {HEDGE}" if uncertain(context, late) else ""
+    share = context.share(toll, context.alike) or 0.0
+    chance = by_chance(context, rows, rank)
+    dear = alarming(context, toll, rows, rank)
+    return Finding(
+        kind="straggler",
+        severity="warning" if dear else "info",
+        title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
+        f"{'at least ' if bound else ''}{duration(toll)} a step ({percent(share)}) for it"
+        f"{'' if cause.clause is None else f': {cause.clause}'}{hedge}",
+        toll_ns=toll,
+        floor_ns=None,
+        saving_ns=min(toll, saving),
+        bytes=None,
+        count=max(1, round(len(once) / len(context.alike))),
+        ranks=(rank,),
+        rows=Rows.of(collectives=late.index),
+        where=cause.where,
+        evidence=(
+            Evidence("last in", counted),
+            Evidence("arrives after the rank before it, median", int(once["late_ns"].median()), "ns"),
+            Evidence("arrives after the median rank, median", int(once["behind_ns"].median()), "ns"),
+            Evidence("longest exposed wait for it", int(once["waited_ns"].max()), "ns"),
+            Evidence("ranks that wait", ranks(who) if who else None),
+            Evidence("the one that waits least, a step", round(least), "ns"),
+            Evidence("the one that waits most, a step", round(most), "ns"),
+            *(
+                (Evidence("waits are lower bounds", "ranks that were not seen may have come later still"),)
+                if bound
+                else ()
+            ),
+            *cause.parts,
+            *(() if dear else (_why_info(chance),)),
+        ),
+        remedy=Remedy(
+            *late_remedies.remedy(cause.part, cause.where.phase, rank, on_cpu=host_computes(context)),
+            counterfactual="the same step with this rank arriving with the one before it",
+        ),
+        confidence="possible" if hedge or bound or chance else confidence_in(context, late, len(once)),
+    )
+
+
+def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:
+    """Return the least and the most that ranks wait for a late one, per step."""
+    each = keep(rows, rows["rank"] != rank).groupby("rank")["waited_ns"].sum() / steps
+    return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
+
+
+def _why_info(chance: str | None) -> Evidence:
+    if chance is not None:
+        return Evidence("why it is only information", f"it may be chance: {chance}")
+    return Evidence(
+        "why it is only information",
+        f"on CPUs ranks share cores and delay each other; from {percent(CPU_WARNING_SHARE)} of the step "
+        "on it is a warning",
+    )

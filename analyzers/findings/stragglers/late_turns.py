@@ -1,0 +1,58 @@
+"""The finding of ranks that take turns in being late."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers.late_chance import confidence_in
+from shardtoll.analyzers.findings.stragglers.lateness import late_to
+from shardtoll.analyzers.findings.stragglers.origin import origins
+from shardtoll.analyzers.shared.tally import Line
+from shardtoll.ledger import Evidence, Finding, Remedy, Rows
+from shardtoll.ledger.words.human import percent, ranks, some_time
+from shardtoll.ledger.words.human import plural as times
+
+
+def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: bool) -> Finding:
+    """Return the finding; `besides`: other findings name single ranks."""
+    once = late_to(rest)
+    toll = line.figures["waited_ns"]
+    bound = bool(rest["at_least"].any())
+    who = tuple(sorted({int(rank) for rank in once["late_rank"]}))
+    last = once["late_rank"].value_counts()
+    return Finding(
+        kind="straggler",
+        severity="info",
+        title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} a step "
+        f"({percent(context.share(toll, context.alike) or 0.0)}) for late ones in "
+        f"{_which(context, len(once), besides)}, and no single rank is the cause",
+        toll_ns=toll,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=None,
+        count=max(1, round(len(once) / len(context.alike))),
+        ranks=who,
+        rows=Rows.of(collectives=rest.index),
+        evidence=(
+            Evidence("collectives", len(once)),
+            Evidence("ranks that were last", len(who)),
+            Evidence("most often last", f"rank {last.index[0]}: {last.iloc[0]} of {len(once)}"),
+            Evidence("arrives after the rank before it, median", int(once["late_ns"].median()), "ns"),
+        ),
+        remedy=Remedy(
+            "Ranks take turns in being late: look for what differs from batch to batch (sequence lengths, "
+            "experts' loads) and for noise on the hosts (other processes, garbage collection, checkpoints).",
+            "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
+            "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
+        ),
+        confidence="possible" if bound else confidence_in(context, rest, len(once)),
+    )
+
+
+def _which(context: Context, count: int, besides: bool) -> str:
+    slow = [origin.rank for origin in origins(context)]
+    if slow:
+        verb = "causes" if len(slow) == 1 else "cause"
+        return f"{times(count, 'collective')} beyond what {ranks(slow)} {verb}"
+    return times(count, "other collective" if besides else "collective")

@@ -1,0 +1,5 @@
+"""What the messages between ranks say of pipelines: their ranks, micro-batches and stages.
+
+It may import `analyzers.context`, `analyzers.shared`, `ledger`, `ledger.records`.
+Start reading in `pipeline_shape`.
+"""

@@ -1,0 +1,79 @@
+"""The messages between a pipeline's stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger import Where
+from shardtoll.ledger.records.pipeline_messages import by_schedule, in_pipeline_dim, in_set_up, one_way
+
+Lanes = dict[tuple[int, int], float]
+"""Sender and receiver -> messages between them, per step."""
+
+
+@once
+def messages(context: Context) -> pd.DataFrame:
+    """Return the collectives inside steps that are sends and receives between pipeline stages.
+
+    A group is a pipeline if its mesh dimension says so, or if a schedule says so of one of its messages.
+    Where neither does, and it has no mesh dimension, it is one if messages whose waiting is known flow one
+    way in forward and the other way in backward; a ring's flow both ways. What a schedule sends to set
+    itself up is no message between stages.
+    """
+    frame = context.in_steps
+    frame = keep(frame, frame["op"].isin(PEER_OPS) & frame["root"].notna() & frame["group_id"].notna())
+    frame = keep(frame, ~in_set_up(frame["caused_by_op"]))
+    scheduled = frame.loc[by_schedule(frame["caused_by_op"]), "group_id"].unique()
+    named = in_pipeline_dim(frame["mesh_dim"]) | frame["group_id"].isin(scheduled).to_numpy(dtype=bool)
+    unnamed = keep(frame, frame["mesh_dim"].isna().to_numpy(dtype=bool) & ~named)
+    timed = keep(unnamed, unnamed["waited_ns"].notna() & unnamed["step"].isin(context.alike))
+    flowing = timed.loc[one_way(timed), "group_id"].unique()
+    return keep(frame, named | frame.index.isin(unnamed.index[unnamed["group_id"].isin(flowing)]))
+
+
+def perhaps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the sends and receives that may be between stages, peers and phases known or not."""
+    frame = keep(frame, frame["op"].isin(PEER_OPS) & ~in_set_up(frame["caused_by_op"]))
+    scheduled = by_schedule(frame["caused_by_op"]) | in_pipeline_dim(frame["mesh_dim"])
+    return keep(frame, scheduled | frame["mesh_dim"].isna().to_numpy(dtype=bool))
+
+
+def set_up_steps(context: Context) -> list[int]:
+    """Return the steps in which a schedule sets itself up."""
+    frame = context.in_steps
+    return sorted({int(step) for step in keep(frame, in_set_up(frame["caused_by_op"]))["step"]})
+
+
+def lanes(rows: pd.DataFrame) -> Lanes:
+    """Return the messages per step of each sender and receiver, as the end that lists more of them says."""
+    sends = (rows["op"] == "send").to_numpy(dtype=bool)
+    rank, peer = rows["rank"].to_numpy(dtype=np.int64), rows["root"].to_numpy(dtype=np.int64)
+    ends = pd.DataFrame(
+        {
+            "sender": np.where(sends, rank, peer),
+            "receiver": np.where(sends, peer, rank),
+            "sends": sends,
+            "step": rows["step"].to_numpy(dtype=np.int64),
+        }
+    )
+    per_step = ends.groupby(["sender", "receiver", "sends", "step"]).size()
+    middle = per_step.groupby(level=["sender", "receiver", "sends"]).median()
+    most = middle.groupby(level=["sender", "receiver"]).max()
+    return {(int(sender), int(receiver)): float(count) for (sender, receiver), count in most.items()}
+
+
+def place(context: Context, rank: int) -> Where:
+    """Return where a rank runs its schedule: the line at which most of its messages are sent."""
+    frame = perhaps(context.in_alike)
+    within = keep(frame, frame["rank"] == rank)
+    if within.empty:
+        return Where()
+    line, dim, group = (within[name].mode(dropna=True) for name in ("source", "mesh_dim", "group"))
+    return Where(
+        *(None,) * 4, *(None if values.empty else str(values.iloc[0]) for values in (line, group, dim))
+    )
