@@ -80,7 +80,9 @@ def _since(facts: Facts, start: I64, groups: Sequence[str]) -> I64:
 
 
 def _between(parts: Pieces, layers: tuple[int, ...], since: I64, until: I64) -> I64:
-    """Return how much of each [since, until) lies in those layers."""
+    """Return how much of each [since, until) lies in those layers; 0 in a recording of one instant."""
+    if not len(parts.layer):
+        return np.zeros_like(since)
     mine = np.isin(parts.layer, layers)
     sums = np.concatenate(([0], np.cumsum(np.where(mine, np.diff(parts.edges_ns), 0))))
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shardtoll.analyzers import run as analyze
@@ -123,6 +123,10 @@ def consistent(trace: Trace) -> None:
         hash(args)
 
 
+INSTANT = {"ph": "X", "name": "nccl:all_reduce", "ts": 0, "dur": 0}
+"""All that such events recorded is one instant."""
+
+
 def one_line(reads: Callable[[TraceFile], Any], file: TraceFile) -> Any:
     """Return what a reader returns; None after an error of one line."""
     told: str
@@ -172,6 +176,7 @@ def check(content: bytes, path: Path) -> bool:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(EVENTS, max_size=8), TOP, st.booleans(), st.sampled_from([None, 1, 4]))
+@example([INSTANT | {"cat": "kernel"}, INSTANT | {"cat": "cpu_op"}], {}, False, None)
 def test_hostile_values(
     tmp_path: Path, events: list[Any], top: dict[str, Any], bare: bool, indent: int | None
 ) -> None:
