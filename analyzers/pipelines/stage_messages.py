@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
@@ -11,9 +10,6 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Where
 from shardtoll.ledger.records.pipeline_messages import by_schedule, in_pipeline_dim, in_set_up, one_way
-
-Lanes = dict[tuple[int, int], float]
-"""Sender and receiver -> messages between them, per step."""
 
 
 @once
@@ -47,24 +43,6 @@ def set_up_steps(context: Context) -> list[int]:
     """Return the steps in which a schedule sets itself up."""
     frame = context.in_steps
     return sorted({int(step) for step in keep(frame, in_set_up(frame["caused_by_op"]))["step"]})
-
-
-def lanes(rows: pd.DataFrame) -> Lanes:
-    """Return the messages per step of each sender and receiver, as the end that lists more of them says."""
-    sends = (rows["op"] == "send").to_numpy(dtype=bool)
-    rank, peer = rows["rank"].to_numpy(dtype=np.int64), rows["root"].to_numpy(dtype=np.int64)
-    ends = pd.DataFrame(
-        {
-            "sender": np.where(sends, rank, peer),
-            "receiver": np.where(sends, peer, rank),
-            "sends": sends,
-            "step": rows["step"].to_numpy(dtype=np.int64),
-        }
-    )
-    per_step = ends.groupby(["sender", "receiver", "sends", "step"]).size()
-    middle = per_step.groupby(level=["sender", "receiver", "sends"]).median()
-    most = middle.groupby(level=["sender", "receiver"]).max()
-    return {(int(sender), int(receiver)): float(count) for (sender, receiver), count in most.items()}
 
 
 def place(context: Context, rank: int) -> Where:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stalls.stalled import Lost, costs, finding, lost, lost_rows
 from shardtoll.analyzers.findings.stragglers.origin import caused_ns
 from shardtoll.analyzers.pipelines.pipeline_shape import Shape, shape
@@ -18,7 +19,7 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.answers.pipeline import Pipelines, Stage
-from shardtoll.ledger.words.human import percent, ranks
+from shardtoll.ledger.words.human import duration, percent, ranks
 
 LEAST_EXCESS: Final = 0.1
 """Share of the step by which the bubble must exceed its ideal: messages and their launches take some."""
@@ -105,7 +106,7 @@ def least_share(context: Context, stall: Lost) -> float:
 
 def _remedy(form: Shape | None, saving: int | None) -> Remedy:
     """Return what shrinks the bubble of a schedule of this shape."""
-    if form is None:
+    if form is None or form.stages_per_rank is None or form.micro_batches is None:
         advice = "More micro-batches shrink the bubble; so does interleaving, if ranks have one stage each. "
         code = "schedule = Schedule1F1B(stage, n_microbatches=4 * stages)"
     elif form.stages_per_rank == 1:
@@ -121,11 +122,26 @@ def _remedy(form: Shape | None, saving: int | None) -> Remedy:
     )
 
 
+def _beyond_imbalance(context: Context, stall: Lost) -> int:
+    """Return what the worst rank loses beyond the waiting that `pipeline-imbalance` bills, per step.
+
+    With every stage as long as the mean each rank but the slowest waits less by what that has beyond it.
+    """
+    imbalance = pipeline_imbalance.worst(context)
+    each = stall.rows.groupby("rank")["lost_ns"].sum() / stall.steps
+    if imbalance is None or each.empty:
+        return stall.lost_ns
+    waits = ~np.isin(each.index.to_numpy(), imbalance.slowest)
+    left = each.to_numpy(dtype=np.float64) - np.where(waits, imbalance.excess_ns, 0.0)
+    return min(stall.lost_ns, max(0, round(float(left.max()))))
+
+
 def find(context: Context) -> list[Finding]:
     """Return at most one finding.
 
     Toll: time inside the schedule in which a stage was idle, or waited in a send or receive for the other
-    end, per step on the worst rank; `exposed-communication` leaves that waiting out. Where ranks p, stages a
+    end, per step on the worst rank, less what `pipeline-imbalance` bills; `exposed-communication` leaves that
+    waiting out. Where ranks p, stages a
     rank v and micro-batches m are known, the saving is what exceeds the ideal bubble, a share of
     (p - 1) / (v m + p - 1) of the step. In an audit a bubble that in some step is hardly more than its ideal
     is the schedule's own, and no finding unless it is most of the step; a trace's is billed as the idle time
@@ -135,25 +151,25 @@ def find(context: Context) -> list[Finding]:
     waits = message_waits(context)
     for stall in lost(context, "bubble", besides=waits):
         form, saving, against = shape(context), None, ""
+        toll = _beyond_imbalance(context, stall)
         evidence: tuple[Evidence, ...] = ()
         if form is not None and context.step_ns:
             ideal = form.ideal_share
-            stages = form.ranks * form.stages_per_rank
-            saving = max(0, round(stall.lost_ns - ideal * context.step_ns))
+            saving = max(0, round(toll - ideal * context.step_ns))
             live = context.ledger.run.source == "live"
             excess = round(least_share(context, stall) - ideal, 6)
             if live and excess < LEAST_EXCESS and ideal < MOST_IDEAL:
                 continue
-            on_ranks = "" if form.stages_per_rank == 1 else f" on {form.ranks} ranks"
-            against = (
-                f"; {stages} stages{on_ranks} and {form.micro_batches} micro-batches need {percent(ideal)}"
-            )
+            against = f"; {form.words} need {percent(ideal)}"
             evidence = (
-                Evidence("stages", stages),
-                Evidence("micro-batches", form.micro_batches),
+                *form.evidence,
                 Evidence("bubble, share of the step", round(stall.share, 4), "share"),
                 Evidence("ideal bubble, share of the step", round(ideal, 4), "share"),
             )
+        if toll < stall.lost_ns:
+            against = f", {duration(stall.lost_ns - toll)} of it for the slowest stage{against}"
+            billed = Evidence("of that billed as pipeline-imbalance, a step", stall.lost_ns - toll, "ns")
+            evidence = (*evidence, billed)
         findings.append(
             finding(
                 stall,
@@ -161,6 +177,7 @@ def find(context: Context) -> list[Finding]:
                 f"pipeline stages stand idle for {costs(stall)}{against}, on {ranks(stall.line.ranks)}",
                 _remedy(form, saving),
                 where=place(context, stall.worst),
+                toll_ns=toll,
                 saving_ns=saving,
                 evidence=evidence,
                 rows=replace(

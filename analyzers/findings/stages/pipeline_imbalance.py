@@ -14,6 +14,7 @@ from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.pipelines.stage_messages import place
+from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.words.human import duration, percent, ranks
@@ -70,6 +71,7 @@ def pipes(context: Context) -> tuple[list[tuple[int, ...]], bool]:
     return ([all_idle] if len(all_idle) > 1 else []), False
 
 
+@once
 def worst(context: Context) -> Imbalance | None:
     """Return the greatest imbalance; None without a pipeline all of whose ranks were seen, or if small.
 
@@ -93,12 +95,15 @@ def worst(context: Context) -> Imbalance | None:
 def _of_stages(context: Context, spent: pd.Series[float]) -> pd.Series[float]:
     """Return the times with those of origins of lateness as their stage has them in the other replicas.
 
-    What one replica's rank has more than the same stage elsewhere is no matter of how layers are placed.
+    What one replica's rank has more than the same stage elsewhere is no matter of how layers are placed, nor
+    is what it has more in some steps only.
     """
     alike = alike_ranks(context)
-    spent = spent.copy()
+    spent, own = spent.copy(), context.parts_rows
     for origin in origins(context):
         peers = spent.reindex(list(alike.peers.get(origin.rank, ()))).dropna()
+        if origin.to_itself:
+            peers = own.loc[own["rank"] == origin.rank, "compute_ns"].astype("float64")
         if len(peers) and origin.rank in spent.index:
             usual = float(peers.quantile(0.5, interpolation="lower"))
             spent[origin.rank] = min(float(spent[origin.rank]), usual)
@@ -128,7 +133,7 @@ def _worst(
         stages=len(line),
         slowest_ns=float(times[stage]),
         mean_ns=float(times.mean()),
-        per_rank=1 if form is None else form.stages_per_rank,
+        per_rank=1 if form is None else form.stages_per_rank or 1,
         verb=verb,
     )
 
@@ -173,7 +178,7 @@ def find(context: Context) -> list[Finding]:
                 Evidence(f"the slowest stage {imbalance.verb}s, a step", round(imbalance.slowest_ns), "ns"),
                 Evidence("mean of the stages", round(imbalance.mean_ns), "ns"),
                 Evidence("stages", imbalance.stages),
-                Evidence("the others' waiting", "billed as pipeline-bubble"),
+                Evidence("the others' waiting for it", "not billed again as pipeline-bubble"),
             ),
             remedy=Remedy(
                 "Move layers from the slowest stage to the others, counting embedding and head as layers. If "

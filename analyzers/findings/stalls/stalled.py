@@ -137,24 +137,27 @@ def finding(
     remedy: Remedy,
     *,
     where: Where | None = None,
+    toll_ns: int | None = None,
     saving_ns: int | None = None,
     evidence: tuple[Evidence, ...] = (),
     confidence: Confidence = "likely",
     rows: Rows | None = None,
 ) -> Finding:
-    """Return the finding of one place; its toll is the time lost per step on the worst rank.
+    """Return the finding of one place; its toll is what the worst rank loses per step, if not given.
 
     `rows` None: it speaks of the steps in which the time is lost.
     """
     names = stall.rows.groupby("name")["lost_ns"].sum().sort_values(ascending=False, kind="stable")
-    severity: Severity = "warning" if stall.share >= WARNING_SHARE else "info"
+    toll = stall.lost_ns if toll_ns is None else toll_ns
+    share = stall.share * toll / max(1, stall.lost_ns)
+    severity: Severity = "warning" if share >= WARNING_SHARE else "info"
     return Finding(
         kind=kind,
         severity=severity,
         title=title,
-        toll_ns=stall.lost_ns,
+        toll_ns=toll,
         floor_ns=None,
-        saving_ns=None if saving_ns is None else min(saving_ns, stall.lost_ns),
+        saving_ns=None if saving_ns is None else min(saving_ns, toll),
         bytes=stall.line.figures["bytes"] if kind == "transfer-stall" else None,
         # What happens at all is one at least, as everywhere in the bill.
         count=max(stall.line.figures["count"] or 0, int(stall.rows["count"].sum() > 0)),

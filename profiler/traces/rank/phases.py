@@ -94,6 +94,12 @@ class Phases:
         phase[marked] = self._phase_of[rows[marked]]
         return phase
 
+    def named(self, thread: npt.NDArray[np.integer], at_ns: I64) -> npt.NDArray[np.bool_]:
+        """Return for each (thread, instant) whether an annotation or autograd names the phase."""
+        engine = np.isin(thread, sorted(self._engine_threads - {self.main}))
+        named: npt.NDArray[np.bool_] = engine | (innermost(self._nests, thread, at_ns) >= 0)
+        return named
+
     def turns(self, trace: Trace) -> I64:
         """Return the instants at which the training thread may come to another phase or annotation."""
         mine = trace.annotations.thread == self.main

@@ -22,6 +22,7 @@ from shardtoll.profiler.traces.rank.group_of import Groups, Placed
 from shardtoll.profiler.traces.rank.idle import pieces, reasons
 from shardtoll.profiler.traces.rank.kernels import KernelTable
 from shardtoll.profiler.traces.rank.leadups import leadups
+from shardtoll.profiler.traces.rank.message_phases import with_message_phases
 from shardtoll.profiler.traces.rank.phases import OTHER, Phases
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stalls import stalls
@@ -69,6 +70,7 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
     stacks = Stacks(trace)
     causes = causes_of(facts.rows, phases, stacks)
     work = _work(facts, phases, stacks)
+    causes = with_message_phases(facts, phases, work, causes)
     why = reasons(facts, phases.main)
     parts = pieces(facts, why, phases.turns(trace))
     leads = leadups(

@@ -187,11 +187,13 @@ def pipelines(
     slow: Mapping[int, float] | None = None,
     forward_ns: int = 2 * MS,
     told_phases: bool = True,
+    as_v: bool = False,
 ) -> Ledger:
     """Return a job of pipelines with one data-parallel group a stage; rank = stage * replicas + replica.
 
     All micro-batches go forward, then all backward, chunk by chunk. `slow`: rank -> times as long. Without
-    `told_phases` the messages are of the phase `other`, as in most traces.
+    `told_phases` the messages are of the phase `other`, as in most traces. `as_v`: the
+    second of two chunks goes back along the ranks.
     """
     slow = slow or {}
     programs: dict[int, list[Own | Meet | Send | Recv]] = {}
@@ -203,19 +205,19 @@ def pipelines(
             groups[f"dp{stage}"] = tuple(stage * replicas + other for other in range(replicas))
             work = round(forward_ns * slow.get(rank, 1.0))
             program: list[Own | Meet | Send | Recv] = []
+            homes = [(chunk, place) for chunk in range(chunks) for place in range(stages)]
+            order = [place if not as_v or chunk % 2 == 0 else stages - 1 - place for chunk, place in homes]
             for phase, chunk_order in (("forward", range(chunks)), ("backward", range(chunks)[::-1])):
                 ahead = 1 if phase == "forward" else -1
                 for chunk in chunk_order:
-                    place = chunk * stages + stage
-                    first, last = place == 0, place == chunks * stages - 1
-                    gets = not first if ahead > 0 else not last
-                    gives = not last if ahead > 0 else not first
+                    place = [nth for nth, home in enumerate(order) if home == stage][chunk]
+                    before, after = place - ahead, place + ahead
                     for _ in range(micro_batches):
-                        if gets:
-                            program.append(Recv(line[(stage - ahead) % stages], f"pp{replica}", phase))
+                        if 0 <= before < len(order) and order[before] != stage:
+                            program.append(Recv(line[order[before]], f"pp{replica}", phase))
                         program.append(Own(work * (1 if ahead > 0 else 2)))
-                        if gives:
-                            program.append(Send(line[(stage + ahead) % stages], f"pp{replica}", phase))
+                        if 0 <= after < len(order) and order[after] != stage:
+                            program.append(Send(line[order[after]], f"pp{replica}", phase))
             if replicas > 1:
                 program.append(Meet(f"dp{stage}", "reduce_scatter"))
             program.append(Own(MS // 2))

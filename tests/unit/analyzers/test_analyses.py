@@ -48,5 +48,5 @@ def test_an_analysis_is_not_imported_without_its_table(monkeypatch):
     context = make_context(ledger([collective()]), MEASURED)
     monkeypatch.setattr("shardtoll.analyzers.analyses.import_module", refuse)
     assert Analysis("replicas.drift", "values").find(context) == []
-    with pytest.raises(AssertionError, match=r"imported shardtoll\.analyzers\.findings\.waiting\.recompute"):
+    with pytest.raises(AssertionError, match=r"imported shardtoll\.analyzers\.findings\.stalls\.recompute"):
         Analysis("stalls.recompute").find(context)

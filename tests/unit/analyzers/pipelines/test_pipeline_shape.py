@@ -9,7 +9,7 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.analyzers.pipelines.pipeline_shape import Shape
-from shardtoll.ledger import Collective, Group, Report, merge
+from shardtoll.ledger import Collective, Finding, Group, Report, merge
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.rank.kernels import load_table
@@ -120,20 +120,54 @@ def test_a_ring_is_no_pipeline() -> None:
     assert analyzed(rows, 3).pipelines is None
 
 
-@pytest.mark.parametrize("told_phases", [True, False])
-@pytest.mark.parametrize(("ranks", "micro_batches", "chunks"), [(4, 4, 1), (4, 8, 2), (3, 6, 3)])
-def test_an_interleaved_schedule_is_counted_in_micro_batches_and_chunks(
-    ranks: int, micro_batches: int, chunks: int, told_phases: bool
-) -> None:
-    report = run(pipelines(ranks, 1, micro_batches, chunks=chunks, told_phases=told_phases))
+def bubble_of(report: Report) -> tuple[Finding, dict[str, object]]:
+    """Return the bubble's finding and its evidence."""
     (bubble,) = (f for f in report.findings if f.kind == "pipeline-bubble")
-    figures = {item.label: item.value for item in bubble.evidence}
+    return bubble, {item.label: item.value for item in bubble.evidence}
+
+
+LAYOUTS = [(4, 4, 1, False), (4, 8, 2, False), (3, 6, 3, False), (4, 6, 2, True)]
+OF_TWO = [(2, 6, 1, False), (2, 6, 2, False), (2, 4, 3, False), (2, 6, 2, True)]
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches", "chunks", "as_v"), [*LAYOUTS, *OF_TWO])
+def test_an_interleaved_schedule_is_counted_in_micro_batches_and_chunks(
+    ranks: int, micro_batches: int, chunks: int, as_v: bool
+) -> None:
+    report = run(pipelines(ranks, 1, micro_batches, chunks=chunks, as_v=as_v))
+    bubble, figures = bubble_of(report)
     assert figures["micro-batches"] == micro_batches
     assert figures["stages"] == ranks * chunks
     ideal = (ranks - 1) / (micro_batches * chunks + ranks - 1)
     assert figures["ideal bubble, share of the step"] == pytest.approx(ideal, abs=1e-4)
     assert bubble.remedy is not None
     assert ("nterleaved" in bubble.remedy.text + (bubble.remedy.code or "")) == (chunks == 1)
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches", "chunks", "as_v"), [*LAYOUTS, *OF_TWO])
+def test_without_phases_counts_are_right_or_unknown(
+    ranks: int, micro_batches: int, chunks: int, as_v: bool
+) -> None:
+    report = run(pipelines(ranks, 1, micro_batches, chunks=chunks, told_phases=False, as_v=as_v))
+    bubble, figures = bubble_of(report)
+    assert figures.get("micro-batches") in (None, micro_batches)
+    assert figures.get("stages") in (None, ranks * chunks)
+    if "ideal bubble, share of the step" in figures:
+        ideal = (ranks - 1) / (micro_batches * chunks + ranks - 1)
+        assert figures["ideal bubble, share of the step"] == pytest.approx(ideal, abs=1e-4)
+    assert ranks == 2 or "ideal bubble, share of the step" in figures
+    assert bubble.remedy is not None
+    if "stages" not in figures:
+        # What is not known to have one stage a rank is not told to interleave.
+        assert "if ranks have one stage each" in bubble.remedy.text
+        assert "Interleaved" not in (bubble.remedy.code or "")
+
+
+def test_micro_batches_that_enter_at_both_ends_are_no_v() -> None:
+    rows = [*messages(looped(3, 1), 4, 3), *messages(looped(3, 1)[::-1], 4, 3)]
+    report = analyzed(rows, 3)
+    assert report.pipelines is not None
+    assert report.pipelines.micro_batches is None
 
 
 def test_the_bubble_of_a_real_pipeline_is_as_published() -> None:
