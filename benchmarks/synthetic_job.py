@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
+from synthetic_pipeline import groups_of
 from synthetic_programs import train
 from synthetic_rank import Arrival, Program, Rank
 from synthetic_spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, TRANSPORTS, Spec
@@ -116,9 +117,12 @@ def truth_path(folder: Path, spec: Spec) -> Path:
 def _open(spec: Spec, rank: int, sink: Sink) -> None:
     """Begin a rank's file: what the profiler says before the first event."""
     known = {"0": Call("all_reduce", "0", tuple(range(spec.ranks)), 0)}
-    first = {"tp": "mesh_tp", "pipeline": "mesh_pp"}.get(spec.strategy, "extra_1")
+    travelling = spec.strategy in ("pipeline", "chain")
+    if travelling:
+        known |= groups_of(spec, rank, str(1 + 10 * spec.port))
+    first = "mesh_tp" if spec.strategy == "tp" else "extra_1"
     for number, description in ((1, first), (2, "extra_2")):
-        if description.startswith("mesh") or spec.serialized:
+        if description.startswith("mesh") or (spec.serialized and not (travelling and number == 1)):
             name = str(number + 10 * spec.port)
             known[name] = Call("all_reduce", name, tuple(range(spec.ranks)), 0, description=description)
     if spec.port:
@@ -216,6 +220,8 @@ def _parser() -> argparse.ArgumentParser:
         default = None if knob.default is MISSING else knob.default
         if knob.name == "missing":
             parser.add_argument(option, default="", metavar="R,R", help="ranks that leave no file")
+        elif knob.name == "slow_steps":
+            parser.add_argument(option, default="", metavar="S,S", help="the straggler's slow steps")
         elif knob.name == "damage":
             parser.add_argument(
                 option,
@@ -239,7 +245,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = _parser()
     given = vars(parser.parse_args(argv))
     out: Path = given.pop("out")
-    given["missing"] = tuple(int(rank) for rank in given["missing"].split(",") if rank)
+    for name in ("missing", "slow_steps"):
+        given[name] = tuple(int(number) for number in given[name].split(",") if number)
     pairs = [pair.partition(":") for pair in given["damage"].split(",") if pair]
     given["damage"] = tuple((int(rank), kind) for rank, _, kind in pairs)
     straggler = given["straggler"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline")
+STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline", "chain")
 SCHEMAS: Final = ("old", "sizes", "groups", "seq")
 LAYOUTS: Final = ("kineto", "compact", "indent", "torch213", "metadata-first", "lines")
 FORMATS: Final = ("json.gz", "json", "json.zst")
@@ -33,6 +33,14 @@ class Spec:
     strategy: str = "ddp"
     microbatches: int = 4
     """Of `pipeline`."""
+    replicas: int = 1
+    """Of `pipeline`: pipelines beside each other, with a data-parallel group for each stage."""
+    chunks: int = 1
+    """Of `pipeline`: stages of each rank."""
+    as_v: bool = False
+    """Of `pipeline`: every second stage of the ranks goes back along them, else all go in turn."""
+    schedule_marked: bool = True
+    """Of `pipeline`: whether `Forward i` and `Backward i` are in the files."""
     transport: str = "device"
     """Of `pipeline`: `device` sends with kernels; with `host` the host waits for what it receives."""
     seed: int = 0
@@ -54,6 +62,8 @@ class Spec:
     """Why it is slow."""
     extra_ns: int = 3 * MS
     """How much it loses in each step; in a pipeline, in each micro-batch."""
+    slow_steps: tuple[int, ...] = ()
+    """Steps in which the straggler is slow; none: all."""
     hosts: int = 1
     """Ranks are dealt to hosts in blocks."""
     offset_ns: int = 0
@@ -114,6 +124,8 @@ class Spec:
             )
         if self.straggler is not None and not 0 <= self.straggler < self.ranks:
             raise ValueError(f"straggler {self.straggler} is no rank of {self.ranks}")
+        if self.replicas < 1 or self.chunks < 1 or self.ranks % self.replicas:
+            raise ValueError("ranks are stages x replicas, with at least one replica and stage a rank")
         if unknown := [kind for _, kind in self.damage if kind not in DAMAGES]:
             raise ValueError(f"damage {unknown[0]!r} is none of {', '.join(DAMAGES)}")
 
