@@ -17,7 +17,7 @@ from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.context.peers import PEER_OPS
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
-from shardtoll.analyzers.findings.stragglers import origin_finding
+from shardtoll.analyzers.findings.stragglers import origin_cause
 from shardtoll.analyzers.findings.stragglers.late_bills import bills, named
 from shardtoll.analyzers.findings.stragglers.late_cause import uncertain
 from shardtoll.analyzers.findings.stragglers.late_chance import alarming
@@ -193,8 +193,8 @@ def _late(context: Context, brief: str, fact: str, parts: str) -> str:
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
-        who = origin_finding.clause(slow[0])
-        why = origin_finding.why(context, slow[0])
+        who = origin_cause.clause(slow[0])
+        why = origin_cause.why(context, slow[0])
         return f"R{who[1:]}{also}, not the network: {why}; {brief}, {parts}"
     rows = waits(context)
     culprits = named(rows) if not rows.empty else []
@@ -232,7 +232,7 @@ def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
         if bill.rank is None or not toll:
             continue
         if bill.origin is not None:
-            return origin_finding.clause(bill.origin)
+            return origin_cause.clause(bill.origin)
         if dearest == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
             return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"

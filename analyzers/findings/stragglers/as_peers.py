@@ -1,4 +1,4 @@
-"""A rank as fast as those that do the same work: its own times in a step's graph, point by point."""
+"""A rank as fast as its peers, or as in its other steps: its own times in a step's graph, point by point."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.findings.stragglers.over_steps import Usual
 from shardtoll.analyzers.replay.graph import Graph
 
 Ints = npt.NDArray[np.int64]
@@ -19,10 +20,19 @@ def middle(values: Ints) -> Ints:
 
 
 class Own:
-    """The own times of one step's ranks, busy and idle, and what their peers have in their place."""
+    """The own times of one step's ranks, busy and idle, and what their peers have in their place.
 
-    def __init__(self, graph: Graph, peers: Mapping[int, tuple[int, ...]]) -> None:
+    A rank without peers is held to what it takes in its other steps, where `usual` tells it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        peers: Mapping[int, tuple[int, ...]],
+        usual: Mapping[int, Usual] | None = None,
+    ) -> None:
         self.graph = graph
+        self.usual = {} if usual is None else usual
         self.points = {rank: graph.of_rank(place) for place, rank in enumerate(graph.ranks)}
         self.peers = {
             rank: tuple(other for other in others if other in self.points)
@@ -31,17 +41,29 @@ class Own:
         }
         self._busy = graph.own_ns - graph.idle_ns
 
+    @property
+    def compared(self) -> list[int]:
+        """The ranks that are held to peers or to their other steps."""
+        return [rank for rank in self.points if self.peers.get(rank) or rank in self.usual]
+
     def excess_ns(self, rank: int) -> int:
         """Return what the rank has more of its own time than its peers' median; negative: less."""
         points = self.points[rank]
         return int(self.graph.own_ns[points].sum() - self.as_peers(rank).sum())
 
     def as_peers(self, rank: int) -> Ints:
-        """Return the rank's own times by point if it were as its peers' median; as they are without peers."""
+        """Return the rank's own times by point if it were as its peers' median, or as usual.
+
+        As they are where neither is known.
+        """
         points = self.points[rank]
         others = self.peers.get(rank, ())
         if not others:
-            return self.graph.own_ns[points]
+            usual = self.usual.get(rank)
+            if usual is None:
+                return self.graph.own_ns[points]
+            usual_ns: Ints = usual.busy_ns + np.minimum(usual.idle_ns, self.graph.idle_ns[points])
+            return usual_ns
         busy = self._of_peers(self._busy, points, others)
         idle = self._of_peers(self.graph.idle_ns, points, others)
         mine: Ints = busy + np.minimum(idle, self.graph.idle_ns[points])
@@ -79,7 +101,7 @@ class Own:
             own[self.points[rank]] = self.as_peers(rank)
             gained = max(gained, self.excess_ns(rank))
         for rank, points in self.points.items():
-            if gained > 0 and rank not in fixed:
+            if gained > 0:
                 common = self.common_idle_ns(rank)
                 part = min(1.0, gained / max(1, int(common.sum())))
                 own[points] -= np.minimum((common * part).astype(np.int64), own[points])

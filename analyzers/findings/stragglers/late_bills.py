@@ -59,9 +59,11 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.
     rows = _without_experts(context, keep(rows, ~hidden(rows)))
-    if rows.empty or not context.step_ns:
+    if not context.step_ns:
         return rows, []
     dear = _of_origins(context)
+    if rows.empty:
+        return rows, dear
     caused = caused_ns(context).reindex(rows.index, fill_value=0).to_numpy(dtype=np.int64)
     rows = rows.assign(waited_ns=np.maximum(rows["waited_ns"].to_numpy(dtype=np.int64) - caused, 0))
     rows = rows.assign(saved_ns=np.minimum(rows["waited_ns"], rows["late_ns"]), all=0)

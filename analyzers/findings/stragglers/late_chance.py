@@ -11,6 +11,8 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.stragglers.late_cause import cause_of
 from shardtoll.analyzers.findings.stragglers.lateness import ROOTED, late_to
+from shardtoll.analyzers.findings.stragglers.own_steps import slow_steps
+from shardtoll.analyzers.findings.stragglers.step_excess import EXPLAINS
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Confidence
 from shardtoll.ledger.words.human import plural as times
@@ -67,10 +69,24 @@ def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
     """
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     why = noisy(context, rows, rank)
+    if why is not None and _by_its_own_steps(context, late, rank):
+        return None
     few = context.on_cpu and len(context.alike) < UNEXPLAINED_STEPS
     if why is None and few and cause_of(context, late).part is None:
         return "on CPUs ranks delay each other, and nothing that this rank did took longer"
     return why
+
+
+def _by_its_own_steps(context: Context, late: pd.DataFrame, rank: int) -> bool:
+    """Whether nearly all waiting for the rank is in steps that it itself made longer."""
+    slow = slow_steps(context, rank)
+    if slow is None or late.empty:
+        return False
+    there = keep(late, late["step"].isin(slow.steps))
+    waited = float(there.groupby("rank")["waited_ns"].sum().max()) if len(there) else 0.0
+    if there["waited_ns"].sum() < STEADY * late["waited_ns"].sum():
+        return False
+    return slow.more_ns * len(slow.steps) >= EXPLAINS * waited
 
 
 def confidence_in(context: Context, rows: pd.DataFrame, count: int) -> Confidence:

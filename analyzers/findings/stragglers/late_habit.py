@@ -14,11 +14,13 @@ from shardtoll.analyzers.findings.stragglers.late_chance import (
     alarming,
     by_chance,
     confidence_in,
+    noisy,
 )
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes, late_to
+from shardtoll.analyzers.findings.stragglers.own_steps import SlowSteps, slow_steps
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
-from shardtoll.ledger.words.human import duration, percent, ranks
+from shardtoll.ledger.words.human import duration, percent, ranks, runs
 from shardtoll.ledger.words.human import plural as times
 
 EVEN: Final = 0.8
@@ -42,13 +44,15 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     hedge = f", {HEDGE}" if uncertain(context, late) else ""
     share = context.share(toll, context.alike) or 0.0
     chance = by_chance(context, rows, rank)
+    slow = slow_steps(context, rank) if chance is None and noisy(context, rows, rank) else None
+    clause = cause.clause if slow is None else _in_some(context, slow)
     dear = alarming(context, toll, rows, rank)
     return Finding(
         kind="straggler",
         severity="warning" if dear else "info",
         title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
         f"{'at least ' if bound else ''}{duration(toll)} a step ({percent(share)}) for it"
-        f"{'' if cause.clause is None else f': {cause.clause}'}{hedge}",
+        f"{'' if clause is None else f': {clause}'}{hedge}",
         toll_ns=toll,
         floor_ns=None,
         saving_ns=min(toll, saving),
@@ -70,6 +74,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 if bound
                 else ()
             ),
+            *(() if slow is None else (Evidence("steps in which it is slow", runs(slow.steps)),)),
             *cause.parts,
             *(() if dear else (_why_info(chance),)),
         ),
@@ -85,6 +90,14 @@ def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:
     """Return the least and the most that ranks wait for a late one, per step."""
     each = keep(rows, rows["rank"] != rank).groupby("rank")["waited_ns"].sum() / steps
     return (0.0, 0.0) if each.empty else (float(each.min()), float(each.max()))
+
+
+def _in_some(context: Context, slow: SlowSteps) -> str:
+    words = late_remedies.words(slow.part, on_cpu=host_computes(context))
+    return (
+        f"in {len(slow.steps)} of {times(slow.of, 'step')} it spends {duration(slow.more_ns)} longer {words} "
+        "than in its other steps"
+    )
 
 
 def _why_info(chance: str | None) -> Evidence:

@@ -1,31 +1,41 @@
 """Where lateness begins: the rank that is slow by itself, and what the others' waiting for it costs.
 
 A rank that comes late because it waited elsewhere is a victim. So ranks are compared with those that do the
-same work, and the step is replayed along its dependencies with the slow ones as fast as those: what the job
-and each wait lose by that is theirs.
+same work, or with their own other steps, and the step is replayed along its dependencies with the slow ones
+as fast as those: what the job and each wait lose by that is theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.stragglers.as_peers import Own
+from shardtoll.analyzers.findings.stragglers.compared import as_recorded, compared, fixed, mean_ns
 from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
-from shardtoll.analyzers.replay.graph import graphs
-from shardtoll.analyzers.replay.simulate import Replayed, replay
+from shardtoll.analyzers.findings.stragglers.travelled import travelled_ns
+from shardtoll.analyzers.replay.simulate import Replayed
 from shardtoll.analyzers.shared.memo import once
+
+Floats = npt.NDArray[np.float64]
 
 LEAST_SAVING: Final = 0.03
 """Part of the job's step that a rank must cost to be an origin."""
 
 STEADY: Final = 0.8
 """Part of the steps in which it must."""
+
+CLEAR: Final = 0.05
+"""Or the part that it must cost in the mean of the steps in which it is slow, if they are fewer."""
+
+MOST_OF_IT: Final = 0.5
+"""And its part of what all slow ranks cost: with less, ranks are slow by turns."""
 
 MOST: Final = 4
 """Slow ranks that are looked at, those with most time beyond their peers' first."""
@@ -38,7 +48,7 @@ class Origin:
     rank: int
     stage: int | None
     excess_ns: int
-    """Its own time beyond its peers' median."""
+    """Its own time beyond its peers' median, or beyond its own over the steps."""
     step_ns: int
     """The job's step as it is."""
     without_ns: int
@@ -51,65 +61,64 @@ class Origin:
     """The job's step with all origins so."""
     caused_ns: pd.Series[int]
     """By row of the collectives' frame: the exposed waiting that it causes."""
-    late_steps: int
-    """Steps in which it costs that much, and all that were replayed."""
+    slow_steps: tuple[int, ...]
+    """Steps in which it costs that much."""
     steps: int
+    """All that were replayed."""
+    slowdown: float
+    """How many times as long a step takes with this rank as without it: a slow step, if it is not steady."""
+    to_itself: bool = False
+    """Whether it has no peers, and is held to its other steps."""
 
     @property
-    def slowdown(self) -> float:
-        """How many times as long the step takes with this rank as without it."""
-        return self.before_ns / self.without_ns if self.without_ns else 1.0
+    def steady(self) -> bool:
+        """Whether it slows nearly every step."""
+        return len(self.slow_steps) >= STEADY * self.steps
 
 
 @once
 def origins(context: Context) -> tuple[Origin, ...]:
-    """Return the ranks at which lateness begins, the costliest first.
-
-    Only where lateness can travel: between pipeline stages, or from one group to another. In a job with one
-    group the rank that comes last is late by itself.
-    """
-    frame = context.in_alike
-    if frame["group_id"].nunique() < 2 or crowded(context) is not None:
-        return ()
-    alike = alike_ranks(context)
-    steps = [Own(graph, alike.peers) for graph in graphs(context)] if alike.peers else []
-    if not steps:
-        return ()
-    slow = _slow(steps)
+    """Return the ranks at which lateness begins, the costliest first; see `compared` for where."""
+    steps = compared(context)
+    base = list(as_recorded(context))
+    slow = _slow(steps, base)
     if not slow:
         return ()
-    base = [replay(own.graph) for own in steps]
-    all_fixed = [replay(own.graph, own.with_fixed(slow)) for own in steps]
-    alone = {
-        rank: [_fixed(own, [other for other in slow if other != rank]) for own in steps] for rank in slow
+    alike = alike_ranks(context)
+    all_fixed = [fixed(own, slow) for own in steps]
+    alone = {rank: [fixed(own, [other for other in slow if other != rank]) for own in steps] for rank in slow}
+    costs = {
+        rank: np.array(
+            [1 - ideal.lasted_ns / one.lasted_ns for ideal, one in zip(all_fixed, each, strict=True)]
+        )
+        for rank, each in alone.items()
     }
-    found: list[int] = []
-    costs: dict[int, list[float]] = {}
-    for rank in slow:
-        costs[rank] = [
-            1 - ideal.lasted_ns / one.lasted_ns for ideal, one in zip(all_fixed, alone[rank], strict=True)
-        ]
-        often = sum(cost >= LEAST_SAVING for cost in costs[rank])
-        if np.mean(costs[rank]) >= LEAST_SAVING and often >= STEADY * len(steps):
-            found.append(rank)
-    found.sort(key=lambda rank: -float(np.mean(costs[rank])))
+    named = sorted(
+        (rank for rank in slow if _matters(costs, rank)),
+        key=lambda rank: -float(costs[rank].mean()),
+    )
     made: list[Origin] = []
     before = base
-    for nth, rank in enumerate(found):
-        after = [_fixed(own, found[: nth + 1]) for own in steps]
+    for nth, rank in enumerate(named):
+        after = [fixed(own, named[: nth + 1]) for own in steps]
+        places = np.flatnonzero(costs[rank] >= LEAST_SAVING).tolist()
+        steady = len(places) >= STEADY * len(steps)
+        over = range(len(steps)) if steady else places
         made.append(
             Origin(
                 rank=rank,
                 stage=alike.stages.get(rank),
                 excess_ns=round(float(np.mean([own.excess_ns(rank) for own in steps]))),
-                step_ns=_mean(base),
-                without_ns=_mean(after),
-                before_ns=_mean(before),
-                alone_ns=_mean(alone[rank]),
-                ideal_ns=_mean(all_fixed),
-                caused_ns=_caused(context, steps, base, before, after),
-                late_steps=sum(cost >= LEAST_SAVING for cost in costs[rank]),
+                step_ns=mean_ns(base),
+                without_ns=mean_ns(after),
+                before_ns=mean_ns(before),
+                alone_ns=mean_ns(alone[rank]),
+                ideal_ns=mean_ns(all_fixed),
+                caused_ns=travelled_ns(context, steps, base, before, after),
+                slow_steps=tuple(steps[place].graph.step for place in places),
                 steps=len(steps),
+                slowdown=_times([before[place] for place in over], [after[place] for place in over]),
+                to_itself=not alike.peers.get(rank),
             )
         )
         before = after
@@ -124,18 +133,16 @@ def caused_ns(context: Context) -> pd.Series[int]:
     return caused.groupby(level=0).sum()
 
 
-def _fixed(own: Own, ranks: list[int]) -> Replayed:
-    return replay(own.graph, own.with_fixed(ranks))
+def _times(with_it: list[Replayed], without: list[Replayed]) -> float:
+    return mean_ns(with_it) / max(1, mean_ns(without))
 
 
-def _mean(replays: list[Replayed]) -> int:
-    return round(float(np.mean([each.lasted_ns for each in replays])))
-
-
-def _slow(steps: list[Own]) -> list[int]:
+def _slow(steps: Sequence[Own], base: Sequence[Replayed]) -> list[int]:
     """Return the ranks with most time beyond their peers', those for which it may matter."""
-    lasted = float(np.mean([replay(own.graph).lasted_ns for own in steps]))
-    ranks = {rank for own in steps for rank in own.peers}
+    if not steps:
+        return []
+    lasted = mean_ns(list(base))
+    ranks = {rank for own in steps for rank in own.compared}
     mean = {
         rank: float(np.mean([own.excess_ns(rank) for own in steps if rank in own.points])) for rank in ranks
     }
@@ -145,32 +152,13 @@ def _slow(steps: list[Own]) -> list[int]:
     return slow[:MOST]
 
 
-def _caused(
-    context: Context, steps: list[Own], base: list[Replayed], before: list[Replayed], after: list[Replayed]
-) -> pd.Series[int]:
-    """Return the waiting on record that goes from one replay to the next, by row."""
-    parts = []
-    frame = context.in_alike
-    for own, base_step, before_step, after_step in zip(steps, base, before, after, strict=True):
-        graph = own.graph
-        rows = frame.loc[graph.index]
-        waited = rows["waited_ns"].to_numpy(dtype=np.int64, na_value=0)
-        known = pd.DataFrame(
-            {
-                # What a rank waits for at once, as a message sent and one received, it waits for together.
-                "rank": rows["rank"].to_numpy(dtype=np.int64),
-                "end": (rows["start_ns"] + rows["duration_ns"]).to_numpy(dtype=np.int64) // 1_000,
-                "base": base_step.waited_ns,
-                "gone": before_step.waited_ns - after_step.waited_ns,
-            }
-        )
-        sums = known.groupby(["rank", "end"])[["base", "gone"]].transform("sum")
-        base_ns = sums["base"].to_numpy(dtype=np.float64)
-        part = np.divide(
-            sums["gone"].to_numpy(dtype=np.float64), base_ns, out=np.zeros(len(rows)), where=base_ns > 0
-        )
-        parts.append(
-            pd.Series(np.floor(waited * np.clip(part, 0.0, 1.0)).astype(np.int64), index=graph.index)
-        )
-    caused: pd.Series[int] = pd.concat(parts)
-    return caused[caused > 0]
+def _matters(costs: Mapping[int, Floats], rank: int) -> bool:
+    """Whether a rank costs the job enough: in nearly every step, or much, and most of it, in some."""
+    mine = costs[rank]
+    dear = mine >= LEAST_SAVING
+    if mine.mean() < LEAST_SAVING or not dear.any():
+        return False
+    if dear.sum() >= STEADY * len(mine):
+        return True
+    lost = sum(float(np.maximum(each, 0.0).sum()) for each in costs.values())
+    return bool(mine[dear].mean() >= CLEAR and mine[dear].sum() >= MOST_OF_IT * lost)

@@ -33,7 +33,8 @@ def find(context: Context) -> list[Finding]:
 def _finding(context: Context, rows: pd.DataFrame, bill: Bill, besides: bool) -> Finding:
     if bill.origin is not None:
         toll = bill.line.figures["waited_ns"] or 0
-        severity: Severity = "warning" if worth_a_warning(context, toll) else "info"
+        habit = bill.origin.steady or len(bill.origin.slow_steps) > 1
+        severity: Severity = "warning" if habit and worth_a_warning(context, toll) else "info"
         return origin_finding.finding(context, bill.origin, bill.rows, bill.line, severity)
     if bill.rank is None:
         return turns_finding(context, bill.rows, bill.line, besides)

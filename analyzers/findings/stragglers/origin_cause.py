@@ -1,0 +1,71 @@
+"""Why a rank at which lateness begins is slow, as the bill and the headline say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.stragglers.lateness import host_computes
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.stragglers.origin import Origin
+from shardtoll.analyzers.findings.stragglers.own_steps import beyond_usual
+from shardtoll.analyzers.findings.stragglers.step_excess import PARTS, totals
+from shardtoll.analyzers.shared.tally import keep
+from shardtoll.ledger.words.human import duration
+from shardtoll.ledger.words.human import plural as times
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCause:
+    """What a rank has most more of than those that do the same work, or than in its other steps."""
+
+    part: str | None
+    more_ns: dict[str, int]
+    """Part -> what it has more of, per step in which it is slow."""
+
+
+def own_cause(context: Context, origin: Origin) -> OwnCause:
+    """Return what the rank has more of; no part where none of what it is held to is on record."""
+    if origin.to_itself:
+        more = beyond_usual(context, origin.rank)
+    else:
+        table, parts = totals(context), list(PARTS)
+        mine = keep(table, table["rank"] == origin.rank).set_index("step")[parts]
+        peers = alike_ranks(context).peers.get(origin.rank, ())
+        of_peers = keep(table, table["rank"].isin(peers)).groupby("step")[parts]
+        more = mine - of_peers.quantile(0.5, interpolation="lower")
+    more = more.dropna()
+    if not origin.steady:
+        more = keep(more, more.index.isin(origin.slow_steps))
+    if more.empty:
+        return OwnCause(None, {})
+    each = {name: round(float(more[name].mean())) for name in PARTS}
+    first = max(each, key=lambda name: each[name])
+    return OwnCause(first if each[first] > 0 else None, each)
+
+
+def compared_with(context: Context, origin: Origin) -> str:
+    """Return what the rank is held to: `the same stage of other replicas`."""
+    return "in its other steps" if origin.to_itself else alike_ranks(context).words
+
+
+def clause(origin: Origin) -> str:
+    """Return `rank 0 (stage 0) slows the job 1.94 times`, and in how many steps if not in all."""
+    stage = "" if origin.stage is None else f" (stage {origin.stage})"
+    often = "" if origin.steady else f" in {len(origin.slow_steps)} of {times(origin.steps, 'step')}"
+    return f"rank {origin.rank}{stage} slows the job {origin.slowdown:.3g} times{often}"
+
+
+def why(context: Context, origin: Origin) -> str:
+    """Return `it spends 26.0 s a step longer computing than the same stage of other replicas`."""
+    cause = own_cause(context, origin)
+    others = compared_with(context, origin)
+    if cause.part is None:
+        that_of = "" if origin.to_itself else "that of "
+        return f"its own part of a step takes {duration(origin.excess_ns)} longer than {that_of}{others}"
+    words = late_remedies.words(cause.part, on_cpu=host_computes(context))
+    longer = duration(cause.more_ns[cause.part])
+    if origin.steady:
+        return f"it spends {longer} a step longer {words} than {others}"
+    return f"there it spends {longer} longer {words} than {others}"
