@@ -1,5 +1,7 @@
 """Writes the Kineto traces of a made-up job of any size into OUT, and what is true of it into OUT.truth.json.
 
+With `--format sqlite` the same job as Nsight Systems exports it.
+
 Every rank is simulated: a host thread that launches ahead of a device with several streams. A collective
 starts on a rank when it was launched and its stream is free, and ends on all ranks together: when the last
 one has arrived and the bytes are through. So exposed time, waits, late ranks, clocks and idle time are
@@ -17,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
+from synthetic_nsys import Export, NsysSink
 from synthetic_pipeline import groups_of
 from synthetic_programs import train
 from synthetic_rank import Arrival, Program, Rank
@@ -78,9 +81,10 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
     windows = _windows(spec) if spec.trim else {}
     flush = max(64 << 10, min(4 << 20, HELD_BYTES // spec.ranks))
     ranks = []
+    exports: dict[int, Export] = {}
     for rank in range(spec.ranks):
         path = None if rank in spec.missing else folder / f"{spec.prefix}{rank}.{spec.format}"
-        sink = Sink(spec, rank, path, flush)
+        sink = _sink(spec, rank, path, flush, exports)
         sink.window = windows.get(rank)
         ranks.append(Rank(spec, rank, sink))
         if path is not None:
@@ -92,6 +96,8 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
         if simulated.sink.path is not None:
             simulated.sink.instant("Record Window End", simulated.drained_ns)
             simulated.sink.end()
+    for host, export in exports.items():
+        export.write(folder / f"host{host}.sqlite")
     for rank, kind in spec.damage:
         _damage(folder / f"{spec.prefix}{rank}.{spec.format}", kind)
     truth = {
@@ -108,13 +114,25 @@ def write_job(folder: Path, spec: Spec) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(json.dumps(truth)))
 
 
+def _sink(
+    spec: Spec, rank: int, path: Path | None, flush: int, exports: dict[int, Export]
+) -> Sink | NsysSink:
+    """Return what takes the events of a rank; exports of a host are put into `exports`."""
+    if spec.format != "sqlite":
+        return Sink(spec, rank, path, flush)
+    if not spec.one_file:
+        return NsysSink(spec, rank, path)
+    export = exports.setdefault(spec.host_of(rank), Export(old=spec.schema == "old"))
+    return NsysSink(spec, rank, path, export)
+
+
 def truth_path(folder: Path, spec: Spec) -> Path:
     """Return where the truth of a job in this folder lies."""
     second = "" if spec.prefix == "rank" else f".{spec.prefix}"
     return folder.with_name(f"{folder.name}{second}.truth.json")
 
 
-def _open(spec: Spec, rank: int, sink: Sink) -> None:
+def _open(spec: Spec, rank: int, sink: Sink | NsysSink) -> None:
     """Begin a rank's file: what the profiler says before the first event."""
     known = {"0": Call("all_reduce", "0", tuple(range(spec.ranks)), 0)}
     travelling = spec.strategy in ("pipeline", "chain")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from synthetic_nsys import NsysSink
 from synthetic_spec import US, Spec, transfer_ns
 from synthetic_words import Call, comm_words
 from synthetic_write import Sink
@@ -63,7 +64,7 @@ class Work:
 class Rank:
     """The state of one rank while its program runs."""
 
-    def __init__(self, spec: Spec, rank: int, sink: Sink) -> None:
+    def __init__(self, spec: Spec, rank: int, sink: Sink | NsysSink) -> None:
         self.spec = spec
         self.rank = rank
         self.sink = sink

@@ -9,7 +9,7 @@ from typing import Final
 STRATEGIES: Final = ("ddp", "fsdp", "tp", "pipeline", "chain")
 SCHEMAS: Final = ("old", "sizes", "groups", "seq")
 LAYOUTS: Final = ("kineto", "compact", "indent", "torch213", "metadata-first", "lines")
-FORMATS: Final = ("json.gz", "json", "json.zst")
+FORMATS: Final = ("json.gz", "json", "json.zst", "sqlite")
 TRANSPORTS: Final = ("device", "host")
 CAUSES: Final = ("forward", "backward", "data", "host", "sync", "copy")
 DAMAGES: Final = ("cut", "empty", "text", "nan", "negative", "no-rank")
@@ -75,6 +75,9 @@ class Spec:
     schema: str = "seq"
     layout: str = "kineto"
     format: str = "json.gz"
+    """`sqlite` is what Nsight Systems exports."""
+    one_file: bool = False
+    """Of `sqlite`: the ranks of a host are processes in one file, as `nsys profile torchrun` records them."""
     stacks: bool = False
     damage: tuple[tuple[int, str], ...] = ()
     """(rank, one of DAMAGES)."""

@@ -63,15 +63,16 @@ def command(
     """Print the ranked bill of traces, runs and saved reports.
 
     Each line of the bill says what a finding costs a step, where it is and what to change.
-    PATH is traces that torch.profiler exported, a run folder, as written by audit(out=...), or a report
-    that -o or --json has written. Traces in one folder or glob, or named one by one, are one job, a file
-    a rank; name folders or quoted globs for several jobs.
+    PATH is traces that torch.profiler exported, or Nsight Systems as .sqlite, a run folder, as written by
+    audit(out=...), or a report that -o or --json has written. Traces in one folder or glob, or named one
+    by one, are one job, a file a rank; name folders or quoted globs for several jobs.
 
     \b
     Examples:
       shardtoll report traces
       shardtoll report 'traces/*.json.gz' --jobs 2 -o traces.html
       shardtoll report traces/rank0.json.gz --no-cache
+      shardtoll report nsys/rank0.sqlite
       shardtoll report traces --hta
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv

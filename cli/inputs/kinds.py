@@ -12,8 +12,8 @@ from shardtoll.ledger import UsageError
 
 Kind: TypeAlias = Literal["run", "report", "trace file", "traces"]
 _PEEK_BYTES: Final = 65_536
-_PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""How files packed with gzip and zstandard begin."""
+_BINARY: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"SQLite format 3")
+"""How files packed with gzip and zstandard begin, and databases."""
 _GLOB: Final = frozenset("*?[")
 _HINT: Final = (
     "name traces, a run folder, as given as out= to audit(), or a report written with -o report.json"
@@ -86,4 +86,4 @@ def _is_trace(path: Path) -> bool:
             head = file.read(_PEEK_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
-    return head.startswith(_PACKED) or b'"schema_version"' not in head
+    return head.startswith(_BINARY) or b'"schema_version"' not in head

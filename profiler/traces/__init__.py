@@ -1,4 +1,4 @@
-"""Readers of trace files: torch profiler (Kineto) traces become the same ledger as live runs. No torch.
+"""Readers of traces: files of torch.profiler and Nsight Systems become the ledger of live runs. No torch.
 
 It is a door: it hands out what its rooms export, and holds no code of its own.
 Start reading in `job.job`.

@@ -32,6 +32,8 @@ NOTICES: Final = {
     "rank-from-name": "did not say which rank it is: the file's name does",
     "clock-unknown": "did not say what the clock counts from",
     "devices-left-out": "drove several devices: the one with most kernels stands for it",
+    "graphs-whole": "recorded CUDA graphs as a whole: the time in them is unattributed",
+    "tables-missing": "left an export without some kinds of events",
 }
 """Notice kinds that make the input incomplete, and what such a rank (or file, of `FILES`) did."""
 
@@ -55,6 +57,8 @@ REMEDIES: Final = {
     "steps-differ": "Record the same steps on every rank: only those are compared.",
     "rank-from-name": "Check that the names are right; newer versions of torch write the rank into the file.",
     "devices-left-out": "Start one process for each device, as torchrun does, and record each.",
+    "graphs-whole": "Record with `nsys profile --cuda-graph-trace=node`.",
+    "tables-missing": "Record with `nsys profile --trace=cuda,nvtx`.",
     "clock-unknown": "Compare only durations of these ranks with the others'.",
 }
 """Notice kind -> what to do, where that is not just to be careful."""

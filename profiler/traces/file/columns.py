@@ -70,6 +70,10 @@ class Table:
         del self._data[name]
         return column
 
+    def view(self, name: str) -> npt.NDArray[Any]:
+        """Return a column as it is now, for as long as no row is added."""
+        return self._column(name)
+
     def _column(self, name: str) -> npt.NDArray[Any]:
         return np.frombuffer(self._data[name], dtype=self._types[name])
 

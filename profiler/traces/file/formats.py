@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 HINT: Final = "name a trace that torch.profiler exported"
-_KINETO: Final = "record the run with torch.profiler and name what prof.export_chrome_trace() wrote"
+KINETO: Final = "record the run with torch.profiler and name what prof.export_chrome_trace() wrote"
+_EXPORTED: Final = "export it first and name what that wrote: nsys export --type sqlite REPORT.nsys-rep"
+_UNPACKED: Final = "unpack it and name the .sqlite file, without --hta"
 _INSIDE: Final = "unpack it and name the traces in it"
 _HEAD_BYTES: Final = 4096
 """So much is enough to tell a binary format."""
@@ -30,15 +32,15 @@ _MAGIC: Final = (
     (b"BZh", Format("is packed with bzip2", "unpack it, or pack it with gzip or zstd")),
     (b"\xfd7zXZ\0", Format("is packed with xz", "unpack it, or pack it with gzip or zstd")),
     (b"\x04\x22\x4d\x18", Format("is packed with lz4", "unpack it, or pack it with gzip or zstd")),
-    (b"PAR1", Format("is a Parquet file", _KINETO)),
-    (b"ARROW1", Format("is an Arrow file", _KINETO)),
-    (b"\x89HDF\r\n", Format("is an HDF5 file", _KINETO)),
-    (b"\x93NUMPY", Format("is a NumPy array", _KINETO)),
+    (b"PAR1", Format("is a Parquet file", KINETO)),
+    (b"ARROW1", Format("is an Arrow file", KINETO)),
+    (b"\x89HDF\r\n", Format("is an HDF5 file", KINETO)),
+    (b"\x93NUMPY", Format("is a NumPy array", KINETO)),
     (b"\x7fELF", Format("is a program or library (ELF)", HINT)),
     (b"%PDF", Format("is a PDF document", HINT)),
     (b"\x89PNG", Format("is a picture (PNG)", HINT)),
-    (b"NVR\0", Format("is an Nsight Compute report", _KINETO)),
-    (b"QDREP", Format("is an Nsight Systems report", _KINETO)),
+    (b"NVR\0", Format("is an Nsight Compute report", KINETO)),
+    (b"QDREP", Format("is an Nsight Systems report", _EXPORTED)),
 )
 _SQLITE: Final = b"SQLite format 3\0"
 _TAR_AT: Final = 257
@@ -54,7 +56,7 @@ def of_bytes(head: bytes) -> Format:
     """Return what a file is that does not begin as JSON does, from its first bytes."""
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return Format(
-            "is a Python pickle (a memory snapshot of torch.cuda.memory?), which is never opened", _KINETO
+            "is a Python pickle (a memory snapshot of torch.cuda.memory?), which is never opened", KINETO
         )
     if head.startswith(_SQLITE):
         return _of_tables(head)
@@ -73,10 +75,10 @@ def of_bytes(head: bytes) -> Format:
 def _of_tables(head: bytes) -> Format:
     """Return whose SQLite database it is; its first page names tables."""
     if b"CUPTI_ACTIVITY" in head or b"TARGET_INFO_" in head or b"NVTX_EVENTS" in head:
-        return Format("is an export of Nsight Systems (SQLite)", _KINETO)
+        return Format("is an export of Nsight Systems (SQLite), packed or of no use here", _UNPACKED)
     if b"rocpd" in head:
-        return Format("is a database of rocprof (rocpd, SQLite)", _KINETO)
-    return Format("is an SQLite database", _KINETO)
+        return Format("is a database of rocprof (rocpd, SQLite)", KINETO)
+    return Format("is an SQLite database", KINETO)
 
 
 def _of_protobuf(head: bytes) -> Format | None:
@@ -94,9 +96,9 @@ def _of_protobuf(head: bytes) -> Format | None:
     if size and head[at : at + 1] == b"\x0a":
         length, at = _varint(head, at + 1)
         if 0 < length <= min(size, 32) and _VERSION.match(head[at : at + length]):
-            return Format("is a Chakra execution trace (protobuf): it has no measured timeline", _KINETO)
+            return Format("is a Chakra execution trace (protobuf): it has no measured timeline", KINETO)
     if head[:1] == b"\x0a" and b"\0" in head[:_HEAD_BYTES]:
-        return Format("is a binary file (a protobuf trace of Perfetto?)", _KINETO)
+        return Format("is a binary file (a protobuf trace of Perfetto?)", KINETO)
     return None
 
 
@@ -115,11 +117,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _of_text(head: bytes) -> Format | None:
     if _HTML.match(head):
-        return Format("is an HTML or XML page (a memory timeline, TensorBoard or a saved web page?)", _KINETO)
+        return Format("is an HTML or XML page (a memory timeline, TensorBoard or a saved web page?)", KINETO)
     if _GLOG.match(head):
-        return Format("is a log of torch (TORCH_TRACE or TORCH_LOGS)", _KINETO)
+        return Format("is a log of torch (TORCH_TRACE or TORCH_LOGS)", KINETO)
     if _ROW.match(head):
-        return Format("is a table of comma-separated values (rocprof or nsys stats?)", _KINETO)
+        return Format("is a table of comma-separated values (rocprof or nsys stats?)", KINETO)
     return None
 
 
@@ -145,7 +147,7 @@ def of_object(names: Collection[str]) -> Format:
     """Return what a JSON object without traceEvents is, from its top-level names."""
     for needed, what in _KEYS:
         if needed.issubset(names):
-            return Format(what, _KINETO)
+            return Format(what, KINETO)
     return Format("is JSON without traceEvents, so no trace")
 
 
@@ -181,27 +183,27 @@ def of_events(head: bytes, names: Collection[str], categories: Collection[str | 
         return Format(what, "record with torch.profiler.profile instead of torch.autograd.profiler.profile")
     if _DYNAMO.search(head):
         return Format(
-            "is a trace of torch.compile's own phases (chromium events), not of a training step", _KINETO
+            "is a trace of torch.compile's own phases (chromium events), not of a training step", KINETO
         )
     if _SCHEDULE.search(head) and set(named) <= {"computation", "communication"}:
-        return Format("is a pipeline schedule, planned and not measured", _KINETO)
+        return Format("is a pipeline schedule, planned and not measured", KINETO)
     if _ROCPROF.search(head):
-        return Format("is a trace of rocprof, whose events have no categories of torch.profiler", _KINETO)
+        return Format("is a trace of rocprof, whose events have no categories of torch.profiler", KINETO)
     if _ASCEND.search(head):
-        return Format("is a trace of Ascend (torch_npu), which shardtoll does not read", _KINETO)
+        return Format("is a trace of Ascend (torch_npu), which shardtoll does not read", KINETO)
     if _VIZTRACER in names:
-        return Format("is a trace of VizTracer: it has no device work", _KINETO)
+        return Format("is a trace of VizTracer: it has no device work", KINETO)
     if _XLA.search(head):
-        return Format("is a trace of XLA (JAX or TensorFlow)", _KINETO)
+        return Format("is a trace of XLA (JAX or TensorFlow)", KINETO)
     kinds = f"categories {', '.join(named[:4])}" if named else "no category"
     count = f"{events} {'event' if events == 1 else 'events'}"
     return Format(
-        f"is an event list of another program: {count} with {kinds}, none of torch.profiler", _KINETO
+        f"is an event list of another program: {count} with {kinds}, none of torch.profiler", KINETO
     )
 
 
 def of_damage(head: bytes, bad: int) -> Format:
     """Return what a file is in whose list nothing is an event."""
     if _LISTS.match(head):
-        return Format("is a list of lists and holds no event (a memory timeline?)", _KINETO)
+        return Format("is a list of lists and holds no event (a memory timeline?)", KINETO)
     return Format(f"holds no readable event ({bad} are damaged)")

@@ -16,7 +16,7 @@ _NAMED_RANK: Final = re.compile(
     r"(?:^|[^A-Za-z])(?:rank|worker|trainer|gpu)[-_ .]?(\d{1,7})(?!\d)", re.IGNORECASE
 )
 _LOOSE_RANK: Final = re.compile(
-    r"(?:^|[_.-])(\d{1,6})(?:\.pt)?(?:\.trace)?(?:\.json)(?:\.\w+)?$", re.IGNORECASE
+    r"(?:^|[_.-])(\d{1,6})(?:\.pt)?(?:\.trace)?(?:\.json(?:\.\w+)?|\.sqlite)$", re.IGNORECASE
 )
 _COUNTED: Final = re.compile(r"(?:step|iter|iteration|epoch|batch|cycle|run|part)s?$", re.IGNORECASE)
 """What a number at the end of a name counts where it is no rank."""

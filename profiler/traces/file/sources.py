@@ -11,11 +11,12 @@ from typing import Any, BinaryIO, Final, cast
 
 from shardtoll.ledger.records.errors import ShardtollError, TraceError, first_line
 
-_TRACE_NAME: Final = re.compile(r"\.(json|trace)(\.(gz|gzip|zst|zstd))?$", re.IGNORECASE)
+_TRACE_NAME: Final = re.compile(r"\.((json|trace)(\.(gz|gzip|zst|zstd))?|sqlite)$", re.IGNORECASE)
 _GLOB: Final = re.compile(r"[*?\[]")
 _ADDRESS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 _RANK_FOLDER: Final = re.compile(r"(?:^|[/\\_.-])(?:rank|worker|trainer|gpu)[-_ .]?\d{1,7}$", re.IGNORECASE)
 """A folder that a rank has to itself."""
+_ENDINGS: Final = "traces end in .json, .json.gz, .json.zst or .sqlite"
 _HINT: Final = "name a trace file, a folder or a glob of traces, or an address such as s3://bucket/traces"
 
 
@@ -103,7 +104,7 @@ def _local(path: str) -> list[TraceFile]:
         if place.is_dir():
             files = sorted(_in_folder(place), key=_natural)
             if not files:
-                raise TraceError(f"{path} holds no trace files", "traces end in .json, .json.gz or .json.zst")
+                raise TraceError(f"{path} holds no trace files", _ENDINGS)
             return [_local_file(file) for file in files]
         if place.exists():
             return [_local_file(place)]

@@ -63,6 +63,8 @@ class Meta:
     """As `9.0`."""
     devices: int | None = None
     """Devices that the process saw."""
+    process_ranks: tuple[tuple[str, int], ...] = ()
+    """(process, rank) of each process that a file of several names a rank for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,14 @@ class CommArgs:
     """Shapes of the tensor inputs, from `Input Dims`; lists of tensors are flattened, scalars left out."""
     types: tuple[str, ...] | None = None
     """Their types, from `Input type`, one for each of `dims`."""
+    communicator: str | None = None
+    """Id of NCCL's communicator, which no two groups share: the traces of its ranks show who is in it."""
+    share_bytes: int | None = None
+    """As NCCL itself gives the size: of what is gathered, scattered or exchanged the share of one rank."""
+    whole_bytes: int | None = None
+    """Message size where bytes and no elements are known."""
+    peer_place: int | None = None
+    """The root or the other side as its place in the group."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces.file import sources
 from shardtoll.profiler.traces.file.meta import rank_from_name
 from shardtoll.profiler.traces.job import cache
+from shardtoll.profiler.traces.job.communicators import communicators
 from shardtoll.profiler.traces.job.consistent import Candidate, Choice, candidate, choose
 from shardtoll.profiler.traces.job.executor import Executor, InProcess, cores
 from shardtoll.profiler.traces.job.task import Options, Task, TaskResult, Work, run_task
@@ -165,10 +166,11 @@ def _sized(candidates: list[Candidate]) -> list[Candidate]:
         world_size = max(stated, key=lambda size: (stated[size], size))
     else:
         world_size = max((each.entry.ledger.run.world_size for each in candidates), default=0)
+    members = communicators([each.entry for each in candidates])
     for each in candidates:
         entry = each.entry
         if entry.unsized is not None:
-            ledger = sized(entry.ledger, entry.unsized, world_size)
+            ledger = sized(entry.ledger, entry.unsized, entry.facts.world_size or world_size, members)
             each.entry = replace(entry, ledger=ledger, unsized=None)
     return candidates
 

@@ -79,7 +79,7 @@ def rank_task(task: Task, *, read: Read | None = None, analyse: Analyse | None =
     """
     file, options = task.file, task.options
     try:
-        trace, parts = _part((read or _reader())(file), options.part)
+        trace, parts = _part((read or _reader(file))(file), options.part)
         if options.alone and (trace.meta.rank is None or not _is_told(trace)):
             _assume_rank(trace)
         ranked = (analyse or _analysis(options))(trace)
@@ -144,7 +144,13 @@ def _assume_rank(trace: Trace) -> None:
     )
 
 
-def _reader() -> Read:
+def _reader(file: TraceFile) -> Read:
+    from shardtoll.profiler.traces.nsys.database import is_database
+
+    if is_database(file):
+        from shardtoll.profiler.traces.nsys.read_nsys import read_nsys
+
+        return read_nsys
     from shardtoll.profiler.traces.file.read import read_trace
 
     return read_trace

@@ -44,6 +44,9 @@ _LONGEST: Final = 200
 MOST_BYTES: Final = 2**50
 """A message of more bytes is a damaged number."""
 
+_SHARED: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+"""Operations of which NCCL counts what one rank has."""
+
 _PEER: Final = re.compile(r"(?:send|recv)\D*(\d+)\s*(?:->|<-)\s*(\d+)")
 
 _DTYPES: Final = {
@@ -129,8 +132,17 @@ def message_bytes(op: str, args: CommArgs, group_size: int | None) -> int | None
         return 0
     width = dtype_in(args)[1]
     elements = _elements(op, args, group_size)
-    size = None if width is None or elements is None else elements * width
+    size = _stated(op, args, group_size) if width is None or elements is None else elements * width
     return size if size is not None and size <= MOST_BYTES else None
+
+
+def _stated(op: str, args: CommArgs, group_size: int | None) -> int | None:
+    """Return the size that the args give in bytes."""
+    if args.whole_bytes is not None or args.share_bytes is None:
+        return args.whole_bytes
+    if op not in _SHARED:
+        return args.share_bytes
+    return None if group_size is None else args.share_bytes * group_size
 
 
 def _elements(op: str, args: CommArgs, group_size: int | None) -> int | None:
@@ -163,6 +175,8 @@ def peer_of(
 
     `name` is the annotation, as `nccl:send 0->1`, which counts ranks within the group; `ranks` is the group.
     """
+    if args.peer_place is not None:
+        return ranks[args.peer_place] if args.peer_place < len(ranks) else None
     if op == "send" and args.target_rank is not None:
         return args.target_rank
     if op == "recv" and args.source_rank is not None:

@@ -50,7 +50,7 @@ def parts_of(trace: Trace) -> list[Part]:
 
 
 def part_of(trace: Trace, parts: list[Part], nth: int) -> Trace:
-    """Return the trace of one of the parts; with several, part n is rank n."""
+    """Return the trace of one of the parts; with several, part n is rank n unless its process has another."""
     part = parts[nth]
     mine = trace.device.device == part.device
     made = replace(trace, device=_taken(trace.device, mine), notices=list(trace.notices))
@@ -72,12 +72,22 @@ def part_of(trace: Trace, parts: list[Part], nth: int) -> Trace:
         text = f"{trace.meta.address}: its process drives several devices, device {part.device} stands for it"
         made.notices.append(("devices-left-out", text))
         return made
+    rank = _ranks(trace, parts)[nth]
     size = max(len(parts), *(max(ranks_in(args), default=0) + 1 for args in trace.comm_args), 1)
-    made.meta = replace(trace.meta, rank=nth, world_size=trace.meta.world_size or size)
+    # A file that names its processes' ranks may be that of one host among several.
+    stated = trace.meta.world_size or (None if trace.meta.process_ranks else size)
+    made.meta = replace(trace.meta, rank=rank, world_size=stated)
     made.notices = [notice for notice in made.notices if notice[0] != "rank-from-name"]
-    text = f"{trace.meta.address} holds {len(parts)} devices: device {part.device} counts as rank {nth}"
+    text = f"{trace.meta.address} holds {len(parts)} devices: device {part.device} counts as rank {rank}"
     made.notices.append(("devices-as-ranks", text))
     return made
+
+
+def _ranks(trace: Trace, parts: list[Part]) -> list[int]:
+    """Return the rank of each part: that of its process where all are known, else its place."""
+    rank_of = dict(trace.meta.process_ranks)
+    ranks = [rank_of[part.process] for part in parts if part.process in rank_of]
+    return ranks if len(set(ranks)) == len(parts) else list(range(len(parts)))
 
 
 def _drivers(trace: Trace, devices: list[int]) -> dict[int, str] | None:

@@ -201,7 +201,7 @@ class Linker:
             if row.op is not None and op != row.op:
                 continue
             peer = (
-                (args.source_rank, args.target_rank)
+                (args.source_rank, args.target_rank, args.peer_place)
                 if op in ("send", "recv")
                 else number
                 if op is None

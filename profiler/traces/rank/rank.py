@@ -108,7 +108,11 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
         devices_per_host=meta.devices,
     )
     ledger = Ledger(run, groups.records(), tables)
-    return Ranked(ledger, None if meta.world_size else unsized(meta, named, facts.rows))
+    # Who is in a communicator, the other ranks' traces tell.
+    members = zip(facts.rows, placed, strict=True)
+    open_groups = any(row.args.communicator is not None and not place.ranks for row, place in members)
+    settled = meta.world_size is not None and not open_groups
+    return Ranked(ledger, None if settled else unsized(meta, named, facts.rows))
 
 
 def _work(facts: Facts, phases: Phases, stacks: Stacks) -> Work:

@@ -72,6 +72,8 @@ def added(args: CommArgs, more: CommArgs) -> CommArgs:
         args,
         in_elements=total(args.in_elements, more.in_elements),
         out_elements=total(args.out_elements, more.out_elements),
+        share_bytes=total(args.share_bytes, more.share_bytes),
+        whole_bytes=total(args.whole_bytes, more.whole_bytes),
         dims=None if args.dims is None or more.dims is None else (*args.dims, *more.dims),
         types=None if args.types is None or more.types is None else (*args.types, *more.types),
     )

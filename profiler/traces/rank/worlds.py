@@ -45,15 +45,20 @@ def unsized(meta: Meta, named: bool, rows: Sequence[Linked]) -> Unsized:
     return Unsized(meta.groups, meta.backend, named, tuple(numbers), listed)
 
 
-def sized(ledger: Ledger, unsized: Unsized, world_size: int) -> Ledger:
+def sized(ledger: Ledger, unsized: Unsized, world_size: int, members: Sequence[GroupInfo] = ()) -> Ledger:
     """Return a rank's ledger for a job of that many ranks, if more: groups, sizes and their notices anew.
 
-    Lead-ups stay those of the least number of ranks.
+    `members`: groups whose ranks follow from all traces. Lead-ups stay those of the least number of ranks.
     """
     (rank,) = ledger.run.ranks_seen
-    if world_size <= ledger.run.world_size:
+    used = {args.group for args in unsized.args}
+    completed = [group for group in members if group.name in used]
+    if world_size <= ledger.run.world_size and not completed:
         return ledger
-    groups = Groups(unsized.groups, unsized.backend, world_size, named=unsized.named)
+    world_size = max(world_size, ledger.run.world_size)
+    names = {group.name for group in completed}
+    listed = [*(group for group in unsized.groups if group.name not in names), *completed]
+    groups = Groups(listed, unsized.backend, world_size, named=unsized.named)
     placed = [groups.place(unsized.args[number]) for number, _, _ in unsized.rows]
     rows = ledger.tables["collectives"]
     facts = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.cli import COMMANDS, budget, fabrics
-from tests import small_traces
+from tests import nsys_exports, small_traces
 from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
@@ -78,6 +78,7 @@ def test_every_example_of_the_help_runs(
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
+    nsys_exports.write_rank(Path("nsys"))
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     for test in ("all_reduce", "all_gather"):
         Path(f"{test}.txt").write_text(printed(test, POINTS))

@@ -109,7 +109,7 @@ def test_what_cannot_be_found_is_told_in_one_line(folder: Path, memory: str) -> 
     for path, text in {
         str(folder / "no.json"): f"{folder}/no.json does not exist: {hint}",
         str(folder / "no*.json"): f"{folder}/no*.json matches no trace file: {hint}",
-        str(empty): f"{empty} holds no trace files: traces end in .json, .json.gz or .json.zst",
+        str(empty): f"{empty} holds no trace files: traces end in .json, .json.gz, .json.zst or .sqlite",
         f"{memory}/no.json": f"{memory}/no.json does not exist: {hint}",
         f"{memory}/no*": f"{memory}/no* names no trace files: {hint}",
         "nosuch://x/y": f"nosuch://x/y cannot be reached (Protocol not known: nosuch): {there}",
