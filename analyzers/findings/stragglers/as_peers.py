@@ -40,6 +40,9 @@ class Own:
             if rank in self.points
         }
         self._busy = graph.own_ns - graph.idle_ns
+        # Asked for in every replay.
+        self._as_peers: dict[int, Ints] = {}
+        self._common_idle: dict[int, Ints] = {}
 
     @property
     def compared(self) -> list[int]:
@@ -56,6 +59,11 @@ class Own:
 
         As they are where neither is known.
         """
+        if rank not in self._as_peers:
+            self._as_peers[rank] = self._held_to(rank)
+        return self._as_peers[rank]
+
+    def _held_to(self, rank: int) -> Ints:
         points = self.points[rank]
         others = self.peers.get(rank, ())
         if not others:
@@ -83,6 +91,11 @@ class Own:
 
         That is no rank's own: they wait for something that is not on record.
         """
+        if rank not in self._common_idle:
+            self._common_idle[rank] = self._shared_idle(rank)
+        return self._common_idle[rank]
+
+    def _shared_idle(self, rank: int) -> Ints:
         points, others = self.points[rank], self.peers.get(rank, ())
         if not others or any(len(self.points[other]) != len(points) for other in others):
             return np.zeros(len(points), dtype=np.int64)

@@ -71,7 +71,7 @@ def slowdowns(context: Context) -> Slowdowns | None:
         by_stage = {}
     return Slowdowns(
         job=mean_ns(list(base)) / max(1, mean_ns(ideal)),
-        ranks={rank: only({rank}) for rank in slowest[: min(MOST_RANKS, left - len(by_stage))]},
+        ranks={rank: only({rank}) for rank in slowest[: max(0, min(MOST_RANKS, left - len(by_stage)))]},
         stages={stage: only(ranks) for stage, ranks in sorted(by_stage.items())},
         steps={
             own.graph.step: one.lasted_ns / max(1, other.lasted_ns)
