@@ -75,7 +75,7 @@ def of_bytes(head: bytes) -> Format:
 def _of_tables(head: bytes) -> Format:
     """Return whose SQLite database it is; its first page names tables."""
     if b"CUPTI_ACTIVITY" in head or b"TARGET_INFO_" in head or b"NVTX_EVENTS" in head:
-        return Format("is an export of Nsight Systems (SQLite), packed or of no use here", _UNPACKED)
+        return Format("is an export of Nsight Systems (SQLite)", _UNPACKED)
     if b"rocpd" in head:
         return Format("is a database of rocprof (rocpd, SQLite)", KINETO)
     return Format("is an SQLite database", KINETO)

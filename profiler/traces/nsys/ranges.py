@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,18 +11,15 @@ import numpy as np
 
 from shardtoll.profiler.traces.file.collect_operators import MOST_KINDS
 from shardtoll.profiler.traces.file.columns import Table, numbers
-from shardtoll.profiler.traces.file.event import mended
-from shardtoll.profiler.traces.file.interned import LONGEST_NAME, telling_ops
+from shardtoll.profiler.traces.file.interned import telling_ops
 from shardtoll.profiler.traces.file.trace_columns import I64, Operators, OpKind
 from shardtoll.profiler.traces.nsys import words
 from shardtoll.profiler.traces.nsys.columns import columns_of, times
 from shardtoll.profiler.traces.nsys.nccl import Nccl
-from shardtoll.profiler.traces.nsys.payload import Payload, Schemas, from_json
+from shardtoll.profiler.traces.nsys.payload import Schemas
+from shardtoll.profiler.traces.nsys.range_query import RANGES, payload_of, query, texts_by_number
 from shardtoll.profiler.traces.nsys.state import Read
-from shardtoll.profiler.traces.nsys.strings import TABLE as STRINGS
-from shardtoll.profiler.traces.nsys.strings import texts_of
 
-RANGES: Final = "NVTX_EVENTS"
 _OWN: Final = re.compile(r"p?nccl[A-Z]")
 """How NCCL's ranges begin; `nccl:all_reduce` is torch's."""
 _PUSHED: Final = 59
@@ -74,9 +70,9 @@ def read_ranges(read: Read, ranges: Ranges) -> None:
     if not database.has(RANGES, "start", "end"):
         return
     schemas = Schemas(database)
-    text_of = _texts(read)
+    text_of = texts_by_number(read)
     telling = telling_ops()
-    for chunk in database.select(_query(read)):
+    for chunk in database.select(query(read)):
         start, end, kind, tid, *texts, binary, json_text, json_named = columns_of(chunk)
         begun, ended, usable = times(start, end)
         wanted = np.array([each in _KINDS for each in kind], np.bool_)
@@ -91,7 +87,7 @@ def read_ranges(read: Read, ranges: Ranges) -> None:
             if text is None:
                 continue
             if _OWN.match(text):
-                said = _payload(
+                said = payload_of(
                     schemas, binary[row], text_of(json_text[row], json_named[row], json_named[row])
                 )
                 place = (int(process[row]), int(thread[row]), int(begun[row]), int(ended[row]))
@@ -142,53 +138,3 @@ def add_calls(read: Read, ranges: Ranges, world_size: int | None) -> None:
         thread=[call.thread for call in calls],
         comm=[read.comm(call.args) for call in calls],
     )
-
-
-Text = Callable[[Any, Any, Any], str | None]
-
-
-def _texts(read: Read) -> Text:
-    """Return what gives a range's text: its own, else that of its number.
-
-    Where a number may stand for several texts, all of them are read before.
-    """
-    database = read.database
-    loaded: dict[int, str] = {}
-    if database.keys.get(STRINGS) != "id":
-        loaded = texts_of(database, [(RANGES, "textId"), (RANGES, "jsonTextId")], read.where)
-
-    def text(direct: Any, named: Any, number: Any) -> str | None:
-        for value in (direct, named, loaded.get(number) if number.__class__ is int else None):
-            if isinstance(value, str) and value:
-                return mended(value if len(value) <= LONGEST_NAME else value[:LONGEST_NAME])
-        return None
-
-    return text
-
-
-def _query(read: Read) -> str:
-    """Return the query for all ranges with their texts."""
-    database = read.database
-    there = database.tables[RANGES]
-
-    def column(name: str) -> str:
-        return f'n."{name}"' if name in there else "NULL"
-
-    joined = database.has(STRINGS, "value") and database.keys.get(STRINGS) == "id"
-    shown, json_shown, join = "NULL", column("jsonTextId"), ""
-    if joined and "textId" in there:
-        shown, join = "s.value", f' LEFT JOIN "{STRINGS}" AS s ON s.id = n."textId"'
-    if joined and "jsonTextId" in there:
-        json_shown = "j.value"
-        join += f' LEFT JOIN "{STRINGS}" AS j ON j.id = n."jsonTextId"'
-    plain = [column(name) for name in ("start", "end", "eventType", "globalTid", "text")]
-    binary = "CAST(n.binaryData AS BLOB)" if "binaryData" in there else "NULL"
-    texts = f"{', '.join(plain)}, {shown}, {column('textId')}, {binary}, {column('jsonText')}, {json_shown}"
-    return f'SELECT {texts} FROM "{RANGES}" AS n{join}'
-
-
-def _payload(schemas: Schemas, binary: Any, text: str | None) -> Payload:
-    """Return what an NCCL range carries, from whichever column this version fills."""
-    if isinstance(binary, bytes) and (said := schemas.decoded(binary)):
-        return said
-    return {} if text is None else from_json(text)

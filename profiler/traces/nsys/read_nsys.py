@@ -14,11 +14,12 @@ from shardtoll.profiler.traces.file.sources import TraceFile
 from shardtoll.profiler.traces.file.trace_columns import I64, DeviceWork, HostWork, Trace
 from shardtoll.profiler.traces.nsys import about
 from shardtoll.profiler.traces.nsys.calls import calls_table, read_calls
-from shardtoll.profiler.traces.nsys.database import EXPORT, Database, open_database
+from shardtoll.profiler.traces.nsys.database import Database, open_database
 from shardtoll.profiler.traces.nsys.device import WHOLE_GRAPH, apart, device_table, read_device
 from shardtoll.profiler.traces.nsys.identity import Identity, identified, meta_of
 from shardtoll.profiler.traces.nsys.marks import renamed
-from shardtoll.profiler.traces.nsys.ranges import RANGES, Ranges, add_calls, read_ranges
+from shardtoll.profiler.traces.nsys.range_query import RANGES
+from shardtoll.profiler.traces.nsys.ranges import Ranges, add_calls, read_ranges
 from shardtoll.profiler.traces.nsys.state import CALLS, DEVICE_TABLES, GRAPHS, Read
 from shardtoll.profiler.traces.rank.stacks import innermost, nests_of
 
@@ -143,5 +144,5 @@ def _notices(read: Read, ranges: Ranges, base: int | None) -> list[about.Notice]
         made.append(("graphs-whole", f"{text} --cuda-graph-trace=node"))
     missing = [name for name in (CALLS[0], RANGES) if name not in read.database.tables]
     if missing:
-        made.append(("tables-missing", f"{where} has no table {' and no '.join(missing)}; {EXPORT}"))
+        made.append(("tables-missing", f"{where} has no table {' and no '.join(missing)}; {_RECORD}"))
     return made

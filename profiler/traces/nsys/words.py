@@ -65,7 +65,8 @@ _TYPES: Final = {
 
 _WORD: Final = r"(?:(?:global|train(?:ing)?|optimi[sz]ation)[ _:./-]*)?"
 _NUMBERED: Final = re.compile(
-    rf"^(?P<family>\W*{_WORD}(?:step|iter(?:ation)?|batch)s?[ _:#=.,([-]*)(?P<number>\d{{1,18}})"
+    rf"^(?:\W*epoch[ _:#=.]*\d+\W+)?(?P<family>\W*{_WORD}(?:step|iter(?:ation)?|batch)s?[ _:#=.,([-]*)"
+    r"(?P<number>\d{1,18})"
     r"(?:\s*(?:/|of)\s*\d+)?\W*$",
     re.I,
 )

@@ -211,8 +211,13 @@ class Linker:
             kinds[key] = added(kinds[key], args) if key in kinds else args
             issue.setdefault(key, int(self.said.start_ns[number]))
             op_at[key] = op
+
+        def typed(args: CommArgs) -> CommArgs:
+            """Return the args with the type that the kernel's own name has, where they say none."""
+            return args if args.dtype or args.types else replace(args, dtype=row.args.dtype)
+
         return [
-            replace(row, op=op_at[key], args=args, issue_ns=issue[key], how="coalesced")
+            replace(row, op=op_at[key], args=typed(args), issue_ns=issue[key], how="coalesced")
             for key, args in kinds.items()
         ]
 

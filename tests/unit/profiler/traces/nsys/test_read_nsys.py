@@ -65,6 +65,7 @@ def test_memory_sets_and_whole_graphs(small: Small) -> None:
         (["Iteration 3/10", "Iteration 4/10"], [3, 4]),
         (["train_step_1", "train_step_2"], [1, 2]),
         (["global step: 5", "global step: 6"], [5, 6]),
+        (["epoch 0, batch 5", "epoch 1, batch 6"], [5, 6]),
         (["iteration", "iteration"], [0, 1]),
         (["[pl][profile]run_training_batch"] * 2, [0, 1]),
         (["batch 0", "batch 0"], [0, 1]),
@@ -164,6 +165,27 @@ def test_sends_to_and_receives_from_all_are_an_all_to_all(small: Small) -> None:
     (job,) = read_traces([str(small.write("rank0.sqlite"))], cache=False)
     rows = job.ledger.tables["collectives"].to_pylist()
     assert [(row["op"], row["message_bytes"]) for row in rows] == [("all_to_all", 61), ("send", 7)]
+
+
+def test_a_group_of_one_call_launches_when_it_ends(small: Small) -> None:
+    """So torch calls NCCL: the call's own range is over before its kernel is launched."""
+    ids = {"NCCL communicator ID": 5}
+    small.range("ncclCommInitRank", 1, 2, schema=1, values={**ids, "No. of ranks": 4, "Rank": 0})
+    for nth, kernel in enumerate((ALL_REDUCE, "gemm", ALL_REDUCE)):
+        at = 1000 * (nth + 1)
+        if kernel == ALL_REDUCE:
+            small.range("ncclGroupStart", at, at + 10)
+            small.range(
+                "ncclAllReduce", at + 20, at + 30, schema=2, values={**ids, "Message size [bytes]": 64 + nth}
+            )
+            small.range("ncclGroupEnd", at + 40, at + 90)
+        small.kernel(kernel, at + 500, at + 600, called=at + 50)
+    ledger = rank_ledger(small.trace("rank0.sqlite"), load_table())
+    rows = ledger.tables["collectives"].to_pylist()
+    assert [(row["op"], row["dtype"], row["message_bytes"]) for row in rows] == [
+        ("all_reduce", "bfloat16", 64),
+        ("all_reduce", "bfloat16", 66),
+    ]
 
 
 @pytest.mark.parametrize("sized", [True, False])

@@ -13,6 +13,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "fsdp": {"strategy": "fsdp", "collectives": None},
     "tp": {"strategy": "tp"},
     "pipeline": {"strategy": "pipeline"},
+    "pipelines side by side": {"strategy": "pipeline", "ranks": 4, "replicas": 2},
+    "chain": {"strategy": "chain"},
     "slow data": {"straggler": 1, "cause": "data"},
     "slow sync": {"straggler": 1, "cause": "sync"},
     "slow copy, lookalike": {"straggler": 1, "cause": "copy", "lookalike_ns": 1_000_000},
