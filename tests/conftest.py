@@ -34,7 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from hypothesis import HealthCheck, settings
 
         # How long an example takes says how busy the machine is.
-        patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        patient = settings(
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            # What CI runs comes again as it was; everywhere else, and by `make fuzz`, new examples are tried.
+            derandomize="CI" in os.environ,
+        )
         settings.register_profile("patient", patient)
         settings.load_profile("patient")
 
