@@ -12,6 +12,7 @@ from shardtoll.cli.inputs.options import Dask, Fabric, Jobs, Kernels, NoCache, W
 
 if TYPE_CHECKING:
     from shardtoll.cli.inputs.inputs import Input
+    from shardtoll.cli.inputs.report_shown import Shown
     from shardtoll.cli.inputs.traces import TraceOptions
 
 _MOST_SHOWN = 4
@@ -58,11 +59,28 @@ def command(
             "length. Traces only; takes a few seconds to half a minute a rank, by the trace's size.",
         ),
     ] = False,
+    finding: Annotated[
+        int | None,
+        typer.Option("--finding", metavar="N", help="Print finding N whole: evidence, remedy and code."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every finding whole, and every section.")
+    ] = False,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show",
+            metavar="NAMES",
+            help="Print these sections, with commas between: steps, hardware, bill, traffic, late, hta, "
+            "notices.",
+        ),
+    ] = None,
     width: Width = None,
 ) -> None:
     """Print the ranked bill of traces, runs and saved reports.
 
-    Each line of the bill says what a finding costs a step, where it is and what to change.
+    The first screen has the verdict, the step's parts and the five findings that come first: what each
+    costs a step, where it is and what to change. --finding, --all and --show print the rest.
     PATH is traces that torch.profiler exported, or Nsight Systems as .sqlite, a run folder, as written by
     audit(out=...), or a report that -o or --json has written. Traces in one folder or glob, or named one
     by one, are one job, a file a rank; name folders or quoted globs for several jobs.
@@ -74,12 +92,16 @@ def command(
       shardtoll report traces/rank0.json.gz --no-cache
       shardtoll report nsys/rank0.sqlite
       shardtoll report traces --hta
+      shardtoll report runs/a --finding 1
+      shardtoll report runs/a --show steps,late
+      shardtoll report runs/a --all
       shardtoll report runs/a
       shardtoll report runs/a --fabric loopback-gloo -o bill.html -o bill.json -o bill.csv
       shardtoll report runs/a -o bill.html --quiet
       shardtoll report bill.json --width 80
       shardtoll report bill.json -o bill.md -o bill.sarif -o bill.perfetto.json.gz
     """
+    from shardtoll.cli.inputs.report_shown import shown_of
     from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.ledger import UsageError
 
@@ -88,7 +110,8 @@ def command(
     if quiet and as_json:
         raise UsageError("--quiet and --json contradict each other", "give one of them")
     options = TraceOptions(jobs=jobs, dask=dask, cache=not no_cache, kernels=kernels)
-    _report(paths, fabric, output or [], as_json, quiet, options, hta, width)
+    shown = shown_of(finding, everything, show, width)
+    _report(paths, fabric, output or [], as_json, quiet, options, hta, shown)
 
 
 def _report(
@@ -99,12 +122,13 @@ def _report(
     quiet: bool,
     options: TraceOptions,
     hta: bool,
-    width: int | None,
+    shown: Shown,
 ) -> None:
     from shlex import join, quote
 
     from shardtoll.cli.inputs.inputs import Extra, load_reports, sort_inputs
     from shardtoll.cli.inputs.outputs import choose_writers, tell_written
+    from shardtoll.cli.inputs.report_shown import show
 
     inputs = sort_inputs(paths)
     writers = choose_writers(targets, sources=len(inputs))
@@ -115,26 +139,31 @@ def _report(
         check_inputs(inputs)
         extras.append(with_hta)
     unused = None if fabric is not None or as_json else _unused_fabric(inputs)
+    # Of a thousand files named one by one not all; with the same floors.
+    named = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
+    again = f"shardtoll report {join([*named, *([] if fabric is None else ['--fabric', fabric])])}"
+    page = "" if writers else "; as a page: -o report.html"
+    more = [f"More: {again} --all; one finding: --finding 1{page}"]
+    if unused is not None:
+        more.append(f"For measured floors: --fabric {quote(str(unused))}")
     for number, (name, report) in enumerate(load_reports(inputs, fabric, options, extras)):
         if as_json:
             typer.echo(report.to_json())
         elif not quiet:
             if len(inputs) > 1:
                 typer.echo(f"{chr(10) if number else ''}== {name}")
-            report.show(width)
+            show(report, shown, more if len(inputs) == 1 else (), hta=hta)
         for write, target in writers:
             tell_written(write(report, target), as_json=as_json)
-    # Of a thousand files named one by one not all.
-    shown = inputs[0].paths if len(inputs[0].paths) <= _MOST_SHOWN else ["PATH..."]
+    if shown.finding is not None or (shown.first_screen and len(inputs) == 1):
+        # The first screen says it itself, and who reads one finding has read it there.
+        return
     if unused is not None:
         typer.echo(
-            f"\n{unused} is not used for the floors without --fabric: shardtoll report {join(shown)} "
-            f"--fabric {quote(str(unused))}"
+            f"\n{unused} is not used for the floors without --fabric: {again} --fabric {quote(str(unused))}"
         )
     if not as_json and not writers:
-        # With the same floors.
-        floors = [] if fabric is None else ["--fabric", fabric]
-        typer.echo(f"\nas a page: shardtoll report {join([*shown, *floors])} -o report.html")
+        typer.echo(f"\nas a page: {again} -o report.html")
 
 
 def _unused_fabric(inputs: Sequence[Input]) -> Path | None:

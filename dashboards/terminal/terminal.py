@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,16 +44,28 @@ class _Fitted:
         yield Group(
             _header(self.report),
             Text(),
-            steps(self.report, width),
-            *roofline(self.report),
+            *SECTIONS["steps"](self.report, width),
+            *SECTIONS["hardware"](self.report, width),
             Text(),
-            bill(self.report, width),
+            *SECTIONS["bill"](self.report, width),
             *_sound_checks(self.report),
-            *traffic(self.report, width),
-            *late(self.report, width),
-            *hta(self.report, width),
+            *SECTIONS["traffic"](self.report, width),
+            *SECTIONS["late"](self.report, width),
+            *SECTIONS["hta"](self.report, width),
             *_notices(self.report),
         )
+
+
+class Sections:
+    """Some sections of the report, by their names in `SECTIONS`; one that has nothing to show says so."""
+
+    def __init__(self, report: Report, names: Sequence[str]) -> None:
+        self.report = report
+        self.names = names
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for name in self.names:
+            yield from SECTIONS[name](self.report, options.max_width) or [Text(f"{name}: nothing on record")]
 
 
 def _header(report: Report) -> Text:
@@ -100,3 +113,15 @@ def _notices(report: Report) -> list[RenderableType]:
     if len(notices) > NOTICES_SHOWN:
         lines.append(Text(f"{len(notices) - NOTICES_SHOWN} more notices are in the JSON file (-o out.json)"))
     return lines
+
+
+SECTIONS: Final[dict[str, Callable[[Report, int], Sequence[RenderableType]]]] = {
+    "steps": lambda report, width: [steps(report, width)],
+    "hardware": lambda report, _: roofline(report),
+    "bill": lambda report, width: [bill(report, width)],
+    "traffic": traffic,
+    "late": late,
+    "hta": hta,
+    "notices": lambda report, _: _notices(report),
+}
+"""Name -> the lines of a section for a terminal of so many columns."""

@@ -18,13 +18,13 @@ from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
 
 TABLE_WIDTH: Final = 140
-_STYLE: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+STYLE: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _TITLE: Final = 400
 _PLACE: Final = 200
 _CODE_LINES: Final = 20
 _PLACES_SHOWN: Final = 6
 _CODE_STYLE: Final = "green"
-_INDENT: Final = (0, 0, 0, 3)
+INDENT: Final = (0, 0, 0, 3)
 _SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
 
 
@@ -46,7 +46,7 @@ def bill(report: Report, width: int) -> RenderableType:
 
 
 def _kind(finding: Finding) -> Text:
-    text = Text(finding.severity, style=_STYLE[finding.severity])
+    text = Text(finding.severity, style=STYLE[finding.severity])
     text.append(f" {finding.kind}", style="not dim default")
     if finding.confidence != "certain":
         text.append(f" ({finding.confidence})", style="default")
@@ -150,27 +150,28 @@ def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for lines, of in numbers.items():
         text = Text(lines, style=_CODE_STYLE, overflow="fold")
-        shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, _INDENT, expand=False)]
+        shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, INDENT, expand=False)]
     return shown
 
 
 def _blocks(rows: Sequence[tuple[int, Finding]], run: Run) -> list[RenderableType]:
-    blocks: list[RenderableType] = []
-    for number, finding in rows:
-        head = Text(f"\n{number:>2} ")
-        head.append_text(_kind(finding))
-        body = Text(overflow="fold")
-        body.append(clip(finding.title, _TITLE), style="bold")
-        body.append(f"\nwhere: {_place(finding, run)}\n")
-        for line in _occurrences(finding):
-            body.append(f"{line}\n")
-        applicable = [(name, value) for name, value in _numbers(finding) if value != _NONE]
-        for at_value, (name, value) in enumerate(applicable):
-            body.append(f"{', ' if at_value else ''}{name} ")
-            body.append(unbroken(value), style="bold" if name == "toll" else "default")
-        body.append("\nremedy: ").append_text(_remedy(finding))
-        code = _code(finding)
-        blocks += [head, Padding(body, _INDENT, expand=False)]
-        if code is not None:
-            blocks.append(Padding(code, _INDENT, expand=False))
-    return blocks
+    return [part for number, finding in rows for part in (Text(), *block(number, finding, run))]
+
+
+def block(number: int, finding: Finding, run: Run) -> list[RenderableType]:
+    """Return a finding as lines: kind, title, place, figures, remedy and code."""
+    head = Text(f"{number:>2} ")
+    head.append_text(_kind(finding))
+    body = Text(overflow="fold")
+    body.append(clip(finding.title, _TITLE), style="bold")
+    body.append(f"\nwhere: {_place(finding, run)}\n")
+    for line in _occurrences(finding):
+        body.append(f"{line}\n")
+    applicable = [(name, value) for name, value in _numbers(finding) if value != _NONE]
+    for at_value, (name, value) in enumerate(applicable):
+        body.append(f"{', ' if at_value else ''}{name} ")
+        body.append(unbroken(value), style="bold" if name == "toll" else "default")
+    body.append("\nremedy: ").append_text(_remedy(finding))
+    code = _code(finding)
+    parts: list[RenderableType] = [head, Padding(body, INDENT, expand=False)]
+    return parts if code is None else [*parts, Padding(code, INDENT, expand=False)]

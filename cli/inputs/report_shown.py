@@ -1,0 +1,80 @@
+"""What `report` prints of one report: its first screen, one finding, some sections, or everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardtoll.ledger import UsageError
+
+if TYPE_CHECKING:
+    from shardtoll.ledger import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a user asked for; nothing of it is the first screen."""
+
+    finding: int | None = None
+    everything: bool = False
+    sections: tuple[str, ...] = ()
+    width: int | None = None
+
+    @property
+    def first_screen(self) -> bool:
+        """Whether the first screen is what is printed."""
+        return self.finding is None and not self.everything and not self.sections
+
+
+def shown_of(finding: int | None, everything: bool, show: str | None, width: int | None) -> Shown:
+    """Return what the options ask for.
+
+    Raises UsageError for options that contradict each other and for a section that there is none of.
+    """
+    given = [
+        name
+        for name, there in (("--finding", finding), ("--all", everything or None), ("--show", show))
+        if there is not None
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} contradict each other", "give one of them")
+    sections = () if show is None else tuple(name.strip() for name in show.split(","))
+    if sections:
+        from shardtoll.dashboards.terminal.terminal import SECTIONS
+
+        for name in sections:
+            if name not in SECTIONS:
+                raise UsageError(f"--show has no section {name!r}", f"give some of {', '.join(SECTIONS)}")
+    return Shown(finding, everything, sections, width)
+
+
+def show(report: Report, shown: Shown, more: Sequence[str], *, hta: bool = False) -> None:
+    """Print the report; `more` are the lines under the first screen that say how to see the rest.
+
+    Raises UsageError for a number that no finding has.
+    """
+    if shown.everything:
+        report.show(shown.width)
+        return
+    from rich.console import Console
+
+    console = Console(width=shown.width, highlight=False)
+    if shown.finding is not None:
+        from shardtoll.dashboards.terminal.one_finding import one_finding
+
+        if not 1 <= shown.finding <= len(report.findings):
+            there = f"give 1 to {len(report.findings)}" if report.findings else "the bill is empty"
+            raise UsageError(f"there is no finding {shown.finding}", there)
+        console.print(one_finding(report, shown.finding))
+        return
+    from shardtoll.dashboards.terminal.terminal import Sections
+
+    if shown.sections:
+        console.print(Sections(report, shown.sections))
+        return
+    from shardtoll.dashboards.terminal.first_screen import FirstScreen
+
+    console.print(FirstScreen(report, more))
+    if hta:
+        console.print(Sections(report, ("hta",)))

@@ -1,0 +1,91 @@
+"""What the first screen says: the run in a line, the step's parts, the findings that come first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.words import human
+
+FINDINGS: Final = 5
+RANKS: Final = 3
+LEAST_SHARE: Final = 0.01
+"""Parts that take less of the step are left to the step table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The mean step of one rank, or of several folded into one."""
+
+    name: str
+    total_ns: float
+    parts: tuple[tuple[int, float], ...]
+    """(place in `PARTS`, ns) of the parts that are known, in the order of `PARTS`."""
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Return the parts, as `compute 97 %`, the largest first; none where no part is known."""
+        large = [part for part in self.parts if part[1] >= LEAST_SHARE * self.total_ns > 0]
+        named = sorted(large, key=lambda part: -part[1])
+        return tuple(f"{PARTS[place][1]} {human.share(part_ns, self.total_ns)}" for place, part_ns in named)
+
+
+def bars(report: Report) -> list[Bar]:
+    """Return the slowest ranks by rank and the mean of all others; empty if no step finished."""
+    times = step_times.rank_times(report)
+    marks = step_times.marks(times) if len(times) > 1 else {}
+    shown, rest = step_times.fold(times, RANKS)
+    return [_bar(time, marks.get(time.ranks, "")) for time in ([*shown, rest] if rest else shown)]
+
+
+def _bar(time: RankTime, mark: str) -> Bar:
+    name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else f"mean of {len(time.ranks):,} others"
+    known = tuple((place, part) for place, part in enumerate(time.parts_ns) if part is not None)
+    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known)
+
+
+def run_line(report: Report) -> str:
+    """Return what ran, on what, and how many steps of which ranks are on record."""
+    run = report.run
+    seen, world = len(run.ranks_seen), run.world_size
+    parts = [human.plural(world, "rank") if seen == world else f"{seen:,} of {world:,} ranks seen"]
+    parts += [value for value in (run.device, run.backend) if value is not None]
+    if len(run.hosts) > 1:
+        parts.append(human.plural(len(run.hosts), "host"))
+    if run.mesh:
+        parts.append("mesh " + " x ".join(f"{name}={size}" for name, size in run.mesh.items()))
+    parts.append(summary.levels(report) or human.plural(summary.step_count(report), "step"))
+    parts.append(f"fabric {report.fabric.name}")
+    return " · ".join(parts)
+
+
+def figures(finding: Finding) -> list[str]:
+    """Return toll, floor and saving in words, and the same with less said, for narrower lines.
+
+    Without a toll it is how often the finding happens.
+    """
+    if finding.toll_ns is None:
+        return [f"{human.number(finding.count)} per step"] if finding.count else [""]
+    named = (("toll", finding.toll_ns), ("floor", finding.floor_ns), ("saving", finding.saving_ns))
+    known = {name: f"{name} {human.duration(value)}" for name, value in named if value is not None}
+    without_floor = [words for name, words in known.items() if name != "floor"]
+    return [" · ".join(words) for words in (known.values(), without_floor, without_floor[:1])]
+
+
+def place(finding: Finding, report: Report) -> str:
+    """Return the part of a finding's place that tells most, and which ranks if not all."""
+    (_, where), *_ = summary.places(finding)
+    if set(finding.ranks) != set(report.run.ranks_seen) and finding.ranks:
+        return f"{where}, {human.ranks(finding.ranks)}"
+    return where
+
+
+def remedy(finding: Finding) -> str:
+    """Return the first sentence of the remedy; what happened if there is none."""
+    if finding.remedy is None:
+        return finding.title
+    first, dot, _ = finding.remedy.text.partition(". ")
+    return first + dot.rstrip()

@@ -1,0 +1,160 @@
+"""The first screen of a report: the verdict, the run, the step as bars, five findings, where to read on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.text import Text
+
+from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.terminal.terminal_bill import STYLE
+from shardtoll.dashboards.words.text import clean
+from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.words import human
+
+LINES: Final = 24
+"""A terminal as it opens; the line that says how to see more is within them."""
+
+LEAST_VERDICT: Final = 2
+_BLOCKS: Final = "█▓▒░·"
+_ASCII: Final = "#=+-."
+"""One mark for each of `PARTS`."""
+_COLOURS: Final = ("green", "red", "magenta", "blue", "dim")
+_LEAST_PLACE: Final = 24
+"""Columns for a finding's place, before figures are left to `--finding`."""
+_LEAST_BAR: Final = 10
+_MOST_BAR: Final = 30
+_PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
+
+
+class FirstScreen:
+    """A rich renderable of at most `LINES` lines; `more` says how to see the rest."""
+
+    def __init__(self, report: Report, more: Iterable[str] = ()) -> None:
+        self.report = report
+        self.more = tuple(more)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = Group(*self._lines(options.max_width, plain=options.ascii_only))
+        for segment in console.render(lines, options):
+            yield segment._replace(text=_plain(segment.text)) if options.ascii_only else segment
+
+    def _lines(self, width: int, *, plain: bool) -> list[Text]:
+        report, missing = self.report, self.report.run.ranks_missing
+        lines = [_cut(Text(first_facts.run_line(report), style="dim"), width)]
+        if missing:
+            text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
+            lines.append(_cut(Text(text, style="bold red"), width))
+        lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
+        lines += _bill(report, width)
+        if self.more:
+            lines.append(Text())
+            lines += [Text(line) for sentence in self.more for line in _wrapped(sentence, width)]
+        left = max(LINES - len(lines), LEAST_VERDICT)
+        verdict = _wrapped(report.verdict, width)
+        if len(verdict) > left:
+            verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
+        return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
+
+
+def _plain(text: str) -> str:
+    return text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
+
+
+def _wrapped(sentence: str, width: int) -> list[str]:
+    """Return the sentence in lines; a word that is wider than a line has lines of its own."""
+    lines = [""]
+    for word in clean(sentence).split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if cell_len(longer) <= width:
+            lines[-1] = longer
+            continue
+        rest = word
+        lines += [] if lines[-1] == "" else [""]
+        while cell_len(rest) > width:
+            part = set_cell_size(rest, width).rstrip()
+            lines[-1], rest = part, rest[len(part) :]
+            lines.append("")
+        lines[-1] = rest
+    return lines
+
+
+def _ended(line: str, width: int) -> str:
+    """Return the line with a mark at its end, which says that there is more."""
+    while line and cell_len(line) >= width:
+        line = line.rpartition(" ")[0]
+    return f"{line}…"
+
+
+def _cut(line: Text, width: int) -> Text:
+    """Return the line without what has no glyph, cut at the width where a mark stands."""
+    text = clean(line.plain)
+    if cell_len(text) > width:
+        text = set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
+    return Text(text, style=line.style, no_wrap=True)
+
+
+def _steps(report: Report, width: int, marks: str) -> list[Text]:
+    bars = first_facts.bars(report)
+    if not bars:
+        return [_cut(Text("no step finished, so there is no step time to divide"), width)]
+    legend = Text(f"step, {summary.mean_of(report)}: ", style="dim")
+    drawn = {place for bar in bars for place, part_ns in bar.parts if part_ns > 0}
+    legend.append("  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn)))
+    names = max(cell_len(bar.name) for bar in bars)
+    totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
+    room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
+    longest = max(bar.total_ns for bar in bars)
+    return [_cut(legend, width), *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars)]
+
+
+def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: int, marks: str) -> Text:
+    line = Text(f"{set_cell_size(bar.name, names)} {human.duration(bar.total_ns):>{totals}} ", no_wrap=True)
+    drawn = 0
+    until = 0.0
+    for place, part_ns in bar.parts:
+        until += part_ns
+        cells = round(room * until / longest) - drawn if longest else 0
+        line.append(marks[place] * cells, style=_COLOURS[place])
+        drawn += cells
+    line.append(" " * (room - drawn))
+    words = " "
+    for share in bar.shares or (f"parts {human.UNKNOWN}",):
+        longer = f"{words}{' · ' if words.strip() else ''}{share}"
+        if cell_len(line.plain) + cell_len(longer) > width:
+            # Parts that take less have no room; the step table has them.
+            break
+        words = longer
+    line.append(words.rstrip())
+    line.truncate(width)
+    return line
+
+
+def _bill(report: Report, width: int) -> list[Text]:
+    if not report.findings:
+        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
+    shown = report.findings[: first_facts.FINDINGS]
+    return [
+        line
+        for number, finding in enumerate(shown, start=1)
+        for line in _finding(report, number, finding, width)
+    ]
+
+
+def _finding(report: Report, number: int, finding: Finding, width: int) -> tuple[Text, Text]:
+    head = f"{number:>2} {finding.severity} {finding.kind}"
+    where = clean(first_facts.place(finding, report))
+    for figures in first_facts.figures(finding):
+        room = width - cell_len(head) - cell_len(figures) - 4
+        if room >= min(_LEAST_PLACE, cell_len(where)):
+            break
+    place = where if cell_len(where) <= room else "…" + where[len(where) - max(room - 1, 0) :]
+    whole = "  ".join(part for part in (head, place, figures) if part)
+    line = _cut(Text(whole), width)
+    line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
+    return line, _cut(Text(f"     {first_facts.remedy(finding)}"), width)
