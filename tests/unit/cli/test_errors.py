@@ -225,7 +225,7 @@ def test_what_is_no_mistake_of_the_user_keeps_its_traceback(shardtoll, run_folde
 
     monkeypatch.setattr(terminal, "show", broken)
     with pytest.raises(RuntimeError, match="a bug"):
-        shardtoll("report", run_folder)
+        shardtoll("report", run_folder, "--all")
 
 
 def test_output_that_cannot_be_written_is_told_before_the_bill(told, run_folder: Path, tmp_path: Path):

@@ -46,7 +46,7 @@ def test_hta_becomes_part_of_the_report(shardtoll, tmp_path: Path) -> None:
     assert [path.rank for path in hta.critical_paths] == [0, 1]
     assert [(path.step, path.communication_ns) for path in hta.critical_paths] == [(3, 100_000)] * 2
     # A saved report shows what it holds, without traces.
-    assert "what HTA says" in shardtoll("report", saved).out
+    assert "what HTA says" in shardtoll("report", saved, "--show", "hta").out
 
 
 def test_without_the_option_hta_is_not_asked(shardtoll, tmp_path: Path) -> None:

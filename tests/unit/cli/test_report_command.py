@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import write_run
 def test_the_bill_of_a_run_is_what_report_show_prints(
     shardtoll, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
-    ran = shardtoll("report", run_folder, "--width", 80)
+    ran = shardtoll("report", run_folder, "--all", "--width", 80)
     analyze(read_run(run_folder)).show(80)
     bill = capsys.readouterr().out
     assert ran.code == 0
@@ -77,7 +77,7 @@ def test_several_paths_one_after_the_other(shardtoll, run_folder: Path, tmp_path
     second = write_run(tmp_path / "runs" / "b")
     ran = shardtoll("report", run_folder, second)
     assert ran.out.index(f"== {run_folder}\n") < ran.out.index(f"\n\n== {second}\n")
-    assert ran.out.count("the bill") == 2
+    assert ran.out.count(" ranks · ") == 2
     assert len(shardtoll("report", run_folder, second, "--json").out.splitlines()) == 2
 
 
@@ -114,13 +114,13 @@ def test_files_have_the_floors_of_the_terminal(
     if found in places:
         (places[found] / "fabric.toml").write_text(to_toml(load_fabric("a100x8")), encoding="utf-8")
     options = [] if given is None else ["--fabric", given]
-    ran = shardtoll("report", "runs/a", *options, "-o", "x.json", "-o", "x.md", "--width", 140)
+    ran = shardtoll("report", "runs/a", "--all", *options, "-o", "x.json", "-o", "x.md", "--width", 140)
     report = Report.load(tmp_path / "x.json")
     name = {"pcie-gen4": "pcie-gen4", "mine.toml": "mine"}.get(given or "", report.fabric.name)
     assert report.fabric.name == name
     assert f"fabric {name}: " in ran.out
     # What was written is shown as it was printed, floors and all.
-    again = shardtoll("report", "x.json", "--width", 140).out
+    again = shardtoll("report", "x.json", "--all", "--width", 140).out
     assert again.partition("\nas a page")[0].strip() == ran.out.partition("wrote ")[0].partition(
         "\nfabric.toml is not used")[0].partition("\nruns/")[0].strip()  # fmt: skip
     told = [line for line in ran.out.splitlines() if "is not used for the floors without --fabric" in line]
@@ -129,10 +129,14 @@ def test_files_have_the_floors_of_the_terminal(
         file = {"here": "fabric.toml", "next to the run": "runs/fabric.toml"}.get(found, "runs/a/fabric.toml")
         assert told[0].startswith(f"{file} is not used")
         assert told[0].endswith(f": shardtoll report runs/a --fabric {file}")
-    page = shardtoll("report", "runs/a", *options).out.splitlines()[-1]
-    assert (
-        page == f"as a page: shardtoll report runs/a {''.join(f'{word} ' for word in options)}-o report.html"
-    )
+    command = " ".join(["shardtoll report runs/a", *options])
+    page = shardtoll("report", "runs/a", "--all", *options).out.splitlines()[-1]
+    assert page == f"as a page: {command} -o report.html"
+    first = shardtoll("report", "runs/a", *options, "--width", 140).out.splitlines()
+    more = f"More: {command} --all; one finding: --finding 1; as a page: -o report.html"
+    assert first[-2 if told else -1] == more
+    if told:
+        assert first[-1] == f"For measured floors: --fabric {file}"
 
 
 def test_a_fabric_is_not_looked_for_where_no_file_can_be():
@@ -147,7 +151,78 @@ def test_a_killed_rank_is_reported_and_not_an_error(shardtoll, run_folder: Path)
         path.unlink()
     ran = shardtoll("report", run_folder)
     assert ran.code == 0
-    assert "missing: rank 3 left no records" in ran.out
+    assert "rank 3 of 4 left no records" in ran.out
+    assert "missing: rank 3 left no records" in shardtoll("report", run_folder, "--all").out
+
+
+def test_the_first_screen_is_all_that_is_printed(shardtoll, run_folder: Path):
+    ran = shardtoll("report", run_folder, "--width", 100)
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert len(lines) <= 24
+    report = analyze(read_run(run_folder))
+    for number, finding in enumerate(report.findings[:5], start=1):
+        assert any(line.startswith(f" {number} {finding.severity} {finding.kind}") for line in lines)
+    assert "how it was measured" not in ran.out
+
+
+def test_one_finding_is_shown_whole(shardtoll, run_folder: Path):
+    (first, *_) = analyze(read_run(run_folder)).findings
+    ran = shardtoll("report", run_folder, "--finding", 1, "--width", 300)
+    assert ran.code == 0
+    assert ran.out.startswith(f" 1 {first.severity} {first.kind}")
+    assert first.remedy is not None
+    for text in (first.title, first.remedy.text, *(item.label for item in first.evidence)):
+        assert text in ran.out
+    assert " 2 " not in ran.out.split("remedy")[0]
+
+
+def test_sections_are_shown_by_name_in_the_order_given(shardtoll, run_folder: Path):
+    ran = shardtoll("report", run_folder, "--show", "late, steps", "--width", 100)
+    assert ran.code == 0
+    assert ran.out.index("the late rank of each collective") < ran.out.index("the step, mean of 2 steps")
+    assert "the bill" not in ran.out
+    assert "hta: nothing on record" in shardtoll("report", run_folder, "--show", "hta").out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--finding", 99), "there is no finding 99: give 1 to "),
+        (("--finding", 0), "there is no finding 0: give 1 to "),
+        (("--show", "late,x"), "--show has no section 'x': give some of steps, hardware, bill"),
+        (("--show", "late", "--all"), "--all and --show contradict each other: give one of them"),
+        (("--finding", 1, "--all"), "--finding and --all contradict each other: give one of them"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_line(shardtoll, run_folder: Path, options: tuple, said: str):
+    ran = shardtoll("report", run_folder, *options)
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert said in line
+
+
+def test_an_empty_bill_has_no_finding_to_show(shardtoll, tmp_path: Path):
+    path = tmp_path / "saved.json"
+    path.write_text(sample_reports.empty().to_json(), encoding="utf-8")
+    assert "the bill is empty" in shardtoll("report", path, "--finding", 1).err
+    assert "no findings; checked: " in shardtoll("report", path).out
+
+
+def test_where_output_is_ascii_the_first_screen_is(run_folder: Path):
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from shardtoll.cli import main; main()", "report", str(run_folder)],
+        capture_output=True,
+        timeout=60,
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"?" not in done.stdout
+    assert b" | " in done.stdout
+    assert b"##" in done.stdout
 
 
 def test_output_that_cannot_hold_a_letter_gets_a_question_mark(run_folder: Path):
@@ -155,7 +230,7 @@ def test_output_that_cannot_hold_a_letter_gets_a_question_mark(run_folder: Path)
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-c", "from shardtoll.cli import main; main()", "report", str(run_folder)],
+        [sys.executable, "-c", "from shardtoll.cli import main; main()", "report", str(run_folder), "--all"],
         capture_output=True,
         timeout=60,
         env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},

@@ -1,0 +1,94 @@
+"""The first screen: within 24 lines and the terminal's width, with the verdict and five findings."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from shardtoll.dashboards.facts import first_facts
+from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
+from shardtoll.ledger import Finding, Report, Where
+from shardtoll.ledger.words import human
+from tests import sample_reports
+
+MORE = ("More: shardtoll report runs/a --all; one finding: --finding 1; as a page: -o report.html",)
+
+
+def shown(report: Report, width: int, more: tuple[str, ...] = MORE, encoding: str = "utf-8") -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    console = Console(width=width, highlight=False, color_system=None, file=stream, legacy_windows=False)
+    console.print(FirstScreen(report, more))
+    stream.flush()
+    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def many(report: Report, count: int) -> Report:
+    return replace(report, findings=tuple(report.findings) * count)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", ["report", "empty", "unknown"])
+def test_golden(name: str, width: int, golden: Callable[[str, str], None]):
+    text = shown(getattr(sample_reports, name)(), width)
+    golden(f"first-screen-{name}-{width}.txt", "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 200])
+@pytest.mark.parametrize("name", ["report", "hostile", "unknown", "empty"])
+def test_nothing_is_wider_than_the_terminal(name: str, width: int):
+    text = shown(many(getattr(sample_reports, name)(), 3), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("name", ["report", "hostile", "unknown", "empty"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_it_is_never_longer_than_a_terminal_as_it_opens(
+    name: str, width: int, missing: bool, monkeypatch: pytest.MonkeyPatch
+):
+    report = many(getattr(sample_reports, name)(), 3)
+    if missing:
+        report = replace(report, run=replace(report.run, ranks_seen=report.run.ranks_seen[:1]))
+    monkeypatch.setattr(Report, "verdict", " ".join(["A verdict of many words."] * 90))
+    text = shown(report, width)
+    assert len(text.splitlines()) <= LINES
+    assert "…" in text
+
+
+def test_a_verdict_that_fits_is_whole():
+    report = sample_reports.report()
+    assert report.verdict in " ".join(shown(report, 100).split())
+
+
+def test_shares_of_a_bar_are_those_of_its_step():
+    for bar in first_facts.bars(sample_reports.report()):
+        assert sum(part_ns for _, part_ns in bar.parts) == pytest.approx(bar.total_ns)
+        largest = max(bar.parts, key=lambda part: part[1])
+        words = f"{PARTS[largest[0]][1]} {human.share(largest[1], bar.total_ns)}"
+        assert bar.shares[0] == words
+        assert words in shown(sample_reports.report(), 200)
+
+
+def test_many_ranks_are_three_bars():
+    assert len(first_facts.bars(sample_reports.report())) <= first_facts.RANKS
+
+
+def test_figures_give_way_to_the_place():
+    wide, narrow, narrowest = first_facts.figures(
+        Finding("straggler", "warning", "t", 9_000_000, 1_000_000, 8_000_000, None, 1, (0,), Where())
+    )
+    assert wide.split(" · ") == ["toll 9.00 ms", "floor 1.00 ms", "saving 8.00 ms"]
+    assert narrow.split(" · ") == ["toll 9.00 ms", "saving 8.00 ms"]
+    assert narrowest == "toll 9.00 ms"
+
+
+def test_ascii_holds_the_same_words():
+    text = shown(sample_reports.report(), 100, encoding="ascii")
+    assert text.isascii()
+    assert "?" not in text
