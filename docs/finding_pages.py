@@ -155,19 +155,19 @@ def source(told: str) -> Source:
     what, *rest = shlex.split(told.partition("|")[0])
     if what == "job":
         made = shlex.join(["python", "benchmarks/synthetic_job.py", "out/job", *rest])
-        return Source((made,), "shardtoll report out/job")
+        return Source((made,), "shardtoll report out/job --all")
     if what == "incident":
         name, *variant = rest
         fabric = " --fabric h100x8-ib400" if name == "tp_across_nodes" else ""
         return Source(
             (f"shardtoll demo --incidents --only {name}",),
-            f"shardtoll report out/incidents/{name}/{'fixed' if variant else 'bad'}{fabric}",
+            f"shardtoll report out/incidents/{name}/{'fixed' if variant else 'bad'}{fabric} --all",
         )
     module, *options = rest
     # A sample that has several programs is told which one by a word.
     folder = "-".join((f"out/{module.replace('.', '-')}", *(each for each in options[:1] if each.isalpha())))
     command = ["torchrun", "--nproc-per-node", "2", "-m", f"shardtoll.samples.{module}"]
-    return Source((shlex.join([*command, *options, "--out", folder]),), f"shardtoll report {folder}")
+    return Source((shlex.join([*command, *options, "--out", folder]),), f"shardtoll report {folder} --all")
 
 
 def bill(told: str, folder: Path) -> str:

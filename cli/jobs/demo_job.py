@@ -85,7 +85,7 @@ def run(out: Path, width: int | None = None) -> None:
     side_by_side_terminal.show(attempts, width)
     typer.echo(f"\npages: {index} and {out}/<attempt>/report.html, beside each its report.json")
     run_folder = out / "dit-dtensor" / "run"
-    typer.echo(f"one bill in full: shardtoll report {run_folder} --fabric {out / 'fabric.toml'}")
+    typer.echo(f"one bill: shardtoll report {run_folder} --fabric {out / 'fabric.toml'}")
 
 
 def _measured(out: Path, progress: Stages) -> Fabric:

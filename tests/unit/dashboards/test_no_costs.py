@@ -28,6 +28,7 @@ ALLOWED: Final = {
     "fabrics/sweep_figure.py _ratio": SCALES,
     "fabrics/sweep_lines.py error": SCALES,
     "facts/figures_of_run.py tolls": SCALES,
+    "facts/first_facts.py shares": SCALES,
     "facts/figures_of_run.py exposed_ratio": SCALES,
     "facts/hta_tables.py hta_tables": "which of HTA's rows are the heaviest",
     "facts/hta_tables.py contradiction": SCALES,
@@ -42,6 +43,7 @@ ALLOWED: Final = {
     "page/views/page_pipeline.py __init__": ENDS,
     "page/views/page_roofline.py ceilings": "bytes over time: the line of a bandwidth",
     "page/views/timeline.py _folded": SPREAD,
+    "terminal/first_screen.py _bar": "the width of a bar's parts",
 }
 """File and function -> why it does arithmetic on times."""
 
