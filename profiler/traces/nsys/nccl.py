@@ -89,20 +89,27 @@ class Nccl:
         return self._joined()
 
     def _joined(self) -> list[Call]:
-        """Put the sends and receives of one group into one all-to-all where every rank takes part."""
+        """Return the calls with those of groups put together.
+
+        Sends and receives between all ranks are one all-to-all. A group with one call launches when it
+        ends, so that the call lasts until then.
+        """
         spans = {thread: _outermost(marks) for thread, marks in self._marks.items()}
         together: defaultdict[tuple[int, int], list[Call]] = defaultdict(list)
         made: list[Call] = []
         for call in self.calls:
             within = spans.get(call.thread, [])
             place = bisect_right(within, (call.start_ns, 2**62)) - 1
-            if call.args.name in ("send", "recv") and place >= 0 and call.end_ns <= within[place][1]:
+            if place >= 0 and call.end_ns <= within[place][1]:
                 together[call.thread, place].append(call)
             else:
                 made.append(call)
-        for listed in together.values():
-            whole = _all_to_all(listed)
-            made += listed if whole is None else [whole]
+        for (thread, place), listed in together.items():
+            whole = listed[0] if len(listed) == 1 else _all_to_all(listed)
+            if whole is None:
+                made += listed
+            else:
+                made.append(replace(whole, end_ns=spans[thread][place][1]))
         return sorted(made, key=lambda call: (call.start_ns, -call.end_ns))
 
     def groups(self, world_size: int | None) -> tuple[GroupInfo, ...]:
@@ -147,6 +154,8 @@ def _all_to_all(calls: list[Call]) -> Call | None:
     size, group = first.args.group_size, first.args.group
     if size is None or size < 2 or any(call.args.group != group for call in calls):
         return None
+    if any(call.args.name not in ("send", "recv") for call in calls):
+        return None
     for op in ("send", "recv"):
         sides = Counter(call.args.peer_place for call in calls if call.args.name == op)
         if set(sides) != set(range(size)) or max(sides.values()) > 1:
@@ -160,4 +169,4 @@ def _all_to_all(calls: list[Call]) -> Call | None:
         peer_place=None,
         whole_bytes=sum(stated) if len(stated) == len(sent) else None,
     )
-    return replace(first, end_ns=max(call.end_ns for call in calls), args=args)
+    return replace(first, args=args)

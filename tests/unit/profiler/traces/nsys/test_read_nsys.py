@@ -151,6 +151,7 @@ def test_sizes_of_what_is_shared_count_all_ranks(small: Small) -> None:
 def test_sends_to_and_receives_from_all_are_an_all_to_all(small: Small) -> None:
     ids = {"NCCL communicator ID": 5}
     small.range("ncclCommInitRank", 1, 2, schema=1, values={**ids, "No. of ranks": 3, "Rank": 0})
+    small.range("nccl:all_to_all, op_id = 5", 90, 350)
     small.range("ncclGroupStart", 100, 110)
     for peer, size in enumerate((10, 20, 31)):
         for nth, call in enumerate(("ncclSend", "ncclRecv")):
