@@ -146,6 +146,11 @@ class Context:
         run = self.ledger.run
         return run.device == "cpu" or "gloo" in (run.backend or "")
 
+    @property
+    def serves(self) -> bool:
+        """Whether the job is inference: what is advised then is none of what a training loop can do."""
+        return self.ledger.run.workload == "inference"
+
     def share(self, time_ns: float | None, steps: Sequence[int]) -> float | None:
         """Return a time, per step of `steps`, as a share of those very steps; None where either is unknown.
 

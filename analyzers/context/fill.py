@@ -12,7 +12,8 @@ import pandas as pd
 
 from shardtoll.analyzers.context.clocks import LEAST_NS, Clocks
 from shardtoll.analyzers.context.match import UNEVEN_OPS, Bools, Ints, Matches
-from shardtoll.analyzers.context.peers import PEER_OPS, SYNCHRONISING
+from shardtoll.analyzers.context.peers import PEER_OPS, ROOTED, SYNCHRONISING
+from shardtoll.analyzers.context.rooted import rooted
 from shardtoll.analyzers.context.sharing import alike, at_once
 from shardtoll.analyzers.roofline import Cost, Fabric, Placement, collective_costs, place, ranks_per_host
 from shardtoll.analyzers.shared.tally import codes, keep, number
@@ -39,7 +40,7 @@ def _filled(frame: pd.DataFrame, column: str, values: npt.NDArray[Any], is_fille
 
 def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bool) -> pd.DataFrame:
     """Return `frame` with wait_ns, transfer_ns, waited_ns, late_rank, late_ns and, new, arrival_ns, skew_ns,
-    torn, last_rank, last_ns and after_ns.
+    torn, last_rank, last_ns, after_ns and whole_ns.
 
     arrival_ns: the start as the reference's clock has it, where clocks are known to be off.
 
@@ -50,6 +51,9 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     which ranks reach together. torn: a rank left before another arrived although all share a clock, so
     that the record and not the clock must be wrong. Collectives of no bytes, and those to which ranks
     give different amounts, need not wait for everybody: they are neither.
+    Ranks of a rooted operation wait only for whom they need (see `rooted`): the rank that the others need
+    stands for the last one there. whole_ns: how long such an operation took as a whole, which no rank's
+    own span tells. Without a known root all of that is unknown.
     last_rank, last_ns, after_ns: of the ranks seen, the one that arrived last, when it did, and how long
     after the one before it. late_rank and late_ns are the same where wait is known.
     """
@@ -89,18 +93,23 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     off = timed & synchronising & (early > CLOCK_SLACK_NS)
     skewed = (off & several) | (untied & synchronising & (apart > LEAST_NS))
     nothing = no_bytes.to_numpy(dtype=bool, na_value=False)
-    wait = np.clip(last - start, 0, span)
+    of_root = rooted(frame, match_id, start, span, whole & timed & ~untied)
+    wait = np.clip(np.where(of_root.rows, of_root.release_ns, last) - start, 0, span)
     # A send that is waited for late has been on record for long after its receiver had all of it.
     is_send = live & frame["op"].eq("send").to_numpy(dtype=bool, na_value=False)
     received = np.clip(by_row["first_end"].fillna(0).to_numpy(dtype=np.int64) - start, wait, span)
     transfer = np.where(is_send, received, span) - wait
-    divided = timed & ~off & ~untied
+    divided = timed & ~off & ~untied & (~of_root.rows | of_root.known)
     frame["wait_ns"] = _filled(frame, "wait_ns", wait, divided)
     frame["transfer_ns"] = _filled(frame, "transfer_ns", transfer, divided)
     frame["arrival_ns"] = pd.arrays.IntegerArray(start, ~has_time)
     frame["skew_ns"] = pd.arrays.IntegerArray(apart, ~(skewed & ~nothing))
     frame["torn"] = off & ~several & ~nothing
     arrived, last_rank, last_ns, after = _last_arrivals(match_id, rank, start, has_time)
+    last_rank = np.where(of_root.known, of_root.awaited_rank, last_rank)
+    last_ns = np.where(of_root.known, of_root.awaited_ns, last_ns)
+    after = np.where(of_root.known, of_root.late_ns, after)
+    frame["whole_ns"] = pd.arrays.IntegerArray(of_root.whole_ns, ~of_root.known)
     for name, values in (("last_rank", last_rank), ("last_ns", last_ns), ("after_ns", after)):
         frame[name] = pd.arrays.IntegerArray(values, ~arrived)
     arrived &= divided & whole
@@ -129,13 +138,18 @@ def _last_arrivals(match_id: Ints, rank: Ints, start: Ints, timed: Bools) -> tup
 
 
 def add_busbw(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor."""
+    """Return `frame` with busbw_gbps: message bytes over transfer time, times nccl-tests' factor.
+
+    Of rooted operations over the time of the whole: what one rank spends in it is a part of that. A rank that
+    comes late to receive makes the whole longer, so there it is a lower bound.
+    """
     frame = frame.copy(deep=False)  # columns are replaced whole, never written into
     code, keys = codes(frame, ["op", "group_size"])
     factors = [busbw_factor(op, int(n)) for op, n in zip(keys["op"], keys["group_size"], strict=True)]
     factor = np.array([np.nan if f is None else f for f in factors], dtype=np.float64)[code]
     size = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
-    transfer = frame["transfer_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    took = frame["transfer_ns"].mask(frame["op"].isin(ROOTED), frame["whole_ns"])
+    transfer = took.to_numpy(dtype=np.float64, na_value=np.nan)
     computable = (transfer > 0) & ~np.isnan(size) & ~np.isnan(factor)
     # bytes / ns is GB/s (1e9).
     busbw = np.divide(size * factor, transfer, out=np.zeros(len(frame)), where=computable)

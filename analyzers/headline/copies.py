@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger.words.human import duration, percent
 
@@ -46,8 +47,8 @@ def clause(context: Context) -> str | None:
     what = "copies" if kind is None else kind
     return (
         f"Memory copies are the matter, not communication: {what} on rank {rank} {verb} "
-        f"{duration(copied)} ({percent(copied / took)}) of its {duration(took)} step, and no compute "
-        f"hides them{besides}"
+        f"{duration(copied)} ({percent(copied / took)}) of its {duration(took)} {step_word(context)}, and no "
+        f"compute hides them{besides}"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
+from shardtoll.analyzers.headline.step_words import step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.words.human import duration, percent
 
@@ -67,7 +68,7 @@ def clause(context: Context) -> str | None:
     share = percent(float(worst["idle_ns"]) / float(worst["own_ns"]))
     fact = (
         f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
-        f"{duration(float(worst['own_ns']))} step"
+        f"{duration(float(worst['own_ns']))} {step_word(context)}"
     )
     if most == "bubble":
         uneven = pipeline_imbalance.worst(context)

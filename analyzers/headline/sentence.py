@@ -14,7 +14,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
-from shardtoll.analyzers.context.peers import PEER_OPS
+from shardtoll.analyzers.context.peers import PEER_OPS, ROOTED
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
 from shardtoll.analyzers.findings.stragglers import origin_cause
@@ -29,6 +29,7 @@ from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import lower_bound
 from shardtoll.analyzers.headline import moving as headline_moving
+from shardtoll.analyzers.headline.step_words import lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.levels import watched_steps
@@ -67,11 +68,17 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     """
     if context.timed_rows.empty or not context.step_ns:
         return None
+    verdict = _verdict(context, findings)
+    begins = lead(context)
+    return f"{begins}{verdict[0].lower()}{verdict[1:]}" if begins else verdict
+
+
+def _verdict(context: Context, findings: Sequence[Finding]) -> str:
     rows = context.told_rows
     total = float(_own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
     idle = headline_copies.clause(context) or headline_idle.clause(context)
-    unknown = _off_record(context) or (_UNTOLD if share is None else None)
+    unknown = _blind(context) or _off_record(context) or (_UNTOLD if share is None else None)
     if unknown is not None or share is None:
         unknown = unknown or _UNTOLD
         return f"{unknown}." if idle is None else f"{idle}; {unknown[0].lower()}{unknown[1:]}."
@@ -125,6 +132,17 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> st
     return f"{headline_moving.clause(context, share, factor, findings)}: {fact}; {parts}"
 
 
+def _blind(context: Context) -> str | None:
+    """Return that there is no device timeline, and how many collectives were issued; None if there is one."""
+    if context.surveyed or "no-device-timeline" not in set(context.notices["kind"]):
+        return None
+    issued = times(len(context.in_steps), "collective")
+    return (
+        f"Without a device timeline compute, exposed communication and idle time are unknown; {issued} "
+        f"{'was' if len(context.in_steps) == 1 else 'were'} issued"
+    )
+
+
 def _off_record(context: Context) -> str | None:
     """Return that too much is not on record to speak of communication; None where it is."""
     lacks, issued = counted.lacking(context)
@@ -136,7 +154,8 @@ def _off_record(context: Context) -> str | None:
 
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in few words."""
-    whose = "all steps" if len(context.ledger.run.ranks_seen) > 1 else "the step"
+    word = step_word(context)
+    whose = f"all {word}s" if len(context.ledger.run.ranks_seen) > 1 else f"the {word}"
     return f"exposed communication takes {_bound(context)}{percent(share)} of {whose}"
 
 
@@ -172,14 +191,15 @@ def _fact(context: Context, share: float) -> str:
     mean = rows.groupby("rank")[["own_ns", "exposed_comm_ns"]].mean()
     worst = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
     most, took = duration(float(worst["exposed_comm_ns"])), duration(float(worst["own_ns"]))
+    word = step_word(context)
     if bound := _bound(context):
         # Nor is it known on which rank it is most.
         return f"exposed communication takes {bound}{percent(share)} of " + (
-            f"rank {mean.index[0]}'s {took} step" if len(mean) == 1 else "all ranks' steps"
+            f"rank {mean.index[0]}'s {took} {word}" if len(mean) == 1 else f"all ranks' {word}s"
         )
     if len(mean) == 1:
-        return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} step"
-    return f"exposed communication takes {percent(share)} of all ranks' steps, up to {most} of {took}"
+        return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} {word}"
+    return f"exposed communication takes {percent(share)} of all ranks' {word}s, up to {most} of {took}"
 
 
 def _stages(context: Context) -> str:
@@ -272,12 +292,15 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     def share(rows: pd.DataFrame) -> float:
         return float(np.minimum(rows["exposed_ns"], rows["transfer_ns"]).sum()) / moving if moving else 0.0
 
-    rates = keep(split, split["busbw_gbps"].notna())
+    # Ranks may come late to a rooted operation that waits for none of them: its rate is a lower bound.
+    rooted = split["op"].isin(ROOTED)
+    rates = keep(split, split["busbw_gbps"].notna() & ~rooted)
     if share(rates) < 0.5:
         return (f" ({percent(1 - share(rates))} of it at an unknown rate)" if moving else ""), None
     words = f" at {rate(float(rates['busbw_gbps'].median()))}"
     known = (split["expected_ns"] > 0) & (split["transfer_ns"] > 0) & split["match_id"].notna()
-    judged = keep(split, known)
+    # The fastest rank of a rooted operation does not tell how long the whole took.
+    judged = keep(split, known & ~rooted)
     if judged.empty or share(judged) < 0.5:
         return f"{words}, expected time unknown", None
     fastest = judged.groupby("match_id").agg(

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.peers import ROOTED
+from shardtoll.analyzers.context.rooted import FROM_ROOT
 from shardtoll.analyzers.replay.own_time import blocked, blocked_until, idle_until
 from shardtoll.analyzers.replay.point_order import in_order
 from shardtoll.analyzers.shared.memo import once
@@ -52,9 +54,11 @@ class Graph:
     index: Ints
     """By row: its index in the collectives' frame."""
     match: Ints
-    """By row: number of the collective whose ranks wait for each other; -1 where nobody is waited for."""
+    """By row: number of the collective for whose arrivals it waits; -1 where nobody is waited for."""
+    feeds: Ints
+    """By row: number of the collective in which others wait for its arrival; -1 where nobody does."""
     moved_ns: Ints
-    """By row: how long it takes from the last arrival on."""
+    """By row: how long it takes from the last arrival on that it waits for."""
 
     def of_rank(self, place: int) -> Ints:
         """Return the points of a rank, in order."""
@@ -93,7 +97,7 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
     ranks = tuple(sorted(int(rank) for rank in ends.index))
     start = rows["arrival_ns"].to_numpy(dtype=np.int64)
     end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
-    match, moved = _dependencies(rows, start, end)
+    match, feeds, moved = _dependencies(rows, start, end)
     idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
     exposed = rows["exposed_ns"].to_numpy(dtype=np.int64)
     rank = rows["rank"].to_numpy(dtype=np.int64)
@@ -125,9 +129,8 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
         for *_, own, gaps in points:
             own[-1] -= gaps[-1] - least
             gaps[-1] = least
-    return _joined(
-        step, ranks, began - began.min(), points, rows.index.to_numpy(dtype=np.int64), match, moved
-    )
+    index = rows.index.to_numpy(dtype=np.int64)
+    return _joined(step, ranks, began - began.min(), points, index, (match, feeds, moved))
 
 
 def _joined(
@@ -136,30 +139,38 @@ def _joined(
     begin: Ints,
     points: Sequence[tuple[Ints, Bools, Ints, Ints]],
     index: Ints,
-    match: Ints,
-    moved: Ints,
+    dependencies: tuple[Ints, Ints, Ints],
 ) -> Graph:
+    match, feeds, moved = dependencies
     rank = np.repeat(np.arange(len(ranks)), [len(own) for _, _, own, _ in points])
     row = np.concatenate([np.append(rows, -1) for rows, _, _, _ in points])
     done = np.concatenate([np.append(each, False) for _, each, _, _ in points])
-    order = in_order(rank, row, done, match)
+    order = in_order(rank, row, done, match, feeds)
     own = np.concatenate([each for _, _, each, _ in points])
     idle = np.concatenate([each for _, _, _, each in points])
-    return Graph(
-        step, ranks, begin, rank[order], row[order], done[order], own[order], idle[order], index, match, moved
-    )
+    points_in_order = (rank[order], row[order], done[order], own[order], idle[order])
+    return Graph(step, ranks, begin, *points_in_order, index, match, feeds, moved)
 
 
-def _dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return for each row the number of its collective, -1 alone, and its time from the last arrival on.
+def _dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return for each row the number of the collective that it waits for and of that which waits for it, -1
+    for none, and its time from the last arrival on.
 
-    A collective that somebody left before another arrived, as a broadcast's root does, keeps only those
-    rows that cannot have left early; the others wait for nobody.
+    A collective that somebody left before another arrived keeps only those rows that cannot have left early;
+    the others wait for nobody. Of rooted operations receivers wait for the root, or the root for all.
     """
     match = rows["match_id"].to_numpy(dtype=np.int64, na_value=-1)
     _, code = np.unique(match, return_inverse=True)
+    is_rooted = rows["op"].isin(ROOTED).to_numpy(dtype=bool)
+    is_root = (rows["rank"] == rows["root"]).to_numpy(dtype=bool, na_value=False)
+    receives = rows["op"].isin(FROM_ROOT).to_numpy(dtype=bool) != is_root
+    sends = ~is_rooted | ~receives
     last = np.full(int(code.max()) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, code, start)
-    waits = (match >= 0) & (end + SLACK_NS >= last[code])
-    moved = np.where(waits, np.maximum(0, end - last[code]), end - start)
-    return np.where(waits, code, -1), moved
+    np.maximum.at(last, code[sends], start[sends])
+    fit = (match >= 0) & (end + SLACK_NS >= last[code])
+    # Where a root is not known, as where its waiting is not, nobody is known to wait for anybody.
+    known = ~is_rooted | rows["wait_ns"].notna().to_numpy(dtype=bool)
+    waits = fit & known & (~is_rooted | receives)
+    feeds = known & np.where(is_rooted, (match >= 0) & ~receives, fit)
+    moved = np.maximum(0, end - np.where(waits, np.maximum(start, last[code]), start))
+    return np.where(waits, code, -1), np.where(feeds, code, -1), moved

@@ -10,16 +10,17 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-def in_order(rank: Ints, row: Ints, done: npt.NDArray[np.bool_], match: Ints) -> Ints:
-    """Return the points' places in such an order; `match` is by row, the others by point.
+def in_order(rank: Ints, row: Ints, done: npt.NDArray[np.bool_], match: Ints, feeds: Ints) -> Ints:
+    """Return the points' places in such an order; `match` and `feeds` are by row, the others by point.
 
-    Points come rank by rank, each rank's in its own order. A row is complete after all arrivals of its
+    Points come rank by rank, each rank's in its own order. A row is complete after all arrivals that feed its
     collective. Records that contradict that, as a rank that seems to wait for itself, would never go on:
     then the first rank that waits goes on without.
     """
     rows, dones, ranks = row.tolist(), done.tolist(), rank.tolist()
-    matches = match.tolist()
-    awaited = np.bincount(match[match >= 0], minlength=1).tolist()
+    matches, fed = match.tolist(), feeds.tolist()
+    most = max(int(match.max()), int(feeds.max())) if len(match) else 0
+    awaited = np.bincount(feeds[feeds >= 0], minlength=most + 1).tolist()
     count = int(rank.max()) + 1 if len(rank) else 0
     next_point = np.searchsorted(rank, np.arange(count)).tolist()
     end_point = np.searchsorted(rank, np.arange(count), "right").tolist()
@@ -37,7 +38,9 @@ def in_order(rank: Ints, row: Ints, done: npt.NDArray[np.bool_], match: Ints) ->
         stuck.pop(here, None)
         while next_point[here] < end_point[here]:
             point = next_point[here]
-            number = matches[rows[point]] if rows[point] >= 0 else -1
+            number = -1
+            if rows[point] >= 0:
+                number = (matches if dones[point] else fed)[rows[point]]
             if number >= 0 and dones[point] and awaited[number] > 0 and not forced:
                 waiting.setdefault(number, []).append(here)
                 stuck[here] = None

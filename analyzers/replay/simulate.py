@@ -26,8 +26,8 @@ def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
     """Return the step with these own times by point; with those on record where None."""
     own = (graph.own_ns if own_ns is None else own_ns).tolist()
     now = graph.begin_ns.tolist()
-    match, moved = graph.match.tolist(), graph.moved_ns.tolist()
-    last = [0] * (max(match, default=-1) + 1)
+    match, feeds, moved = graph.match.tolist(), graph.feeds.tolist(), graph.moved_ns.tolist()
+    last = [0] * (max((*match, *feeds), default=-1) + 1)
     arrived = [0] * len(match)
     waited = [0] * len(match)
     points = zip(graph.rank.tolist(), graph.row.tolist(), graph.done.tolist(), own, strict=True)
@@ -35,13 +35,13 @@ def replay(graph: Graph, own_ns: Ints | None = None) -> Replayed:
         time = now[rank] + own_time
         if done:
             number = match[row]
-            latest = last[number] if number >= 0 else arrived[row]
+            latest = max(last[number], arrived[row]) if number >= 0 else arrived[row]
             if latest > time:
                 waited[row] = latest - time
             time = max(time, latest + moved[row])
         elif row >= 0:
             arrived[row] = time
-            number = match[row]
+            number = feeds[row]
             if number >= 0 and time > last[number]:
                 last[number] = time
         now[rank] = time

@@ -30,10 +30,12 @@ def surveyed_count(report: Report) -> int:
 def levels(report: Report) -> str | None:
     """Return `100 steps: 3 surveyed (0, 2, 52), 97 watched`; None where every step was surveyed.
 
+    None too for a trace without a device timeline, of which none could be.
+
     Many surveyed steps are counted and not named.
     """
     every, surveyed = step_count(report), surveyed_count(report)
-    if every == surveyed:
+    if every == surveyed or (not surveyed and report.run.source == "trace"):
         return None
     numbers = human.runs(surveyed_steps(report.tables["steps"]))
     named = f" ({numbers})" if surveyed and numbers.count(",") < NAMED_RUNS else ""
@@ -54,6 +56,8 @@ def mean_of(report: Report) -> str:
         )
     if surveyed:
         return f"mean of {human.plural(surveyed, 'surveyed step')}; watched ones tell time and waits only"
+    if report.run.source == "trace":
+        return f"mean of {human.plural(every, 'step')}: without a device timeline all of it is unattributed"
     return f"mean of {human.plural(every, 'watched step')}: what is no exposed comm is unattributed"
 
 
@@ -148,7 +152,7 @@ def _unbilled(unbilled: Unbilled, run: Run) -> str:
     share, step = human.share(unbilled.time_ns, unbilled.step_ns), human.duration(unbilled.step_ns)
     if not unbilled.idle:
         why = "that time is unattributed"
-    elif run.device in (None, "cpu"):
+    elif run.device == "cpu" or (run.device is None and run.source == "live"):
         why = "no operator runs (Python, loading or sleep)"
     else:
         why = "the device is idle, as its host has launched nothing"

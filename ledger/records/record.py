@@ -60,9 +60,14 @@ def _require_non_finite(value: str | None) -> None:
         raise ValueError(f"non_finite is {value!r}")
 
 
+Workload = Literal["training", "inference"]
+SERVES: Final = ("prefill", "decode", "mixed")
+"""What a step of an inference engine works on: prompts, the next token or tokens of requests, or both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training job as its ranks saw it."""
+    """One job as its ranks saw it."""
 
     world_size: int
     """Ranks in the job, seen or not."""
@@ -99,6 +104,9 @@ class Run:
     """Compute capability of the first device, as `9.0`."""
     devices_per_host: int | None = None
     """Devices that a rank sees on its host; there may be more."""
+    workload: Workload | None = None
+    """What the job does, as a trace shows it: a backward or optimizer, or an engine of inference without
+    either; None where neither shows."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
@@ -186,9 +194,14 @@ class Step:
     parts_error_ns: int | None = None
     """Of a watched step that is divided into parts as surveyed ones are: how far each may be off. None: not
     divided, or measured in the step itself."""
+    serves: str | None = None
+    """One of `SERVES` in a step of an inference engine; None in training or unknown."""
+    requests: int | None = None
+    """Requests that such a step served."""
 
     def __post_init__(self) -> None:
         parts = self.parts_ns
+        _require(self.serves in (None, *SERVES), f"step {self.step}: serves {self.serves!r}")
         _require(self.level in LEVELS, f"unknown level {self.level!r}")
         _require(self.duration_ns >= 0, f"step {self.step}: negative duration")
         _require(all(part >= 0 for part in parts), f"step {self.step}: negative part {parts}")

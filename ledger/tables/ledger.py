@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.records.columns import column, literal
 from shardtoll.ledger.records.finding import Finding
-from shardtoll.ledger.records.record import Group, Run
+from shardtoll.ledger.records.record import Group, Run, Workload
 from shardtoll.ledger.tables.tables import SCHEMAS, check, to_frame
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
             nccl_version=_said([part.run.nccl_version for part in parts]),
             machine=_said([part.run.machine for part in parts]),
             **_devices(parts),
+            workload=_workload(parts),
             cores=min((part.run.cores for part in parts if part.run.cores is not None), default=None),
             mesh=max((part.run.mesh for part in parts), key=len),
         ),
@@ -165,6 +166,13 @@ def _said(values: Sequence[str | None]) -> str | None:
     """Return what most parts say, the first of equals; None where none says anything."""
     given = [value for value in values if value is not None]
     return max(given, key=given.count, default=None)
+
+
+def _workload(parts: Sequence[Ledger]) -> Workload | None:
+    """Return what the job does: a rank of a pipeline may show no backward in its window, so one that does
+    speaks for all."""
+    said = {part.run.workload for part in parts}
+    return "training" if "training" in said else "inference" if "inference" in said else None
 
 
 def _devices(parts: Sequence[Ledger]) -> dict[str, Any]:

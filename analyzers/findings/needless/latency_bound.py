@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
@@ -140,12 +141,14 @@ def _with_seen_latency(context: Context, frame: pd.DataFrame) -> pd.DataFrame:
     """
     seen = pd.Series(pd.NA, index=frame.index, dtype="Int64")
     fit = frame["expected_ns"].isna() & (frame["message_bytes"] <= TINY_BYTES).fillna(False)
-    tiny = keep(frame, fit & (frame["transfer_ns"] > 0).fillna(False))
+    # What a rank spends in a rooted operation is not the whole of it.
+    took = frame["transfer_ns"].mask(frame["op"].isin(ROOTED), frame["whole_ns"])
+    tiny = keep(frame.assign(took_ns=took), fit & (took > 0).fillna(False))
     if context.fabric.measured or tiny.empty:
         none: pd.DataFrame = frame.assign(seen_ns=seen)
         return none
     for (op, group), rows in tiny.groupby(["op", "group_id"]):
-        fastest = int(rows["transfer_ns"].astype("int64").quantile(FASTEST))
+        fastest = int(rows["took_ns"].astype("int64").quantile(FASTEST))
         seen[fit & (frame["op"] == op) & (frame["group_id"] == group)] = max(1, fastest)
     with_expected: pd.DataFrame = frame.assign(
         seen_ns=seen,

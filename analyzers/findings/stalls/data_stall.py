@@ -15,6 +15,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stalls.stalled import NAMED, WARNING_SHARE, costs, finding, lost, often
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
+from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
 from shardtoll.ledger import Evidence, Finding, Remedy, Where
 from shardtoll.ledger.records.stall import BETWEEN_STEPS
@@ -63,7 +64,9 @@ def _idle(context: Context) -> list[Finding]:
             f"the device is idle for {costs(stall)} while its batch is fetched, "
             f"{stall.often}, "
             f"on {ranks(stall.line.ranks)}",
-            Remedy(TEXT, CODE, COUNTERFACTUAL),
+            Remedy(serving_remedies.DATA.text, serving_remedies.DATA.code, COUNTERFACTUAL)
+            if context.serves
+            else Remedy(TEXT, CODE, COUNTERFACTUAL),
             saving_ns=stall.lost_ns,
         )
         for stall in lost(context, "data")

@@ -11,6 +11,7 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stalls.stalled import WARNING_SHARE, costs, finding, lost, often
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
+from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.tally import Line, keep, steps_spoken_of, tally
 from shardtoll.ledger import Evidence, Finding, Occurrence, Remedy
 from shardtoll.ledger.records.stall import BLOCKED
@@ -50,11 +51,17 @@ def find(context: Context) -> list[Finding]:
             f"{'' if len(places) > 1 else ','}{_mostly(places)}on {ranks(stall.line.ranks)}: the host waits "
             "for the device"
         )
-        remedy = Remedy(TEXT, CODE, "the same step without these waits")
+        remedy = _remedy(context, "the same step without these waits")
         where = replace(first, op=None)
         made = finding(stall, "host-sync", title, remedy, where=where, saving_ns=stall.lost_ns)
         findings.append(replace(made, places=places if len(places) > 1 else ()))
     return findings + _reads(context)
+
+
+def _remedy(context: Context, counterfactual: str | None) -> Remedy:
+    if context.serves:
+        return Remedy(serving_remedies.HOST_SYNC.text, serving_remedies.HOST_SYNC.code, counterfactual)
+    return Remedy(TEXT, CODE, counterfactual)
 
 
 def _places(lines: Sequence[Line], call: str, cost: str) -> tuple[Occurrence, ...]:
@@ -142,7 +149,7 @@ def _read(context: Context, line: Line, places: tuple[Occurrence, ...]) -> Findi
             Evidence("blocked on collectives meanwhile, billed as communication", blocked, "ns"),
             Evidence("share of the step, both", round(share, 4), "share"),
         ),
-        remedy=Remedy(TEXT, CODE, None if toll is None else "the same step without these reads"),
+        remedy=_remedy(context, None if toll is None else "the same step without these reads"),
         confidence="certain" if context.on_cpu else "likely",
         places=places if len(places) > 1 else (),
     )

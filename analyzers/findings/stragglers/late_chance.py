@@ -9,8 +9,9 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
+from shardtoll.analyzers.context.peers import ROOTED
 from shardtoll.analyzers.findings.stragglers.late_cause import cause_of
-from shardtoll.analyzers.findings.stragglers.lateness import ROOTED, late_to
+from shardtoll.analyzers.findings.stragglers.lateness import late_to
 from shardtoll.analyzers.findings.stragglers.own_steps import slow_steps
 from shardtoll.analyzers.findings.stragglers.step_excess import EXPLAINS
 from shardtoll.analyzers.shared.tally import keep

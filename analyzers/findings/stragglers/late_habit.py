@@ -35,7 +35,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     toll, saving = line.figures["waited_ns"], line.figures["saved_ns"]
     if toll is None or saving is None:
         raise AssertionError("waits of unknown length were left out")
-    who = tuple(sorted({int(r) for r in late.loc[late["rank"] != rank, "rank"]}))
+    who = tuple(sorted({int(r) for r in late.loc[late["waited_ns"] > 0, "rank"] if r != rank}))
     cause = cause_of(context, late)
     bound = bool(late["at_least"].any())
     least, most = waiting(late, rank, len(context.alike))
@@ -79,7 +79,13 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             *(() if dear else (_why_info(chance),)),
         ),
         remedy=Remedy(
-            *late_remedies.remedy(cause.part, cause.where.phase, rank, on_cpu=host_computes(context)),
+            *late_remedies.remedy(
+                cause.part,
+                cause.where.phase,
+                rank,
+                on_cpu=host_computes(context),
+                serves=context.serves,
+            ),
             counterfactual="the same step with this rank arriving with the one before it",
         ),
         confidence="possible" if hedge or bound or chance else confidence_in(context, late, len(once)),

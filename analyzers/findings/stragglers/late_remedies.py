@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardtoll.analyzers.shared import serving_remedies
+
 WORDS: Final = {
     "began_ns": "before its step began",
     "compute_ns": "computing",
@@ -32,8 +34,16 @@ def words(part: str, *, on_cpu: bool) -> str:
     return ON_CPU.get(part, WORDS[part]) if on_cpu else WORDS[part]
 
 
-def remedy(part: str | None, phase: str | None, rank: int, *, on_cpu: bool) -> tuple[str, str | None]:
-    """Return text and code for the part that is longer most; general advice if it is not known."""
+def remedy(
+    part: str | None, phase: str | None, rank: int, *, on_cpu: bool, serves: bool = False
+) -> tuple[str, str | None]:
+    """Return text and code for the part that is longer most; general advice if it is not known.
+
+    `serves`: the job is inference.
+    """
+    served = serving_remedies.late(part, rank) if serves else None
+    if served is not None:
+        return served.text, served.code
     if part is None:
         return (
             f"What rank {rank} does meanwhile is not on record: trace it beside another rank and compare "

@@ -9,12 +9,9 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import CLOCK_SLACK_NS
-from shardtoll.analyzers.context.peers import SYNCHRONISING
+from shardtoll.analyzers.context.peers import ROOTED, SYNCHRONISING
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
-
-ROOTED: Final = ("broadcast", "scatter", "reduce", "gather")
-"""Ranks may leave these before others arrive: only one still in it when the last came has waited for it."""
 
 COLUMNS: Final = (
     *("step", "rank", "op", "group_id", "match_id", "implicit", "placements_from"),
@@ -42,8 +39,8 @@ def waits(context: Context) -> pd.DataFrame:
     New columns: late_rank, late_ns (after the rank before it), behind_ns (after the median of its ranks),
     at_least, and waited_ns, the exposed part of the wait: what is exposed beyond the transfer, as
     `exposed-communication` counts it. at_least: a rank of the group was not seen, so that the last one
-    seen is meant, and the wait is at least this long. A rooted collective is among them only if all its
-    ranks were seen and none left it early.
+    seen is meant, and the wait is at least this long. A rooted collective is among them only if its root is
+    known and all its ranks were seen; the last one is then whom the others need (see `context.rooted`).
     """
     frame = context.in_alike[list(COLUMNS)]
     symmetric = frame["op"].isin(SYNCHRONISING)

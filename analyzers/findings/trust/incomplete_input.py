@@ -18,7 +18,7 @@ NOTICES: Final = {
     "gather-incomplete": "could not be gathered",
     "capture-stopped": "stopped capturing; what followed is not on record",
     "times-unknown": "recorded collectives without all of their times",
-    "no-steps": "named no training steps: the whole recording is billed as one",
+    "no-steps": "named no steps: the whole recording is billed as one",
     "no-kernels": "recorded no device work: times are those of the host",
     "no-device-timeline": "recorded no device timeline: compute, exposed and idle time are unknown",
     "world-size-unknown": "did not say how many ranks the job has: the fewest it can have are assumed",
@@ -30,6 +30,7 @@ NOTICES: Final = {
     "file-left-out": "found beside the job's own and set aside",
     "steps-differ": "recorded other steps than the rest",
     "rank-from-name": "did not say which rank it is: the file's name does",
+    "rank-assumed": "did not say which rank it is: it is taken as rank 0",
     "clock-unknown": "did not say what the clock counts from",
     "devices-left-out": "drove several devices: the one with most kernels stands for it",
     "graphs-whole": "recorded CUDA graphs as a whole: the time in them is unattributed",
@@ -40,11 +41,12 @@ NOTICES: Final = {
 FILES: Final = {"file-unreadable": "file", "file-left-out": "path"}
 """Kinds that are of files or folders, one text each, and of no rank that was seen."""
 
-MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "sizes-unknown")
+MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "rank-assumed", "sizes-unknown")
 """Kinds that leave the rest of the bill as good as it was."""
 
 REMEDIES: Final = {
-    "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
+    "no-steps": "Say where steps begin: call `prof.step()` after each training step; in inference, put "
+    "`record_function` around each pass, named as `step[DECODE bs=32]`.",
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
     "no-device-timeline": "Record with ProfilerActivity.CUDA (or the device's own activity) as well.",
     "world-size-unknown": "Record after `init_process_group`: newer versions of torch write the job's size.",
@@ -56,12 +58,23 @@ REMEDIES: Final = {
     "file-left-out": "Give each job a folder of its own, and report each folder by its path.",
     "steps-differ": "Record the same steps on every rank: only those are compared.",
     "rank-from-name": "Check that the names are right; newer versions of torch write the rank into the file.",
+    "rank-assumed": "Put the rank into the file's name, as rank3.json, or record after `init_process_group`.",
     "devices-left-out": "Start one process for each device, as torchrun does, and record each.",
     "graphs-whole": "Record with `nsys profile --cuda-graph-trace=node`.",
     "tables-missing": "Record with `nsys profile --trace=cuda,nvtx`.",
     "clock-unknown": "Compare only durations of these ranks with the others'.",
 }
 """Notice kind -> what to do, where that is not just to be careful."""
+
+OF_TRAINING: Final = {
+    "no-steps": "Call `prof.step()` after each step, so that the trace says where steps begin.",
+}
+OF_INFERENCE: Final = {
+    "no-steps": "Let the engine annotate its steps, or put `record_function` around each pass, named as "
+    "`step[DECODE bs=32]`.",
+    "launches-unseen": "Start the recording a few passes before those that matter.",
+}
+"""What to do instead, where a trace shows what the job does."""
 
 TOLD: Final = ("rank-incomplete", "steps-differ")
 """Kinds that say already why a rank has fewer steps."""
@@ -89,8 +102,10 @@ def find(context: Context) -> list[Finding]:
                 f"{ranks(run.ranks_seen) if run.ranks_seen else 'no rank'} and not how long they waited",
                 missing,
                 (Evidence("ranks seen", len(run.ranks_seen)), Evidence("ranks missing", len(missing))),
-                "Look at why these ranks died or could not be reached; where each wrote to its own disk, "
-                "copy their files into one run folder and report that.",
+                "Record all ranks over the same steps, and report their traces together, from one folder."
+                if run.source == "trace"
+                else "Look at why these ranks died or could not be reached; where each wrote to its own "
+                "disk, copy their files into one run folder and report that.",
             )
         )
     for kind, did in NOTICES.items():
@@ -117,7 +132,7 @@ def find(context: Context) -> list[Finding]:
                 ),
                 ASIDE
                 if minor and kind not in MINOR
-                else REMEDIES.get(kind, "Read the figures of these ranks as lower bounds."),
+                else _remedies(context).get(kind, "Read the figures of these ranks as lower bounds."),
                 severity="info" if minor else "warning",
             )
         )
@@ -129,6 +144,12 @@ def find(context: Context) -> list[Finding]:
     if kinds.isdisjoint(("times-unknown", "no-device-timeline")):
         findings += _untimed(context)
     return findings
+
+
+def _remedies(context: Context) -> dict[str, str]:
+    """Return what to do by notice kind, for what the job does."""
+    own = {"training": OF_TRAINING, "inference": OF_INFERENCE}.get(context.ledger.run.workload or "", {})
+    return REMEDIES | own
 
 
 def _untimed_aside(context: Context, notices: pd.DataFrame) -> str | None:
@@ -196,7 +217,7 @@ def _steps(context: Context) -> list[Finding]:
                 "no rank finished a step: there is nothing to bill per step",
                 context.ledger.run.ranks_seen,
                 (Evidence("collectives on record", len(context.collectives)),),
-                "Keep at least one whole training step inside audit().",
+                "Keep at least one whole step inside the recording.",
             )
         ]
     noticed = context.notices.loc[context.notices["kind"].isin(TOLD), "rank"]
@@ -217,7 +238,8 @@ def _steps(context: Context) -> list[Finding]:
 
 def _watched(context: Context) -> list[Finding]:
     """A run of which no step was surveyed: what then cannot be told, said once."""
-    if not context.steps or context.surveyed:
+    if not context.steps or context.surveyed or context.ledger.run.source == "trace":
+        # Notices of traces say themselves what is missing.
         return []
     mixed = bool((context.step_rows["level"] == "survey").any())
     why = "no step was surveyed on all of its ranks" if mixed else "every step was only watched"
@@ -248,7 +270,9 @@ def _outside(context: Context) -> list[Finding]:
             "ran outside every step: listed, but not in the bill",
             tuple(sorted({int(rank) for rank in frame["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
-            "Set-up and check-points are expected here; put training work inside session.step().",
+            "Requests that wait and warm-up are expected here; annotate each pass that should count."
+            if context.serves
+            else "Set-up and check-points are expected here; put training work inside session.step().",
             severity="info",
             rows=Rows.of(collectives=frame.index),
         )

@@ -26,6 +26,7 @@ from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.stages import pipeline_bubble
 from shardtoll.analyzers.findings.stragglers import late_bills
 from shardtoll.analyzers.findings.waiting import ddp_buckets, exposed_remedies
+from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.tally import Line, keep, tally
@@ -108,7 +109,11 @@ def find(context: Context) -> list[Finding]:
         modules=pattern(frame["module"]),
     )
     result = tally(frame, KEYS, VALUES, context.alike)
-    large = [line for line in result.lines if _share(context, line) >= LEAST_SHARE or _logged(line)]
+    large = [
+        line
+        for line in result.lines
+        if _share(context, line) >= LEAST_SHARE or (_logged(line) and not context.serves)
+    ]
     modules = Names(frame["module"], result.code)
     findings = [
         replace(
@@ -183,13 +188,18 @@ def _finding(context: Context, line: Line, module: str | None, message_bytes: in
             module=module,
             parameter=line.text("parameter") if line.count == 1 else None,
         ),
-        exposed_remedies.remedy(
-            line.text("caused_by_op") or "", op, phase, message_bytes, context.ledger.run.torch
-        )
-        if alone is None
-        else alone.remedy,
+        _remedy(context, line, message_bytes) if alone is None else alone.remedy,
         alone,
     )
+
+
+def _remedy(context: Context, line: Line, message_bytes: int | None) -> Remedy:
+    op, phase = str(line.first["op"]), str(line.first["phase"])
+    served = serving_remedies.exposed(op) if context.serves else None
+    if served is not None:
+        return Remedy(served.text, served.code, exposed_remedies.COUNTERFACTUAL)
+    cause = line.text("caused_by_op") or ""
+    return exposed_remedies.remedy(cause, op, phase, message_bytes, context.ledger.run.torch)
 
 
 def _rest(context: Context, line: Line, places: int) -> Finding:

@@ -32,7 +32,7 @@ def choose_fabric(run: Run) -> Fabric:
     used = run.ranks_per_host or (run.world_size if one_node else None)
     choice = pick(Known(device, words, one_node, size, used, network_words(words)))
     if choice.fabric is UNKNOWN:
-        return UNKNOWN
+        return UNKNOWN if run.world_size > 1 else _of_one(run)
     fabric = choice.fabric
     return replace(
         fabric,
@@ -40,6 +40,11 @@ def choose_fabric(run: Run) -> Fabric:
         library_version=run.nccl_version if fabric.library == "nccl" else None,
         provenance=f"{fabric.provenance} ({_sureness(run, choice)})",
     )
+
+
+def _of_one(run: Run) -> Fabric:
+    """Return no fabric, with words that ask for none: a job of one rank has no links to wait for."""
+    return replace(UNKNOWN, provenance=f"none is needed: the job's one rank uses no links ({run.device})")
 
 
 def _fits_one_host(run: Run) -> bool:

@@ -81,7 +81,7 @@ def rank_task(task: Task, *, read: Read | None = None, analyse: Analyse | None =
     try:
         trace, parts = _part((read or _reader(file))(file), options.part)
         if options.alone and (trace.meta.rank is None or not _is_told(trace)):
-            _assume_rank(trace)
+            _assume_rank(trace, parts)
         ranked = (analyse or _analysis(options))(trace)
     except ShardtollError as error:
         return TaskResult(file.address, reason=one_line(error.message), hint=one_line(error.hint))
@@ -127,20 +127,31 @@ def _is_told(trace: Trace) -> bool:
     if all(kind != "rank-from-name" for kind, _ in trace.notices):
         return True
     from shardtoll.profiler.traces.file.meta import names_rank
-    from shardtoll.profiler.traces.rank.said import said
 
     rank = trace.meta.rank
     if any(rank in args.ranks for args in trace.comm_args if args.ranks):
         return True
-    communicates = len(said(trace).comm) > 0 or any("nccl" in name.lower() for name in trace.names)
-    return communicates and names_rank(trace.meta.address)
+    return _communicates(trace) and names_rank(trace.meta.address)
 
 
-def _assume_rank(trace: Trace) -> None:
+def _communicates(trace: Trace) -> bool:
+    from shardtoll.profiler.traces.rank.said import said
+
+    libraries = ("nccl", "hccl")
+    return len(said(trace).comm) > 0 or any(
+        library in name.lower() for name in trace.names for library in libraries
+    )
+
+
+def _assume_rank(trace: Trace, parts: int) -> None:
+    """Take a lone trace as rank 0; as all of its job, if nothing in it is of a job of several."""
     trace.notices[:] = [notice for notice in trace.notices if notice[0] != "rank-from-name"]
     trace.meta = replace(trace.meta, rank=0)
+    if parts == 1 and trace.meta.backend is None and not trace.meta.groups and not _communicates(trace):
+        trace.meta = replace(trace.meta, world_size=trace.meta.world_size or 1)
+        return
     trace.notices.append(
-        ("rank-from-name", f"{trace.meta.address} does not say which rank it is of: rank 0 assumed")
+        ("rank-assumed", f"{trace.meta.address} does not say which rank it is of: rank 0 assumed")
     )
 
 

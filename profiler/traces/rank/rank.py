@@ -24,6 +24,7 @@ from shardtoll.profiler.traces.rank.kernels import KernelTable
 from shardtoll.profiler.traces.rank.leadups import leadups
 from shardtoll.profiler.traces.rank.message_phases import with_message_phases
 from shardtoll.profiler.traces.rank.phases import OTHER, Phases
+from shardtoll.profiler.traces.rank.serving import Served, workload
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stalls import stalls
 from shardtoll.profiler.traces.rank.worlds import Unsized, least_world, placing_notices, unsized
@@ -106,6 +107,7 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
         device_sms=meta.device_sms,
         device_capability=meta.device_capability,
         devices_per_host=meta.devices,
+        workload=workload(trace),
     )
     ledger = Ledger(run, groups.records(), tables)
     # Who is in a communicator, the other ranks' traces tell.
@@ -130,7 +132,10 @@ def _work(facts: Facts, phases: Phases, stacks: Stacks) -> Work:
 def _steps(facts: Facts, rank: int, epoch_ns: int) -> list[Step]:
     split = facts.split
     made = []
-    for place, number in enumerate(facts.steps.numbers):
+    nothing = (Served(None, None),) * len(facts.steps.numbers)
+    for place, (number, served) in enumerate(
+        zip(facts.steps.numbers, facts.steps.served or nothing, strict=True)
+    ):
         part = [int(value) for value in split.parts_ns[place]]
         total = sum(part)
         window = np.flatnonzero(facts.steps.place == place)[0]
@@ -147,6 +152,8 @@ def _steps(facts: Facts, rank: int, epoch_ns: int) -> list[Step]:
                 idle_ns=part[IDLE],
                 unattributed_ns=part[LOOKALIKE],
                 level="watch" if facts.blind else "survey",
+                serves=served.kind,
+                requests=served.requests,
             )
         )
     return made

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.profiler.traces.file.trace_columns import I64, DeviceWork, HostWork, Trace
+from shardtoll.profiler.traces.rank.serving import Served, marks
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 
@@ -27,6 +28,8 @@ class Steps:
     """Place in `numbers` of each window."""
     marked: bool
     """Whether the trace marks its steps; if not, all that was recorded is one step 0."""
+    served: tuple[Served, ...] = ()
+    """By place: what a step of an inference engine worked on; empty where `ProfilerStep#N` marks steps."""
 
     @property
     def none(self) -> int:
@@ -43,14 +46,20 @@ class Steps:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps that `ProfilerStep#N` annotations mark, else one step of all that was recorded."""
-    marks = {nth: int(m[1]) for nth, name in enumerate(trace.names) if (m := _STEP.match(name))}
+    """Return the steps that `ProfilerStep#N` annotations mark, or those of an inference engine if there are
+    more; without any, one step of all that was recorded."""
+    numbers_of = {nth: int(m[1]) for nth, name in enumerate(trace.names) if (m := _STEP.match(name))}
     notes = trace.annotations
     rows = [
-        (start, end, marks[name])
-        for start, end, name in zip(*_columns(notes, marks), strict=True)
+        (start, end, numbers_of[name])
+        for start, end, name in zip(*_columns(notes, numbers_of), strict=True)
         if end > start
     ]
+    engine = marks(trace)
+    served: tuple[Served, ...] = ()
+    if len(engine) > len(rows):
+        rows = [(mark.start_ns, mark.end_ns, nth) for nth, mark in enumerate(engine)]
+        served = tuple(mark.served for mark in engine)
     if not rows:
         start_ns, end_ns = recorded(trace)
         start, end, place = (np.array([value], np.int64) for value in (start_ns, end_ns, 0))
@@ -61,7 +70,9 @@ def find_steps(trace: Trace) -> Steps:
     ends = np.array([row[1] for row in rows], np.int64)
     numbers = tuple(dict.fromkeys(row[2] for row in rows))
     places = {number: nth for nth, number in enumerate(numbers)}
-    return Steps(numbers, starts, ends, np.array([places[row[2]] for row in rows], np.int64), marked=True)
+    place = np.array([places[row[2]] for row in rows], np.int64)
+    in_place = tuple(served[number] for number in numbers) if served else ()
+    return Steps(numbers, starts, ends, place, marked=True, served=in_place)
 
 
 def _flat(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -91,8 +102,8 @@ def _flat(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return flat
 
 
-def _columns(notes: HostWork, marks: dict[int, int]) -> tuple[list[int], list[int], list[int]]:
-    rows = np.isin(notes.name, list(marks))
+def _columns(notes: HostWork, numbers_of: dict[int, int]) -> tuple[list[int], list[int], list[int]]:
+    rows = np.isin(notes.name, list(numbers_of))
     return notes.start_ns[rows].tolist(), notes.end_ns[rows].tolist(), notes.name[rows].tolist()
 
 

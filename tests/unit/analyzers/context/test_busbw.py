@@ -40,6 +40,7 @@ def busbw(program: str, ranks: int, size: int, time_us: float) -> float:
             "group_size": [ranks],
             "message_bytes": pd.array([size], dtype="Int64"),
             "transfer_ns": pd.array([round(time_us * 1000)], dtype="Int64"),
+            "whole_ns": pd.array([round(time_us * 1000)], dtype="Int64"),
             "busbw_gbps": pd.array([None], dtype="Float64"),
         }
     )

@@ -1,7 +1,8 @@
-"""What a rank spends in a rooted operation is not the whole of it, and refutes no floor."""
+"""What a rank spends in a rooted operation is not the whole of it: it tells no rate and refutes no floor."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from shardtoll.analyzers.context.context import make_context
@@ -38,3 +39,57 @@ def test_a_trace_tells_the_root_by_the_rank_of_a_rooted_operation() -> None:
     assert comm_args(Args(collective="allreduce", rank=1, ranks=ranks)).root is None
     assert comm_args(Args(collective="broadcast", rank=7, ranks=ranks)).root is None
     assert comm_args(Args(collective="broadcast", rank=1, root=6, ranks=ranks)).root == 6
+
+
+def waits_of(op: str, *spans: tuple[int, int], root: int | None = 0) -> pd.DataFrame:
+    """Return what is filled in of one operation whose ranks have these starts and ends, in us."""
+    rows = [
+        collective(
+            rank=rank,
+            op=op,
+            root=root,
+            group_size=len(spans),
+            message_bytes=8000,
+            start_ns=start * US,
+            duration_ns=(end - start) * US,
+            exposed_ns=(end - start) * US,
+        )
+        for rank, (start, end) in enumerate(spans)
+    ]
+    made = ledger(rows, run=run_of(len(spans)), steps=[step(rank=rank) for rank in range(len(spans))])
+    return make_context(made, load_fabric("h100x8")).collectives
+
+
+SPANS = ((100, 120), (40, 150), (130, 160))
+"""Of three ranks; rank 0 is the root."""
+
+
+def test_receivers_wait_for_the_root_and_the_rate_is_that_of_the_whole() -> None:
+    frame = waits_of("broadcast", *SPANS)
+    assert frame["wait_ns"].tolist() == [0, 60 * US, 0]
+    assert frame["transfer_ns"].tolist() == [20 * US, 50 * US, 30 * US]
+    # From the root's start to the last end: 60 us.
+    assert frame["busbw_gbps"].tolist() == pytest.approx([8000 / 60_000] * 3)
+    assert (set(frame["late_rank"]), set(frame["late_ns"])) == ({0}, {60 * US})
+
+
+def test_the_root_of_a_reduce_waits_for_all() -> None:
+    frame = waits_of("reduce", (40, 160), (100, 101), (130, 150))
+    assert frame["wait_ns"].tolist() == [90 * US, 0, 0]
+    assert frame["transfer_ns"].tolist() == [30 * US, US, 20 * US]
+    # From when the last rank has come to the last end: 30 us.
+    assert frame["busbw_gbps"].tolist() == pytest.approx([8000 / 30_000] * 3)
+    assert (set(frame["late_rank"]), set(frame["late_ns"])) == ({2}, {30 * US})
+
+
+@pytest.mark.parametrize("op", ["broadcast", "scatter", "reduce", "gather"])
+def test_without_its_root_a_rooted_operation_tells_neither_waiting_nor_rate(op: str) -> None:
+    frame = waits_of(op, *SPANS, root=None)
+    for name in ("wait_ns", "transfer_ns", "busbw_gbps", "late_rank", "late_ns"):
+        assert frame[name].isna().all()
+
+
+def test_a_receiver_that_was_done_before_the_root_began_is_a_wrong_record() -> None:
+    frame = waits_of("broadcast", (100, 120), (40, 90), (130, 160))
+    assert frame["wait_ns"].isna().all()
+    assert frame["busbw_gbps"].isna().all()

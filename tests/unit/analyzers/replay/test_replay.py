@@ -12,24 +12,24 @@ from shardtoll.analyzers.replay.point_order import in_order
 from shardtoll.analyzers.replay.simulate import replay
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.ledger import Ledger
+from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 from tests.unit.analyzers.made_jobs import pipelines
 
 
-def graphs_of(ledger: Ledger) -> tuple[Graph, ...]:
-    return graphs(make_context(ledger, choose_fabric(ledger.run)))
+def graphs_of(made: Ledger) -> tuple[Graph, ...]:
+    return graphs(make_context(made, choose_fabric(made.run)))
 
 
 @pytest.mark.parametrize("slow", [{}, {0: 2.0}, {1: 1.5, 4: 3.0}])
 def test_a_step_that_is_not_changed_takes_what_it_took(slow: dict[int, float]) -> None:
-    ledger = pipelines(3, 2, 5, slow=slow)
-    took = ledger.frame("steps").groupby("step")["duration_ns"].max()
-    for graph in graphs_of(ledger):
+    made = pipelines(3, 2, 5, slow=slow)
+    took = made.frame("steps").groupby("step")["duration_ns"].max()
+    for graph in graphs_of(made):
         assert replay(graph).lasted_ns == took[graph.step]
 
 
 def test_a_step_whose_own_work_takes_half_takes_hardly_more_than_half() -> None:
-    ledger = pipelines(3, 2, 5)
-    (graph, *_) = graphs_of(ledger)
+    (graph, *_) = graphs_of(pipelines(3, 2, 5))
     half = replay(graph, graph.own_ns // 2).lasted_ns
     assert 0.5 < half / replay(graph).lasted_ns < 0.52
 
@@ -50,4 +50,45 @@ def test_records_that_contradict_each_other_come_to_an_end() -> None:
     row = np.array([0, 0, 1, 1, 2, 2, 3, 3])
     done = np.array([False, True] * 4)
     match = np.array([0, 1, 1, 0])
-    assert sorted(in_order(rank, row, done, match).tolist()) == list(range(8))
+    assert sorted(in_order(rank, row, done, match, match).tolist()) == list(range(8))
+
+
+def rooted(op: str, starts: tuple[int, int, int], ends: tuple[int, int, int]) -> Graph:
+    """Return the graph of one step with one operation, whose root is rank 0; times in ms."""
+    rows = [
+        collective(
+            rank=rank,
+            op=op,
+            root=0,
+            group_size=3,
+            start_ns=start * MS,
+            duration_ns=(end - start) * MS,
+            exposed_ns=(end - start) * MS,
+        )
+        for rank, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    steps = [step(rank=rank, compute_ns=40 * MS, exposed_comm_ns=50 * MS) for rank in range(3)]
+    (graph,) = graphs_of(ledger(rows, run=run_of(3), steps=steps))
+    return graph
+
+
+def waits_ms(graph: Graph, sooner: dict[int, int] | None = None) -> list[int]:
+    """Return how long each rank waits, with some ranks coming sooner by so many ms."""
+    own = graph.own_ns.copy()
+    for rank, ms in (sooner or {}).items():
+        own[graph.of_rank(rank)[0]] -= ms * MS
+    return [round(int(ns) / MS) for ns in replay(graph, own).waited_ns]
+
+
+def test_receivers_of_a_broadcast_wait_for_its_root_alone() -> None:
+    graph = rooted("broadcast", (40, 10, 60), (41, 45, 65))
+    assert waits_ms(graph) == [0, 30, 0]
+    assert waits_ms(graph, {0: 20}) == [0, 10, 0]
+    assert waits_ms(graph, {2: 55}) == [0, 30, 35]
+
+
+def test_the_root_of_a_reduce_waits_for_the_last_and_nobody_for_it() -> None:
+    graph = rooted("reduce", (10, 20, 50), (55, 21, 51))
+    assert waits_ms(graph) == [40, 0, 0]
+    assert waits_ms(graph, {2: 40}) == [10, 0, 0]
+    assert waits_ms(rooted("reduce", (50, 20, 10), (55, 21, 11))) == [0, 0, 0]

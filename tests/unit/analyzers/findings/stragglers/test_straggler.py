@@ -191,19 +191,54 @@ def _broadcasts(root_stays):
     ]  # fmt: skip
 
 
-def test_a_root_that_stays_until_the_last_has_come_waits_for_it():
-    (finding,) = stragglers(_broadcasts(root_stays=True), run=run_of(2))
-    assert (finding.ranks, finding.toll_ns, finding.confidence) == ((1,), 6 * MS, "possible"), "no cause"
-    rest = [
-        f
-        for f in reported(_broadcasts(root_stays=True), run=run_of(2)).findings
-        if f.kind == "exposed-communication"
-    ]
-    assert sum(f.toll_ns for f in rest) == 3 * MS
+@pytest.mark.parametrize("root_stays", [True, False])
+def test_the_root_of_a_broadcast_waits_for_nobody(root_stays):
+    """It hands its data over and is done. A large message may hold it until the receiver has come (back
+    pressure), but nothing on record tells that apart from moving data, so no rank is blamed for it."""
+    rows = _broadcasts(root_stays=root_stays)
+    assert stragglers(rows, run=run_of(2)) == []
+    report = reported(rows, run=run_of(2))
+    assert report.collectives["wait_ns"].tolist() == [0] * 6
+    rest = [f for f in report.findings if f.kind == "exposed-communication"]
+    assert sum(f.toll_ns for f in rest) == (9 * MS if root_stays else 3 * MS)
 
 
-def test_a_root_that_left_before_has_waited_for_nobody():
-    assert stragglers(_broadcasts(root_stays=False), run=run_of(2)) == []
+def _rooted(op, starts, end, root=0):
+    """Three operations, each rank from its own start to `end`, in ms; senders take 100 us."""
+    from_root = op in ("broadcast", "scatter")
+    return [
+        collective(
+            rank=rank, seq=n + 1, op=op, root=root, group_size=len(starts),
+            start_ns=n * EVERY + start * MS, duration_ns=took, exposed_ns=took,
+        )
+        for n in range(3)
+        for rank, start in enumerate(starts)
+        for took in [(end - start) * MS if (rank == root) != from_root else 100 * US]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["broadcast", "scatter"])
+def test_receivers_wait_for_the_root_alone(op):
+    """Rank 2 comes last, and holds nobody up."""
+    (finding,) = stragglers(_rooted(op, [4, 0, 6], 7), run=run_of(3))
+    assert (finding.ranks, finding.toll_ns) == ((0,), 12 * MS)
+    assert evidence(finding)["ranks that wait"] == "rank 1"
+
+
+@pytest.mark.parametrize("op", ["reduce", "gather"])
+def test_a_root_that_receives_waits_for_all_and_nobody_for_it(op):
+    (finding,) = stragglers(_rooted(op, [0, 1, 4], 5), run=run_of(3))
+    assert (finding.ranks, finding.toll_ns) == ((2,), 12 * MS)
+    assert evidence(finding)["ranks that wait"] == "rank 0"
+    assert stragglers(_rooted(op, [4, 0, 1], 5), run=run_of(3)) == []
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_without_a_known_root_nobody_is_known_to_wait(op):
+    rows = _rooted(op, [4, 0, 6], 7, root=0)
+    rows = [replace(row, root=None) for row in rows]
+    assert stragglers(rows, run=run_of(3)) == []
+    assert reported(rows, run=run_of(3)).collectives["wait_ns"].isna().all()
 
 
 class TestRanksMissing:

@@ -274,12 +274,21 @@ def test_a_file_alone_need_not_say_its_rank(tmp_path: Path):
     made = trace(0, None, told_rank=False)
     job = read(write(tmp_path / "trace.json", made))
     assert job.ledger.run.ranks_seen == (0,)
-    assert notices(job, "rank-from-name") == [
+    assert notices(job, "rank-assumed") == [
         f"{tmp_path}/trace.json does not say which rank it is of: rank 0 assumed"
     ]
     write(tmp_path / "other.json", made)
     with pytest.raises(TraceError, match="does not say which rank"):
         read(tmp_path)
+
+
+def test_a_lone_file_without_communication_is_a_whole_job_of_one(tmp_path: Path):
+    made = trace(0, None, told_rank=False)
+    made["traceEvents"] = [event for event in made["traceEvents"] if "nccl" not in event["name"]]
+    job = read(write(tmp_path / "profile_bs_512.json", made))
+    assert (job.ledger.run.ranks_seen, job.ledger.run.world_size) == ((0,), 1)
+    kinds = {row["kind"] for row in job.ledger.tables["notices"].to_pylist()}
+    assert kinds.isdisjoint(("rank-from-name", "rank-assumed", "world-size-unknown"))
 
 
 def test_progress_counts_every_file(tmp_path: Path):

@@ -1,0 +1,101 @@
+"""What to do in inference: an engine has no backward to hide communication behind, and no training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.shared.remedy_code import call
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Text and code of a remedy."""
+
+    text: str
+    code: str
+
+
+HOST_SYNC: Final = Advice(
+    "Keep sampled tokens on the device: feed them to the next pass there, and copy them to the host behind "
+    "it. Engines do that with overlapped scheduling (SGLang by default, vLLM with `--async-scheduling`). "
+    "Stop tests and detokenising can lag one token behind.",
+    "tokens = logits.argmax(-1)  # stays on the device, input of the next pass\n"
+    'on_host = tokens.to("cpu", non_blocking=True)  # read after the next pass was launched',
+)
+"""The host waits for the device in each pass."""
+
+DATA: Final = Advice(
+    "Prepare the next batch while the device serves this one: tokenise in other processes, and schedule one "
+    "pass ahead.",
+    "next_batch = pool.submit(prepare, waiting)  # while the device works\n"
+    "run(batch)\n"
+    "batch = next_batch.result()",
+)
+"""The device waits for its batch."""
+
+_ALL_REDUCE: Final = Advice(
+    "The next layer needs this result, so one batch cannot overlap it. Messages of a decode step are small: "
+    "use a one-shot all_reduce over NVLink (symmetric memory, or the engine's custom all_reduce), fuse it "
+    "with the norm that follows, or serve with fewer tensor-parallel ranks and more replicas.",
+    "# x comes from symm_mem.empty(...), after symm_mem.rendezvous(x, group_name)\n"
+    'out = torch.ops.symm_mem.one_shot_all_reduce(x, "sum", group_name)',
+)
+_PIECES: Final = Advice(
+    "The matmul next to it needs this result: pipeline both in pieces (symmetric memory), or serve with "
+    "fewer tensor-parallel ranks and more replicas.",
+    "torch._inductor.config._micro_pipeline_tp = True  # on one host's GPUs, with torch.compile",
+)
+_EXPERTS: Final = Advice(
+    "Split the batch in two: one half's tokens travel while the other half computes (two-batch overlap). In "
+    "decode use the low-latency kernels of the expert exchange.",
+    "for half in x.chunk(2):  # combine() after both halves have computed\n"
+    "    handles.append(dispatch(half, async_finish=True))",
+)
+_AGREED: Final = Advice(
+    "Let the host agree on the next batch while the device works: one message per pass, on a CPU group.",
+    f"work = {call('broadcast', asynchronous=True)}  # group=cpu_group, before the pass that needs it",
+)
+_EXPOSED: Final = {
+    "all_reduce": _ALL_REDUCE,
+    "all_gather": _PIECES,
+    "reduce_scatter": _PIECES,
+    "all_to_all": _EXPERTS,
+    "broadcast": _AGREED,
+    "gather": _AGREED,
+}
+
+_RECORD: Final = (
+    "with torch.profiler.profile(with_stack=True) as prof:  # on all ranks, over the same passes\n"
+    "    serve(requests)"
+)
+
+
+def exposed(op: str) -> Advice | None:
+    """Return what to do about exposed communication of that op; None if it is as in training."""
+    return _EXPOSED.get(op)
+
+
+def late(part: str | None, rank: int) -> Advice | None:
+    """Return what to do about a late rank by what it spends longer at; None if it is as in training.
+
+    `part`: one of `lateness.CAUSES`, or None if nothing tells.
+    """
+    if part is None or part == "began_ns":
+        return Advice(
+            f"The trace does not show what rank {rank} does before it is late: record more passes, on all "
+            "ranks, with Python stacks.",
+            _RECORD,
+        )
+    if part == "data_ns":
+        return DATA
+    if part == "sync_ns":
+        return HOST_SYNC
+    if part in ("between_ns", "host_ns"):
+        return Advice(
+            f"The host of rank {rank} launches late: move scheduling, detokenising and HTTP into other "
+            "processes, and replay decode steps as CUDA graphs, so that a pass is one launch.",
+            f"if dist.get_rank() == {rank}:\n"
+            "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
+        )
+    return None
