@@ -121,7 +121,7 @@ def test_two_ends_that_agree_tie_clocks_for_all_collectives_of_these_hosts():
     rows, about = job(2, offset=90 * US)
     rooted = [
         collective(
-            rank=rank, op="broadcast", root=0, seq=9, start_ns=990 * MS + rank * MS, duration_ns=5 * MS
+            rank=rank, op="broadcast", root=1, seq=9, start_ns=990 * MS + rank * MS, duration_ns=5 * MS
         )
         for rank in range(2)
     ]
