@@ -27,6 +27,7 @@ def graph(step: int, own_ns: dict[int, list[int]]) -> Graph:
         idle_ns=np.zeros(count, dtype=np.int64),
         index=np.zeros(0, dtype=np.int64),
         match=np.zeros(0, dtype=np.int64),
+        feeds=np.zeros(0, dtype=np.int64),
         moved_ns=np.zeros(0, dtype=np.int64),
     )
 
