@@ -20,7 +20,7 @@ from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
 from shardtoll.analyzers.findings.stragglers import origin_cause
 from shardtoll.analyzers.findings.stragglers.late_bills import bills, named
 from shardtoll.analyzers.findings.stragglers.late_cause import uncertain
-from shardtoll.analyzers.findings.stragglers.late_chance import alarming
+from shardtoll.analyzers.findings.stragglers.late_chance import alarming, by_chance
 from shardtoll.analyzers.findings.stragglers.late_habit import waiting
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.findings.stragglers.origin import origins
@@ -210,6 +210,8 @@ def _stages(context: Context) -> str:
 
 def _late(context: Context, brief: str, fact: str, parts: str) -> str:
     """Return the sentence where waiting for late ranks costs most."""
+    if crowded(context) is not None:
+        return f"Ranks that share CPU cores delay each other, the network is not at fault: {fact}; {parts}"
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
@@ -224,7 +226,12 @@ def _late(context: Context, brief: str, fact: str, parts: str) -> str:
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     often, least, most = last_in(context, rows, culprit)
-    doubt = ", or began recording later; not" if uncertain(context, late) else ", not"
+    doubt = ", not"
+    if uncertain(context, late):
+        doubt = ", or began recording later; not"
+    elif by_chance(context, rows, culprit) is not None:
+        # Then the bill has it as information.
+        doubt = ", perhaps by chance; not"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
     head = f"Rank {culprit} is late{doubt} the network"
     return f"{head}: last in {often}, others wait {wait} a step; {brief}, {parts}"
@@ -242,8 +249,6 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
 
 def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
     """Return who is late, where the bill warns of it or begins with it; None where it does not."""
-    if crowded(context) is not None:
-        return None
     rows, billed = bills(context)
     first = headline_moving.dearest(findings)
     dearest = first.ranks if first is not None and first.kind == "straggler" else ()

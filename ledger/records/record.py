@@ -95,7 +95,10 @@ class Run:
     machine: str | None = None
     """What a host of the job says of its make and network, as `p5.48xlarge; 32x efa`; None where unknown."""
     cores: int | None = None
-    """CPU cores that the ranks of one host may run on, on the host with fewest; None where unknown."""
+    """CPU cores that the ranks of one host may run on together, on the host with fewest; None where
+    unknown."""
+    core_ids: tuple[int, ...] = ()
+    """Those that this rank may run on, in the record of one rank; empty in that of several."""
     device_memory_bytes: int | None = None
     """Memory of the first device, as its driver reports it."""
     device_sms: int | None = None

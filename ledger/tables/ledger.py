@@ -99,7 +99,8 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
         nccl_version=_said([part.run.nccl_version for part in ordered]),
         machine=_said([part.run.machine for part in ordered]),
         **_devices(ordered),
-        cores=min((part.run.cores for part in ordered if part.run.cores is not None), default=None),
+        cores=_cores(ordered),
+        core_ids=first.core_ids if len(ordered) == 1 else (),
         ranks_seen=tuple(sorted(seen)),
         hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
         rank_hosts=_rank_hosts(ordered),
@@ -186,6 +187,20 @@ def _devices(parts: Sequence[Ledger]) -> dict[str, Any]:
         "device_capability": first.device_capability,
         "devices_per_host": max((count for count in counts if count is not None), default=None),
     }
+
+
+def _cores(parts: Sequence[Ledger]) -> int | None:
+    """Return the cores of the host with fewest: ranks that are bound to cores of their own share none."""
+    of_host: dict[tuple[str, ...], list[Run]] = {}
+    for part in parts:
+        if part.run.cores is not None:
+            of_host.setdefault(part.run.hosts, []).append(part.run)
+    counts = []
+    for runs in of_host.values():
+        bound = {core for run in runs for core in run.core_ids}
+        fewest = min(run.cores for run in runs if run.cores is not None)
+        counts.append(len(bound) if all(run.core_ids for run in runs) else fewest)
+    return min(counts, default=None)
 
 
 def _rank_hosts(parts: Sequence[Ledger]) -> tuple[str | None, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.habits import expert_imbalance
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
@@ -54,12 +55,12 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     """Return all waits, and those dear enough for a finding; each instant of waiting is in one of them.
 
     First come the ranks at which lateness begins, with all that they cause, in messages too; then who is last
-    in what remains.
+    in what remains. None where ranks share cores: their waiting stays on the bill of what was waited for.
     """
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.
     rows = _without_experts(context, keep(rows, ~hidden(rows)))
-    if not context.step_ns:
+    if not context.step_ns or crowded(context) is not None:
         return rows, []
     dear = _of_origins(context)
     if rows.empty:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.stragglers import origin_finding
 from shardtoll.analyzers.findings.stragglers.late_bills import Bill, bills
 from shardtoll.analyzers.findings.stragglers.late_chance import worth_a_warning
@@ -24,8 +23,6 @@ def find(context: Context) -> list[Finding]:
     cores delay each other: then a notice says so, and there is no finding.
     """
     rows, dear = bills(context)
-    if crowded(context) is not None:
-        return []
     besides = any(bill.rank is not None for bill in dear)
     return [_finding(context, rows, bill, besides) for bill in dear]
 

@@ -91,11 +91,12 @@ def this_machine() -> str | None:
         return None
 
 
-def usable_cores() -> int | None:
-    """Return how many CPU cores this process may run on; None where the system does not say."""
+def usable_cores() -> tuple[int | None, tuple[int, ...]]:
+    """Return how many CPU cores this process may run on, and which; None and none where not known."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        return len(cores), cores
+    return os.cpu_count(), ()
 
 
 @cache

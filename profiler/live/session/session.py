@@ -381,6 +381,7 @@ class Session:
     def _run(self) -> Run:
         if initialized():
             self._backend = self._groups.backend()
+        cores, core_ids = usable_cores()
         return Run(
             world_size=self.world_size,
             backend=self._backend,
@@ -394,7 +395,8 @@ class Session:
             ranks_per_host=ranks_per_node(self.rank, self.world_size),
             nccl_version=nccl_version(self._backend),
             machine=this_machine(),
-            cores=usable_cores(),
+            cores=cores,
+            core_ids=core_ids,
         )
 
 

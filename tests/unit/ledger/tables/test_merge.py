@@ -58,6 +58,27 @@ def test_a_merged_ledger_merges_again(make):
 
 
 @pytest.mark.parametrize(
+    ("bound", "hosts", "cores"),
+    [
+        # Each rank has a core of its own: together they have as many.
+        (((0,), (1,), (2,), (3,)), "aaaa", 4),
+        (((0, 1),) * 4, "aaaa", 2),
+        (((0, 1), (2, 3), (0, 1), (2, 3)), "aaaa", 4),
+        (((0, 1), (2, 3), (0,), (0,)), "aabb", 1),
+        # Of one rank it is not known which cores those are.
+        (((0,), (), (2,), (3,)), "aaaa", 1),
+    ],
+)
+def test_cores_of_a_host_are_those_of_its_ranks_together(make, bound, hosts, cores):
+    parts = [
+        make.ledger(rank, world_size=4, hosts=(host,), cores=max(1, len(ids)), core_ids=ids)
+        for rank, (host, ids) in enumerate(zip(hosts, bound, strict=True))
+    ]
+    assert merge(parts).run.cores == cores
+    assert merge(parts).run.core_ids == ()
+
+
+@pytest.mark.parametrize(
     ("ranks", "worlds", "message"),
     [
         ((), (), "no ledgers to merge"),
