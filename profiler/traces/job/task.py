@@ -79,7 +79,7 @@ def rank_task(task: Task, *, read: Read | None = None, analyse: Analyse | None =
     """
     file, options = task.file, task.options
     try:
-        trace, parts = _part((read or _reader(file))(file), options.part)
+        trace, parts = _part((read or _reader(file))(file), options)
         if options.alone and (trace.meta.rank is None or not _is_told(trace)):
             _assume_rank(trace, parts)
         ranked = (analyse or _analysis(options))(trace)
@@ -111,12 +111,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _part(trace: Trace, part: int) -> tuple[Trace, int]:
+def _part(trace: Trace, options: Options) -> tuple[Trace, int]:
     """Return the trace of one of the file's devices, and how many of them are ranks."""
     from shardtoll.profiler.traces.rank.devices import part_of, parts_of
 
-    parts = parts_of(trace)
-    return (part_of(trace, parts, part), len(parts)) if parts else (trace, 1)
+    parts = parts_of(trace, alone=options.alone)
+    return (part_of(trace, parts, options.part), len(parts)) if parts else (trace, 1)
 
 
 def _is_told(trace: Trace) -> bool:

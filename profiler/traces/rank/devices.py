@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.file.trace_columns import KERNEL, DeviceWork, HostWork, Trace
 from shardtoll.profiler.traces.rank.comms import ranks_in
 from shardtoll.profiler.traces.rank.steps import launches, processes
@@ -23,6 +24,10 @@ _STRAY_SHARE: Final = 0.02
 """A device with fewer kernels than this share of the busiest one's only holds what strayed there."""
 
 
+_MOST_DEVICES: Final = 256
+"""Devices of one file that are ranks: the file is read once for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One device, and the host process that drives it."""
@@ -32,18 +37,29 @@ class Part:
     """None: the trace's only process drives all devices."""
 
 
-def parts_of(trace: Trace) -> list[Part]:
-    """Return the devices that are ranks of their own; one or none means that the trace is one timeline."""
+def parts_of(trace: Trace, *, alone: bool = True) -> list[Part]:
+    """Return the devices that are ranks of their own; one or none means that the trace is one timeline.
+
+    `alone`: the job has no other file. TraceError if there are more devices than a job's file can hold.
+    """
     device = trace.device
     kernels = (device.kind == KERNEL) & (device.device >= 0)
     numbers, counts = np.unique(device.device[kernels], return_counts=True)
     if len(numbers) < 2:
         return []
     usual = [int(number) for number in numbers[counts > _STRAY_SHARE * counts.max()]]
-    drivers = _drivers(trace, usual)
+    if len(usual) > _MOST_DEVICES:
+        raise TraceError(
+            f"{trace.meta.address} holds {len(usual)} devices, more than {_MOST_DEVICES}",
+            "export one trace a rank",
+        )
+    pids = _working(trace)
+    drivers = _drivers(trace, usual, pids)
     if drivers is not None:
         return [Part(number, drivers[number]) for number in usual]
-    if trace.meta.rank is not None and trace.meta.world_size not in (None, 1, len(usual)):
+    world = trace.meta.world_size
+    states_rank = trace.meta.rank is not None and world not in (None, 1)
+    if (states_rank and world != len(usual)) or (len(pids) == 1 and (states_rank or not alone)):
         # Its process is one rank whatever it drives: the busiest device stands for it.
         usual = [int(numbers[counts.argmax()])]
     return [Part(number, None) for number in usual]
@@ -90,11 +106,16 @@ def _ranks(trace: Trace, parts: list[Part]) -> list[int]:
     return ranks if len(set(ranks)) == len(parts) else list(range(len(parts)))
 
 
-def _drivers(trace: Trace, devices: list[int]) -> dict[int, str] | None:
-    """Return the process that drives each device; None if one process drives several, or it is unknown."""
-    device, calls = trace.device, trace.calls
+def _working(trace: Trace) -> list[str]:
+    """Return the processes that launch device work."""
+    calls = trace.calls
     working = np.unique(calls.thread[calls.correlation > 0])
-    pids = list(dict.fromkeys(trace.threads[thread][0] for thread in working.tolist()))
+    return list(dict.fromkeys(trace.threads[thread][0] for thread in working.tolist()))
+
+
+def _drivers(trace: Trace, devices: list[int], pids: list[str]) -> dict[int, str] | None:
+    """Return which of the processes drives each device; None if one drives several, or it is unknown."""
+    device, calls = trace.device, trace.calls
     if len(pids) < len(devices):
         return None
     launch = launches(device, calls, processes(trace))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardtoll.ledger import Ledger
+from shardtoll.ledger import Ledger, TraceError
 from shardtoll.profiler.traces import Job, read_traces
 from tests.shared_inputs import shared
 from tests.small_traces import trace, write
@@ -90,6 +90,30 @@ def test_a_process_that_states_its_rank_keeps_one_device_and_says_so(tmp_path: P
     assert {parts[0] for parts in steps(job.ledger).values()} == {300_000}
     texts = [row["text"] for row in job.ledger.tables["notices"].to_pylist()]
     assert any("drives several devices, device 4 stands for it" in text for text in texts)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_two_ranks_of_two_devices_each_are_two_ranks(tmp_path: Path, told: bool) -> None:
+    for rank in range(2):
+        made = one_process(fused(own_ids=False, told=told))
+        if told:
+            made["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+        else:
+            made.pop("distributedInfo", None)
+        path = write(tmp_path / f"rank{rank}.json", made)
+    job = read(path.parent)
+    assert job.ledger.run.ranks_seen == (0, 1)
+    assert [Path(file.address).name for file in job.files] == ["rank0.json", "rank1.json"]
+    assert job.set_aside == ()
+
+
+def test_a_file_of_more_devices_than_a_job_has_is_refused(tmp_path: Path) -> None:
+    made = trace(0, 1)
+    kernel = {**next(event for event in made["traceEvents"] if event["cat"] == "kernel")}
+    made["traceEvents"] += [{**kernel, "pid": at, "args": {"device": at, "stream": 7}} for at in range(300)]
+    path = write(tmp_path / "t.json", made)
+    with pytest.raises(TraceError, match=r"t\.json holds 300 devices, more than 256"):
+        read(path)
 
 
 def test_what_strayed_to_another_device_makes_no_rank(tmp_path: Path) -> None:
