@@ -7,6 +7,7 @@ arguments: the closure is put into another one for this call, and that notes whe
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ Told = Callable[[Any], None]
 """Called with the optimizer."""
 
 _NAME: Final = "closure"
+_SELF_AND_ONE: Final = 2
 
 
 def has_closure(args: Any, kwargs: Any) -> bool:
@@ -29,7 +31,21 @@ def _place(args: Any, kwargs: Any) -> int | str | None:
     """Return where among the arguments the closure is; None without one."""
     if callable(kwargs.get(_NAME)):
         return _NAME
-    return 1 if len(args) > 1 and callable(args[1]) else None
+    return 1 if len(args) > 1 and callable(args[1]) and _takes_closure(type(args[0])) else None
+
+
+def _takes_closure(kind: Any) -> bool:
+    """Return whether the first argument of an optimizer's `step` is a closure, as far as its name tells.
+
+    It may be something else that can be called, as the model, whose attributes `step` reads.
+    """
+    try:
+        parameters = list(inspect.signature(kind.step).parameters.values())
+    except (AttributeError, TypeError, ValueError):
+        return True
+    if len(parameters) < _SELF_AND_ONE or parameters[1].kind is inspect.Parameter.VAR_POSITIONAL:
+        return True
+    return parameters[1].name == _NAME
 
 
 class Closures:

@@ -31,6 +31,22 @@ def test_a_closure_is_called_with_what_it_was_called_with_and_its_result_is_retu
     assert not closures.inside
 
 
+def test_a_model_that_a_step_takes_is_no_closure() -> None:
+    class OfModel(torch.optim.SGD):
+        def step(self, model: nn.Module) -> int:  # type: ignore[override]
+            super().step()
+            return len(list(model.parameters()))
+
+    model = nn.Linear(2, 2)
+    optimizer = OfModel(model.parameters())
+    with audit(model) as session, session.step():
+        model(torch.ones(1, 2)).sum().backward()
+        assert optimizer.step(model) == 2
+    report = session.report()
+    assert report is not None
+    assert "capture-stopped" not in {notice.kind for notice in report.notices}
+
+
 def test_a_closure_by_name_and_one_that_raises() -> None:
     closures = Closures()
 
