@@ -46,7 +46,7 @@ from shardtoll.profiler.live.values.blank import blank
 from shardtoll.profiler.live.values.contents import Contents
 from shardtoll.profiler.live.values.cuts import Cuts
 from shardtoll.profiler.live.values.fingerprint import Fingerprint, Fingerprints, TakenPrints
-from shardtoll.profiler.live.values.operators import op_text, operands, shapes_text
+from shardtoll.profiler.live.values.operators import masks, op_text, operands, shapes_text
 from shardtoll.profiler.live.values.results import Results
 
 
@@ -393,6 +393,7 @@ class Recorder:
                 input_tickets=inputs,
                 output_tickets=results,
                 telling=(*(inputs or ())[data], *(results or ())),
+                masks=tuple((inputs or ())[masks(func)]),
             )
         )
 

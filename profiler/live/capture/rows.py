@@ -428,7 +428,8 @@ def _non_finite(
 
 def _left_out(pending: PendingCompute, prints: Sequence[Fingerprint]) -> str | None:
     """Return what `_non_finite` does; `left-out` for gradients that the optimizer is not to use."""
-    kept = _non_finite(pending.input_tickets, pending.output_tickets, prints)
+    inputs = [ticket for ticket in pending.input_tickets or () if ticket not in pending.masks]
+    kept = _non_finite(inputs, pending.output_tickets, prints)
     return "left-out" if kept == "input" and pending.may_leave_out else kept
 
 

@@ -146,6 +146,8 @@ class PendingCompute:
     output_tickets: list[int] | None
     telling: tuple[int, ...] = ()
     """Tickets of its data: where one of them holds one value throughout, equality proves nothing."""
+    masks: tuple[int, ...] = ()
+    """Tickets of operands that hold infinity on purpose."""
     moved_bytes: int = 0
     """Least bytes read and written."""
     may_leave_out: bool = False

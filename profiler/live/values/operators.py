@@ -146,6 +146,21 @@ def operands(func: Any) -> slice:
     return slice(left, left + 2)
 
 
+def masks(func: Any) -> slice:
+    """Return which of the tensors given to the operator may hold infinity on purpose, as a mask does.
+
+    Attention has its mask, and what is made of it, after query, key and value (in backward after a gradient
+    too); baddbmm adds scores to one. Of all other operators there is none.
+    """
+    packet = func._overloadpacket
+    if packet is _aten.baddbmm:
+        return slice(0, 1)
+    name = func._schema.name
+    if "scaled_dot_product" not in name:
+        return slice(0, 0)
+    return slice(4 if name.endswith("_backward") else 3, None)
+
+
 def moved_bytes(func: Any, args: Any, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> int:
     """Return the bytes of one call on tensors `given` that made tensors `made`."""
     moved = sum(map(bytes_of, given)) + sum(map(bytes_of, made))

@@ -57,6 +57,24 @@ def test_capture_records_them():
     assert moved["optimizer.step"] == 4 * 32 * (1 + 2 + 2 * 2)
 
 
+def test_infinity_in_a_mask_is_meant_and_met_by_no_operator():
+    mask = torch.full((8, 8), float("-inf")).triu(1)
+    q = torch.randn(2, 4, 8, 16, requires_grad=True)
+    with audit() as session:
+        out = torch.nn.functional.scaled_dot_product_attention(q, q * 2, q * 3, attn_mask=mask)
+        scores = torch.baddbmm(mask.expand(8, 8, 8), out.flatten(0, 1), q.flatten(0, 1).mT)
+        scores.softmax(-1).sum().backward()
+    rows = session.report().computes
+    assert rows["op"].str.contains("scaled_dot_product").any()
+    met = rows[rows["non_finite"].notna()]
+    # The scores themselves are infinite where they are masked.
+    assert met["non_finite"].unique().tolist() == ["output"]
+    assert met["op"].unique().tolist() == ["aten.baddbmm.default"]
+    with audit() as session:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q * torch.nan, attn_mask=mask)
+    assert session.report().computes["non_finite"].tolist() == ["input"]
+
+
 class TestOptimizers:
     def moved(self, model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> int:
         with audit(model) as session:
