@@ -12,6 +12,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.duplicates import duplicated_data
 from shardtoll.analyzers.findings.duplicates import duplicated_remedies as remedies
 from shardtoll.analyzers.findings.duplicates.same_work import (
+    MOST,
     Ranks,
     Repeats,
     again_on_one_rank,
@@ -20,6 +21,7 @@ from shardtoll.analyzers.findings.duplicates.same_work import (
     group_name,
     listed,
     same_gradients,
+    telling,
 )
 from shardtoll.analyzers.findings.replicas.agreement import WHOLE, whole_contents
 from shardtoll.analyzers.findings.values.identical_shards import identical
@@ -109,9 +111,7 @@ def _on_several(context: Context, frame: pd.DataFrame, weigh: _Weigh) -> list[Fi
         place=np.where(sure, placed.place, valued.place),
     )
     why = frame["work"].where(frame["phase"] != "optimizer", "optimizer").replace("matmul", "")
-    why = why.mask(
-        (why != "optimizer") & ~sure & _of_equal_data(context, valued, frame["place"].to_numpy()), "data"
-    )
+    why = why.mask((why != "optimizer") & ~sure & _of_equal_data(context, frame, valued), "data")
     frame = keep(frame.assign(why=why), frame["factor"] > 1)
     if frame.empty:
         return []
@@ -165,9 +165,11 @@ def _told_by_inputs(context: Context) -> list[set[int]]:
     ]
 
 
-def _of_equal_data(context: Context, valued: Repeats, place_of: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _of_equal_data(
+    context: Context, frame: pd.DataFrame, valued: Repeats
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return for each row whether the ranks that did it had equal gradients to reduce: all else follows."""
-    equal = [set(ranks) for ranks in same_gradients(context)]
+    equal = [set(ranks) for ranks in same_gradients(context) if _all_the_same(frame, valued, ranks)]
 
     def explained(ranks: Ranks) -> bool:
         members = set(ranks)
@@ -175,7 +177,20 @@ def _of_equal_data(context: Context, valued: Repeats, place_of: Codes) -> np.nda
 
     explained_sets = np.array([all(map(explained, sets)) for sets in valued.sets] + [False], dtype=bool)
     # Rows that placements explain have places of their own; whoever asks leaves those out.
+    place_of = frame["place"].to_numpy()
     return explained_sets[np.where((place_of >= 0) & (place_of < len(valued.sets)), place_of, -1)]
+
+
+def _all_the_same(frame: pd.DataFrame, valued: Repeats, ranks: Ranks) -> bool:
+    """Whether values show nearly all that the ranks multiply to be the same.
+
+    Those that share a model cut by hand have equal gradients of what is not cut, and their own parts of it.
+    """
+    mine = frame["rank"].isin(ranks) & (frame["work"] == "matmul") & (frame["phase"] != "optimizer")
+    mine &= telling(frame)
+    told = frame["flops"].to_numpy(dtype=np.float64)[mine.to_numpy(dtype=bool)]
+    same = (valued.factor > 1)[mine.to_numpy(dtype=bool)]
+    return bool(told[same].sum() >= MOST * told.sum())
 
 
 def _spread(duration_ns: pd.Series[Any], factor: Codes) -> pd.arrays.IntegerArray:

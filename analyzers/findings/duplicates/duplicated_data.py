@@ -213,8 +213,8 @@ def _same_work(context: Context, ranks: Sequence[int]) -> bool:
 
 
 def _toll(context: Context, together: pd.DataFrame, ranks: Sequence[int]) -> int | None:
-    """Return the compute that ranks did for a batch others did too, per step, on the mean rank; None "
-    "unknown."""
+    """Return the compute that ranks did for a batch others did too, per step, on the mean rank; None if
+    that is unknown."""
     rows = context.surveyed_rows
     rows = keep(rows, rows["rank"].isin(ranks))
     if rows.empty:

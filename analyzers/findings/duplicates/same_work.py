@@ -120,7 +120,7 @@ def by_value(context: Context, frame: pd.DataFrame) -> Repeats:
     placed = frame.reset_index(drop=True).sort_values(["rank", "step", "index"], kind="stable")
     operator = numbered(placed, [*OPERATOR, "rank"])
     nth = pd.Series(operator, index=placed.index).groupby(operator).cumcount()
-    usable = keep(placed.assign(nth=nth), _telling(placed))
+    usable = keep(placed.assign(nth=nth), telling(placed))
     same = numbered(usable, [*OPERATOR, "nth", "input_hash", "output_hash"])
     counts = np.bincount(same, minlength=1)[same] if len(same) else same
     usable, same = keep(usable, counts > 1), same[counts > 1]
@@ -166,7 +166,7 @@ def _merged(
     return number, [tuple(sorted(place)) for place in places], over
 
 
-def _telling(frame: pd.DataFrame) -> pd.Series[bool]:
+def telling(frame: pd.DataFrame) -> pd.Series[bool]:
     """Return of which rows the values prove something."""
     has_values: pd.Series[bool] = frame["input_hash"].notna() & frame["output_hash"].notna()
     return has_values & ~frame["constant"].astype(bool)
@@ -190,7 +190,7 @@ def again_on_one_rank(frame: pd.DataFrame) -> pd.DataFrame:
     often = frame.groupby(["stretch", "call"])["op"].transform("size")
     least = often.groupby(frame["stretch"]).transform("min")
     whole = (often % least == 0).groupby(frame["stretch"]).transform("all") & (least > 1)
-    frame = keep(frame, _telling(frame) & ~whole)
+    frame = keep(frame, telling(frame) & ~whole)
     same = ["stretch", "op", "module", "parameter", "shapes", "input_hash", "output_hash"]
     number = numbered(frame, same)
     grouped = frame.groupby(number)
@@ -209,8 +209,8 @@ def group_name(context: Context, sets: tuple[Ranks, ...]) -> str | None:
 REDUCTIONS: Final = ("all_reduce", "reduce_scatter")
 
 MOST: Final = 0.9
-"""Share of the reduced bytes that is equal where data are. A few gradients are so whatever the data, as that
-of a penalty on weights."""
+"""Share of the reduced bytes, and of what is multiplied, that is equal where data are. A few gradients are so
+whatever the data, as that of a penalty on weights."""
 
 
 def same_gradients(context: Context) -> list[Ranks]:

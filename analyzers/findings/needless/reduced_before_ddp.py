@@ -25,7 +25,9 @@ def reduced_before(context: Context) -> pd.DataFrame:
     """Return the program's own all_reduces of gradients, with `first`: a bucket that reduced them again.
 
     Proven by values: in each surveyed step all of DDP's buckets were equal on all ranks, while the program's
-    earlier all_reduces over the same group sent values that differed, at least as many bytes of them.
+    earlier all_reduces of parameters' gradients over the same group sent values that differed, at least as
+    many bytes of them. Buckets of a model that is cut by hand, whose backward reduces activations, are equal
+    too, and those reductions are needed.
     """
     frame = context.in_surveyed
     frame = keep(frame, (frame["op"] == "all_reduce") & frame["match_id"].notna() & (frame["group_size"] > 1))
@@ -33,7 +35,9 @@ def reduced_before(context: Context) -> pd.DataFrame:
     buckets = keep(frame, frame["caused_by_op"] == REDUCER)
     by_hand = keep(
         frame,
-        ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES) & frame["phase"].isin(PHASES),
+        ~frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES)
+        & frame["phase"].isin(PHASES)
+        & frame["parameter"].notna(),
     )
     steps = context.surveyed
     if buckets.empty or by_hand.empty or len(steps) < LEAST_STEPS or not _equal(buckets):

@@ -182,6 +182,13 @@ def test_equal_gradients_before_the_reduction_are_equal_data_and_said_once() -> 
     assert finding.severity == "warning"
 
 
+def test_ranks_that_share_a_model_cut_by_hand_have_no_equal_data() -> None:
+    # What is not cut has equal gradients; each rank multiplies its own parts of the rest.
+    parts = [row(rank, 10 + at, 50 + 10 * rank + at, module="cut") for rank in (0, 1) for at in range(5)]
+    both = [reduction(0, 5), reduction(1, 5)]
+    assert "given the same data" not in " ".join(f.title for f in found([*DATA, *parts], 2, collectives=both))
+
+
 def test_equal_data_that_inputs_show_are_billed_there(monkeypatch: pytest.MonkeyPatch) -> None:
     billed = Finding("duplicated-data", "warning", "equal", 1, None, 1, None, 1, (0, 1), Where(op="input"))
     reduced = [reduction(0, 5), reduction(1, 5)]

@@ -10,7 +10,13 @@ from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 
 STEPS = 3
 KIB = 1 << 10
-OWN = {"message_bytes": 4 * KIB, "input_hash": (1, 2), "source": "t.py:3 (hook)", "reduce_op": "SUM"}
+OWN = {
+    "message_bytes": 4 * KIB,
+    "input_hash": (1, 2),
+    "source": "t.py:3 (hook)",
+    "reduce_op": "SUM",
+    "parameter": "w",
+}
 BUCKET = {
     "message_bytes": 4 * KIB,
     "input_hash": 7,
@@ -64,6 +70,7 @@ def test_a_mean_changes_no_scale():
         (OWN | {"message_bytes": 2 * KIB}, BUCKET),
         (BUCKET, OWN),
         (OWN | {"phase": "forward"}, BUCKET),
+        (OWN | {"parameter": None}, BUCKET),
         (OWN | {"op": "all_gather"}, BUCKET),
         (OWN | {"caused_by_op": "FSDP.post_backward"}, BUCKET),
         (BUCKET,),
@@ -76,6 +83,7 @@ def test_a_mean_changes_no_scale():
         "less than the gradients",
         "after DDP",
         "activations",
+        "gradients of activations, as of a model cut by hand",
         "a gather",
         "another wrapper's",
         "DDP alone",
