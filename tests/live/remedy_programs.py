@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.nn.functional import all_gather as differentiable_all_gather
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+from shardtoll.analyzers.findings.needless.coalesced import coalesced
 from shardtoll.profiler import audit
 
 ROWS, DIM = 16, 32
@@ -262,3 +263,31 @@ def applied() -> dict[str, Any]:
         after = _trained(leaf, case.good(names, lambda n=names, c=code: exec(c, n)))  # type: ignore[misc]
         answer[name]["changed"] = [key for key in before if not torch.equal(before[key], after[key])]
     return answer
+
+
+def one_by_one_and_coalesced() -> dict[str, bool]:
+    """Return for each op whether one call with the remedy's code gives what many calls gave, by the op."""
+    ranks, root = dist.get_world_size(), 0
+    calls: dict[tuple[str, str], Callable[[torch.Tensor], torch.Tensor]] = {
+        ("all_reduce", "SUM"): _summed,
+        ("all_reduce", "MAX"): lambda t: _summed(t, dist.ReduceOp.MAX),
+        ("broadcast", ""): lambda t: (dist.broadcast(t, src=root), t)[1],
+        ("all_gather", ""): lambda t: _gathered(t.flatten()).view(ranks, -1),
+        ("reduce_scatter", "SUM"): lambda t: _scattered(t.flatten()),
+        ("all_to_all", ""): lambda t: _exchanged(t.view(ranks, -1)),
+    }
+    same = {}
+    for (op, reduce_op), alone in calls.items():
+        tensors = [_own() + place for place in range(3)]
+        wanted = [alone(tensor.clone()) for tensor in tensors]
+        names: Names = {"torch": torch, "dist": dist, "ranks": ranks, "root": root, "tensors": tensors}
+        exec(coalesced(op, None, None, reduce_op or None), names)
+        parts = names.get("parts", tensors) if op not in ("all_reduce", "broadcast") else tensors
+        same[f"{op} {reduce_op}"] = all(map(torch.equal, wanted, parts))
+    return same
+
+
+def _scattered(flat: torch.Tensor) -> torch.Tensor:
+    part = flat.new_empty(flat.numel() // dist.get_world_size())
+    dist.reduce_scatter_tensor(part, flat)
+    return part

@@ -34,3 +34,9 @@ def test_no_code_says_that_something_is_itself(case: str) -> None:
     for line in code.splitlines():
         target, _, value = line.partition("#")[0].partition(" = ")
         assert target.strip() != value.strip(), line
+
+
+def test_one_call_for_many_gives_each_tensor_what_it_got_alone() -> None:
+    for answer in run_ranks(programs.one_by_one_and_coalesced, 2):
+        assert all(answer.values()), answer
+        assert len(answer) == 6

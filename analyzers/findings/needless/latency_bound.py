@@ -10,17 +10,14 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.peers import ROOTED
+from shardtoll.analyzers.findings.needless.coalesced import coalesced
 from shardtoll.analyzers.roofline import collective_cost
-from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import Codes, Line, keep, number, numbered, tally
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.ledger.words.human import duration, percent, place, some_size
 from shardtoll.ledger.words.human import plural as times
-
-IN_PLACE: Final = ("all_reduce", "broadcast", "recv")
-"""Ops whose result comes in the tensor that was sent."""
 
 LEAST_MESSAGES: Final = 32
 """Fewer messages in a row are left alone. A program may well reduce a handful of tensors one by one,
@@ -29,6 +26,9 @@ blocks, 18 for 4); the hundreds of a per-parameter loop are what costs."""
 
 TINY_BYTES: Final = 1024
 """Messages up to this take latency alone on any fabric: at 1 GB/s a kilobyte moves in a microsecond."""
+
+ONE_NUMBER_BYTES: Final = 8
+"""Largest message that is one number."""
 
 FASTEST: Final = 0.1
 """Part of the transfers of one kind that are taken as the fastest: one alone may be a clock's error."""
@@ -44,7 +44,7 @@ FUSABLE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "re
 
 BURST: Final = ("rank", "step", "group", "group_id", "op", "dtype", "reduce_op", "root", "phase", "stretch")
 
-KEYS: Final = ("net", "op", "dtype", "phase", "source")
+KEYS: Final = ("net", "op", "dtype", "reduce_op", "phase", "source")
 VALUES: Final = (
     "exposed_ns",
     "message_bytes",
@@ -212,6 +212,9 @@ def find(context: Context) -> list[Finding]:
         one_floor = line.figures["one_floor_ns"]
         of_line = keep(frame, frame["code"] == line.code)
         settles = phase == "other" and _after_backward(context, of_line)
+        median_bytes = int(by_code["message_bytes"].median()[line.code])
+        # What a loop of the user's own settles is a norm or a flag if it is one number, else the gradient.
+        of_norms = phase == "optimizer" or (settles and median_bytes <= ONE_NUMBER_BYTES)
         phase = "optimizer" if settles else phase
         findings.append(
             Finding(
@@ -229,7 +232,7 @@ def find(context: Context) -> list[Finding]:
                 where=replace(line.where("source", "group", "mesh_dim", op=op), phase=phase),
                 evidence=(
                     Evidence("most in a row, no matmul between", int(by_code["burst_size"].max()[line.code])),
-                    Evidence("median message", int(by_code["message_bytes"].median()[line.code]), "bytes"),
+                    Evidence("median message", median_bytes, "bytes"),
                     *_latency(context, line),
                     Evidence("expected of the messages one by one", line.figures["expected_ns"], "ns"),
                     Evidence("expected of the coalesced messages", line.figures["one_expected_ns"], "ns"),
@@ -237,7 +240,14 @@ def find(context: Context) -> list[Finding]:
                     Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),
                 ),
                 rows=Rows.of(collectives=of_line.index),
-                remedy=_remedy(op, phase, line.count, line.text("mesh_dim"), source),
+                remedy=_remedy(
+                    op,
+                    "optimizer" if of_norms else "other",
+                    line.count,
+                    line.text("mesh_dim"),
+                    source,
+                    line.text("reduce_op"),
+                ),
                 confidence="certain"
                 if context.fabric.measured and number(line.first["seen_ns"]) is None
                 else "likely",
@@ -287,7 +297,9 @@ def _after_backward(context: Context, rows: pd.DataFrame) -> bool:
     return bool(after.fillna(False).all())
 
 
-def _remedy(op: str, phase: str, count: int, mesh_dim: str | None, source: str | None) -> Remedy:
+def _remedy(
+    op: str, phase: str, count: int, mesh_dim: str | None, source: str | None, reduce_op: str | None = None
+) -> Remedy:
     if phase == "optimizer":
         text = (
             "Take the norms of all gradients first, stack them and reduce them together, as "
@@ -302,16 +314,7 @@ def _remedy(op: str, phase: str, count: int, mesh_dim: str | None, source: str |
         )
     else:
         text = f"Copy the tensors into one flat buffer, call one {op} on it, and copy back."
-        here = remedy_code.at(source, "instead of the calls at")
-        written = (
-            f"flat = torch.cat([t.flatten() for t in tensors]){here}\n"
-            f"{remedy_code.call(op, mesh_dim, 'flat')}"
-        )
-        if op in IN_PLACE:
-            written += (
-                "\nfor t, part in zip(tensors, flat.split([t.numel() for t in tensors])):\n"
-                "    t.copy_(part.view_as(t))"
-            )
+        written = coalesced(op, mesh_dim, source, reduce_op)
     return Remedy(
         text=text,
         code=written,

@@ -384,6 +384,15 @@ class TestLatencyBound:
         assert "one message with all bytes" in finding.remedy.counterfactual
         assert "fused or foreach" in finding.remedy.text
 
+    def test_gradients_that_a_loop_averages_one_by_one_are_not_taken_for_norms(self):
+        before = [compute(rank=rank, phase="backward", start_ns=-1) for rank in (0, 1)]
+        (finding,) = found("latency-bound", small(40, phase="other", reduce_op="AVG"), computes=before)
+        assert finding.where.phase == "optimizer"
+        assert "clip_grad_norm_" not in finding.remedy.code
+        assert "dist.all_reduce(flat, op=dist.ReduceOp.AVG)" in finding.remedy.code
+        (finding,) = found("latency-bound", small(40, phase="other", message_bytes=4), computes=before)
+        assert "clip_grad_norm_" in finding.remedy.code
+
     def test_few_messages_are_left_alone(self):
         assert len(found("latency-bound", small(32))) == 1
         assert found("latency-bound", small(31)) == []
