@@ -10,6 +10,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.habits.habit import habits, price
 from shardtoll.analyzers.shared.ddp_options import no_buffers
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.sampled import SAMPLED, is_sampled
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.records.ddp_causes import BUFFERS
@@ -23,7 +24,8 @@ def find(context: Context) -> list[Finding]:
     """Return one finding a group and line whose buffers hold equal values in all surveyed steps and ranks.
 
     All of them: DDP broadcasts all buffers or none. One that holds a single value throughout, as a counter
-    does, has no fingerprint, and then nothing is claimed.
+    does, has no fingerprint, and then nothing is claimed. Of a large one a sample is compared: what a step
+    changes in a few rows, as in a bank of features, may lie between.
     """
     rows = context.in_steps
     frame = keep(rows, (rows["caused_by_op"] == BUFFERS) & (rows["op"] == "broadcast"))
@@ -32,12 +34,14 @@ def find(context: Context) -> list[Finding]:
         if not _constant(habit.rows):
             continue
         line = habit.line
+        sampled = bool(is_sampled(habit.rows).any())
+        never = "seem never to" if sampled else "never"
         cost, moved = price(context, line), line.figures["message_bytes"]
         findings.append(
             Finding(
                 kind="constant-buffers",
                 severity=cost.severity,
-                title="DDP broadcasts buffers that never change in each forward: "
+                title=f"DDP broadcasts buffers that {never} change in each forward: "
                 f"{some_size(moved)} a step on {line.first['net']}{place(None, line.text('source'))}, "
                 f"{duration(cost.toll_ns)} exposed",
                 toll_ns=cost.toll_ns,
@@ -51,16 +55,18 @@ def find(context: Context) -> list[Finding]:
                 evidence=(
                     Evidence("steps whose buffers were compared", len(context.surveyed)),
                     Evidence("broadcasts compared", len(habit.rows)),
+                    *((SAMPLED,) if sampled else ()),
                     Evidence("taken for granted", "no later step changes a buffer on one rank alone"),
                 ),
                 remedy=Remedy(
-                    "Do not broadcast them: each rank has the same values already.",
+                    "Do not broadcast them: each rank has the same values already."
+                    + (" Look first whether a step writes a part of a large one." if sampled else ""),
                     no_buffers(context.ledger.run.torch),
                     None
                     if cost.saving_ns is None
                     else "the same step without these broadcasts; waiting for late ranks stays",
                 ),
-                confidence="likely",
+                confidence="possible" if sampled else "likely",
             )
         )
     return findings

@@ -70,8 +70,10 @@ def _unasked(line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
         ),
         remedy=Remedy(
             "Call the module once, with all its inputs in one batch: each call has a backward of its own, "
-            "and FSDP2 lets parameters go after the first.",
-            "first, second = module(torch.cat([x, y])).split([len(x), len(y)])  # was module(x), module(y)",
+            "and FSDP2 lets parameters go after the first. If one call needs the result of another, shard "
+            "the module that makes the calls instead.",
+            "first, second = module(torch.cat([x, y])).split([len(x), len(y)])  # was module(x), module(y)\n"
+            "# if y needs module(x): fully_shard(caller, reshard_after_forward=False) in place of module",
             None if toll is None else "the same step without these all_gathers",
         ),
         confidence="likely",

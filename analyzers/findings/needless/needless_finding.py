@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden
+from shardtoll.analyzers.shared.sampled import is_sampled
 from shardtoll.analyzers.shared.tally import Line, number, tally
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Rows, Severity
 from shardtoll.ledger.words.human import place, some_size
 from shardtoll.ledger.words.human import plural as times
-
-SAMPLE: Final = 4096
-"""Elements at most that a fingerprint is made of: of longer messages it is a sample."""
-
-WIDTHS: Final = {
-    "float64": 8,
-    "int64": 8,
-    "complex64": 8,
-    "float32": 4,
-    "int32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-}
-"""Bytes of an element; of types that are not here as few as can be."""
 
 VALUES: Final = ("exposed_ns", "message_bytes", "used_bytes")
 
@@ -151,15 +138,6 @@ def needless_findings(
             )
         )
     return findings
-
-
-def is_sampled(frame: pd.DataFrame) -> pd.Series[Any]:
-    """Return for each collective whether its message has more elements than a fingerprint looks at.
-
-    Then equal fingerprints do not prove equal bytes: one row of a table may differ.
-    """
-    width = frame["dtype"].map(WIDTHS).fillna(1).astype("int64")
-    return (frame["message_bytes"].fillna(0) > SAMPLE * width).astype(bool)
 
 
 def described(line: Line, columns: Sequence[str]) -> str:

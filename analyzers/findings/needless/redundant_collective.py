@@ -11,7 +11,6 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import passes_begun
 from shardtoll.analyzers.findings.needless.needless_finding import (
-    SAMPLE,
     Story,
     Subject,
     described,
@@ -19,6 +18,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
 )
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.sampled import SAMPLED
 from shardtoll.analyzers.shared.tally import Line, keep, numbered
 from shardtoll.analyzers.shared.wrapper_causes import GATHERERS, WRAPPER_CAUSES
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -128,7 +128,6 @@ def find(context: Context) -> list[Finding]:
 
 
 def _story(line: Line, subject: Subject) -> Story:
-    sampled = Evidence("fingerprints are of", f"{SAMPLE:,} elements at most, by a fixed stride")
     return Story(
         title_end=f" sent bytes already sent: {subject.size} again{subject.place}",
         remedy=_remedy(str(line.first["op"]), line.text("caused_by_op"), str(line.first["phase_class"])),
@@ -137,7 +136,7 @@ def _story(line: Line, subject: Subject) -> Story:
             Evidence("again", described(line, SHOWN)),
             Evidence("fingerprint of both inputs", _hex(line.first["input_hash"])),
         ),
-        more_evidence=(sampled,) if subject.sampled else (),
+        more_evidence=(SAMPLED,) if subject.sampled else (),
         total_label="repeats in all steps and ranks",
         confidence="certain" if subject.matched else "likely",
         floor_ns=0,

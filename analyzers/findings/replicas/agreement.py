@@ -24,6 +24,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.replicas import Replicas
 from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.shared.sampled import SAMPLE
 from shardtoll.ledger import SKETCH_COLUMNS
 from shardtoll.ledger.records.work import OPTIMIZER_STEP
 
@@ -35,9 +36,6 @@ IN_SHAPES: Final = {"bf16[": "bfloat16", "f16[": "float16"}
 
 MOST_LOOKS: Final = 16
 """Steps of one tensor that are looked at closely."""
-
-SAMPLE: Final = 4096
-"""Elements from which a fingerprint may be of a sample: of a tensor with more, equal ones prove little."""
 
 WHOLE: Final = ("size_class", *SKETCH_COLUMNS)
 """Columns that, besides the fingerprint, tell two large tensors apart: see `whole_contents`."""

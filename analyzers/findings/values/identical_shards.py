@@ -22,7 +22,7 @@ NAMED: Final = 3
 """Parameters that a title names."""
 
 STACKED: Final = 3
-"""Dimensions of a stack of matrices: copies of one expert begin equal on purpose."""
+"""Dimensions of a stack of matrices: copies of one expert begin equal on purpose, and so do their biases."""
 
 
 @once
@@ -32,9 +32,12 @@ def identical(context: Context) -> dict[str, dict[str, set[int]]]:
     shards = keep(values, (values["kind"] == "shard") & values["hash"].notna())
     by_dim: dict[str, dict[str, set[int]]] = {}
     looked_at: dict[str, int] = {}
+    stacked = shards["shape"].astype(str).str.count(",") == STACKED - 1
+    # Biases of a stack of experts lie beside their matrices.
+    stacks = {_owner(name) for name in shards.loc[stacked.to_numpy(dtype=bool), "name"].unique()}
     for name, rows in shards.groupby("name", sort=False, observed=True):
         first = rows.iloc[0]
-        if str(first["shape"]).count(",") == STACKED - 1 or bool(rows["constant"].astype(bool).any()):
+        if _owner(name) in stacks or bool(rows["constant"].astype(bool).any()):
             continue
         for dim in _sharded_over(first):
             groups = mesh_groups(context).get(dim, [])
@@ -45,6 +48,11 @@ def identical(context: Context) -> dict[str, dict[str, set[int]]]:
                 ranks = {rank for group in groups for rank in group}
                 by_dim.setdefault(dim, {})[str(name)] = ranks
     return {dim: names for dim, names in by_dim.items() if len(names) >= MOST * looked_at[dim]}
+
+
+def _owner(name: object) -> str:
+    """Return the module that has the parameter."""
+    return str(name).rpartition(".")[0]
 
 
 def _sharded_over(row: pd.Series[Any]) -> list[str]:

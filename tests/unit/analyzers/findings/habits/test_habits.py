@@ -152,6 +152,13 @@ class TestConstantBuffers:
         assert (finding.count, finding.bytes, finding.confidence) == (2, 8192, "likely")
         assert finding.remedy.code == f"DistributedDataParallel(model, {choice}=False)"
 
+    def test_of_a_large_buffer_a_sample_is_compared_and_proves_less(self):
+        # A bank of features: a step writes a few rows, and the sample may lie between them.
+        (finding,) = found("constant-buffers", in_steps(SENT, SENT | {"message_bytes": 1 << 20}))
+        assert finding.confidence == "possible"
+        assert finding.title.startswith("DDP broadcasts buffers that seem never to change in each forward")
+        assert finding.remedy.text.endswith("Look first whether a step writes a part of a large one.")
+
     @pytest.mark.parametrize(
         "rows",
         [

@@ -49,6 +49,13 @@ def test_half_of_the_parameters_are_enough_and_fewer_are_few_heads():
     assert found([*held("k", (1, 1)), *held("q", (2, 3)), *held("o", (4, 5))]) == []
 
 
+def test_biases_of_a_stack_of_experts_are_copies_as_the_experts_are():
+    stack = held("experts.w1", (1, 1), shape=(1, 2, 4))
+    biases = held("experts.b1", (2, 2), shape=(1, 4))
+    assert found([*stack, *biases]) == []
+    assert len(found([*stack, *biases, *held("out.weight", (3, 3))])) == 1
+
+
 @pytest.mark.parametrize(
     "values",
     [
