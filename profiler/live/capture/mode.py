@@ -139,13 +139,13 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if region.light and kind != _WAIT:
             return func(*args, **kwargs or {})
         device = recorder.device
-        if kind == _PLAIN and device is None and not recorder.results.pieces:
+        results = recorder.results
+        if kind == _PLAIN and device is None and not results.pieces and not results.logits.wholes:
             return self._plain(run, args, kwargs, region, entered_ns)
         if device is not None and (kind == _WAIT or device.draining):
             run = timed_wait(self._waits, device, run) if kind == _WAIT else timed_operator(device, run)
         touched = None
-        results = recorder.results
-        if results.pieces and not region.fake:
+        if (results.pieces or results.logits.wholes) and not region.fake:
             try:
                 touched = results.touched(func, args, kwargs)
             except Exception as error:  # noqa: BLE001 - the seam

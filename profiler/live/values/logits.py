@@ -1,12 +1,13 @@
 """Which gathers put the classes of logits together for a cross entropy, which could do with parts of them.
 
 A result that was gathered along its last dimension is remembered by its memory, and a copy of it in another
-dtype too. It is such a gather if `log_softmax` reads all of it along that dimension in `F.cross_entropy`.
-Nothing is kept alive.
+dtype too. It is such a gather if `log_softmax` reads all of it along that dimension in `F.cross_entropy`, and
+no other operator reads it: what a metric reads is needed whole. Nothing is kept alive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -20,6 +21,8 @@ from shardtoll.profiler.live.values.owned import read_dimension
 
 _FUNCTION: Final = "cross_entropy"
 _FILE: Final = "torch/nn/functional.py"
+_OF_THE_LOSS: Final = (torch.ops.aten._log_softmax.default, torch.ops.aten._to_copy.default)
+"""What `F.cross_entropy` does with logits; a copy in another dtype is followed."""
 _DEEP: Final = 60
 """Frames between `F.cross_entropy` and the operator at most; DTensor's own are some twenty."""
 
@@ -40,12 +43,12 @@ class Logits:
     """The results of one region that were gathered along their last dimension."""
 
     def __init__(self) -> None:
-        self._wholes: dict[int, _Whole] = {}
+        self.wholes: dict[int, _Whole] = {}
         """By storage."""
 
     def clear(self) -> None:
         """Forget all."""
-        self._wholes.clear()
+        self.wholes.clear()
 
     def gathered(self, pending: PendingCollective, whole: torch.Tensor, mine: Extent) -> None:
         """Note a gather's result laid out anew; `mine` is where this rank's part lies in it."""
@@ -66,7 +69,7 @@ class Logits:
 
     def read(self, args: Any, frame: FrameType | None) -> None:
         """Note that `log_softmax` was given these arguments below a frame."""
-        if not self._wholes:
+        if not self.wholes:
             return
         logits, dim = args[0], int(args[1])
         whole = self._whole(logits)
@@ -76,13 +79,38 @@ class Logits:
             surveyed = whole.pending.surveyed = whole.pending.surveyed or Surveyed()
             surveyed.loss_classes = whole.classes
 
+    def read_otherwise(self, func: Any, values: Iterable[Any]) -> None:
+        """Note that an operator reads or copies these values: logits among them serve more than the loss."""
+        if func in _OF_THE_LOSS:
+            return
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self.read_otherwise(func, value)
+            whole = self._of_storage(value) if isinstance(value, torch.Tensor) else None
+            if whole is None:
+                continue
+            if whole.pending.surveyed is not None:
+                whole.pending.surveyed.loss_classes = None
+            self.wholes = {
+                key: each for key, each in self.wholes.items() if each.pending is not whole.pending
+            }
+
+    def _of_storage(self, tensor: torch.Tensor) -> _Whole | None:
+        try:
+            whole = self.wholes.get(tensor.untyped_storage()._cdata)
+        except (RuntimeError, NotImplementedError):
+            # It has no memory of its own.
+            return None
+        # Memory that was freed may be somebody else's now.
+        return None if whole is None or whole.storage.expired() else whole
+
     def _note(self, pending: PendingCollective, tensor: torch.Tensor, classes: int) -> None:
         storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self._wholes[storage.cdata] = _Whole(pending, storage, tensor.data_ptr(), tensor.numel(), classes)
+        self.wholes[storage.cdata] = _Whole(pending, storage, tensor.data_ptr(), tensor.numel(), classes)
 
     def _whole(self, tensor: torch.Tensor) -> _Whole | None:
         """Return what a tensor is all of; None if it is part of it, or of none."""
-        whole = self._wholes.get(tensor.untyped_storage()._cdata) if self._wholes else None
+        whole = self.wholes.get(tensor.untyped_storage()._cdata) if self.wholes else None
         if whole is None or tensor.data_ptr() != whole.begin or not _is_all(tensor, whole.numel):
             return None
         return whole

@@ -178,6 +178,10 @@ class Results:
         use = use_of[0]
         if use == _NOTHING:
             return None
+        if self.logits.wholes and use in (_READ, _COPY):
+            self.logits.read_otherwise(func, (*args, *kwargs.values()) if kwargs else args)
+        if not self.pieces:
+            return None
         hits = self._hits((*args, *kwargs.values()) if kwargs else args)
         if not hits:
             return None
@@ -195,6 +199,7 @@ class Results:
 
     def read_by_collective(self, func: Any, tensors: Tensors) -> None:
         """Note that a collective reads these tensors."""
+        self.logits.read_otherwise(func, tensors)
         for piece, tensor in self._hits(tensors):
             self._read(piece, tensor, func)
 

@@ -27,7 +27,7 @@ class Watching(TorchDispatchMode):
         self.results = results
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        hits = self.results.touched(func, args, kwargs) if self.results.pieces else None
+        hits = self.results.touched(func, args, kwargs)
         result = func(*args, **kwargs or {})
         if func is torch.ops.aten._log_softmax.default:
             self.results.logits.read(args, sys._getframe(1))
@@ -90,6 +90,52 @@ SILENT = {
 @pytest.mark.parametrize("name", SILENT)
 def test_other_uses_are_not_told(name: str) -> None:
     assert classes_read(SILENT[name]) is None
+
+
+def loss_and(
+    also: Callable[[torch.Tensor], object], *, first: bool
+) -> Callable[[list[torch.Tensor]], object]:
+    def use(parts: list[torch.Tensor]) -> None:
+        logits = whole(parts)
+        if first:
+            also(logits)
+        F.cross_entropy(logits, LABELS)
+        if not first:
+            also(logits)
+
+    return use
+
+
+OTHERS = {
+    "an accuracy": lambda logits: logits.argmax(-1),
+    "a penalty": lambda logits: logits.logsumexp(-1),
+    "a copy": lambda logits: logits.detach().clone(),
+    "a view of it": lambda logits: logits[:2].detach().sum(),
+    "a list": lambda logits: torch.cat([logits, logits]),
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_something_else_reads_too_is_needed_whole(name: str, first: bool) -> None:
+    assert classes_read(loss_and(OTHERS[name], first=first)) is None
+
+
+def test_what_is_read_before_a_copy_in_another_dtype_is_needed_too() -> None:
+    def use(parts: list[torch.Tensor]) -> None:
+        logits = whole(parts)
+        F.cross_entropy(logits.float(), LABELS)
+        logits.argmax(-1)
+
+    assert classes_read(use, torch.bfloat16) is None
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_asking_for_its_shape_or_its_gradient_reads_nothing(first: bool) -> None:
+    def ask(logits: torch.Tensor) -> None:
+        logits.shape, logits.detach().view(-1), logits.requires_grad
+
+    assert classes_read(loss_and(ask, first=first)) == CLASSES
 
 
 def test_memory_that_is_used_again_is_no_gather_any_more() -> None:
