@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import leftovers
+from tests import alone, leftovers
 from tests.shared_inputs import FOLDER, MISSING
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -50,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(LONGEST_S))
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let tests that measure times run alone; waiting for that is no part of a test's time limit."""
+    with alone.turn_of(item):
+        yield
 
 
 def pytest_collection_finish() -> None:

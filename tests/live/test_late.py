@@ -10,7 +10,7 @@ import pytest
 from tests.live import late_programs
 from tests.live.launch import run_ranks
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 SLEEP_NS = int(late_programs.SLEEP_S * 1e9)
 WAITED_ON = {

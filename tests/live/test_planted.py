@@ -11,7 +11,7 @@ import pytest
 from tests.live import planted_programs
 from tests.live.launch import run_ranks
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.timeout(280)]
 
 TRIES = 4
 """Other programs on this machine take cores and wake sleepers late."""

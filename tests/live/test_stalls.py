@@ -14,7 +14,7 @@ from shardtoll.samples.incidents.common import Expected, Incident
 from tests.live import stall_programs as programs
 from tests.live.launch import run_ranks
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 
 SLEEP_NS = int(programs.SLEEP_S * 1e9)
 STEPS = programs.STEPS

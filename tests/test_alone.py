@@ -1,0 +1,60 @@
+"""Whether a test that is marked `alone` is."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from pathlib import Path
+
+from tests.alone import turn
+
+
+def held(path: Path) -> bool:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_one_that_wants_to_be_alone_waits_for_others_and_keeps_them_waiting(tmp_path: Path) -> None:
+    order: list[str] = []
+    inside = threading.Event()
+    asked = threading.Event()
+
+    def beside() -> None:
+        with turn(tmp_path, alone=False):
+            order.append("first begins")
+            inside.set()
+            asked.wait(10)
+            time.sleep(0.2)
+            order.append("first ends")
+
+    def alone() -> None:
+        with turn(tmp_path, alone=True):
+            order.append("alone begins")
+            time.sleep(0.2)
+            order.append("alone ends")
+
+    def behind() -> None:
+        with turn(tmp_path, alone=False):
+            order.append("last begins")
+
+    threads = [threading.Thread(target=each) for each in (beside, alone, behind)]
+    threads[0].start()
+    inside.wait(10)
+    threads[1].start()
+    while not held(tmp_path / "gate"):
+        time.sleep(0.01)
+    threads[2].start()
+    asked.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == ["first begins", "first ends", "alone begins", "alone ends", "last begins"]
+
+
+def test_all_others_go_on_side_by_side(tmp_path: Path) -> None:
+    with turn(tmp_path, alone=False), turn(tmp_path, alone=False):
+        pass
