@@ -25,7 +25,11 @@ def turn(folder: Path, *, alone: bool) -> Iterator[None]:
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(road, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
-        yield
+        try:
+            yield
+        finally:
+            # To close the file would not do: what a test forked, and outlives it, has it open too.
+            fcntl.flock(road, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager

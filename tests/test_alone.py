@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 import time
 from pathlib import Path
@@ -58,3 +59,20 @@ def test_one_that_wants_to_be_alone_waits_for_others_and_keeps_them_waiting(tmp_
 def test_all_others_go_on_side_by_side(tmp_path: Path) -> None:
     with turn(tmp_path, alone=False), turn(tmp_path, alone=False):
         pass
+
+
+def test_a_process_that_a_test_left_behind_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with turn(tmp_path, alone=True):
+        # As a fork has it: another descriptor of the same open file.
+        (mine,) = [fd for fd in os.listdir("/proc/self/fd") if opened(fd) == str(tmp_path / "road")]
+        left = os.dup(int(mine))
+        assert held(tmp_path / "road")
+    assert not held(tmp_path / "road")
+    os.close(left)
+
+
+def opened(descriptor: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
