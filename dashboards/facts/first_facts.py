@@ -78,9 +78,8 @@ def figures(finding: Finding) -> list[str]:
 def place(finding: Finding, report: Report) -> str:
     """Return the part of a finding's place that tells most, and which ranks if not all."""
     (_, where), *_ = summary.places(finding)
-    if set(finding.ranks) != set(report.run.ranks_seen) and finding.ranks:
-        return f"{where}, {human.ranks(finding.ranks)}"
-    return where
+    some = summary.some_ranks(finding, report.run) if finding.ranks else None
+    return where if some is None else f"{where}, {some}"
 
 
 def remedy(finding: Finding) -> str:

@@ -196,6 +196,11 @@ def where_parts(where: Where) -> list[tuple[str, str]]:
     return named or [("place", where.label())]
 
 
+def some_ranks(finding: Finding, run: Run) -> str | None:
+    """Return the ranks that a finding is of, in words; None if it is of all that were seen."""
+    return None if set(finding.ranks) == set(run.ranks_seen) else human.ranks(finding.ranks)
+
+
 def occurrences(finding: Finding) -> list[str]:
     """Return each place of a finding that has several, in one line: where, how often and what it costs."""
     lines = []

@@ -40,11 +40,11 @@ class FirstScreen:
         self.more = tuple(more)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = Group(*self._lines(options.max_width, plain=options.ascii_only))
+        lines = Group(*self._lines(console, options.max_width, plain=options.ascii_only))
         for segment in console.render(lines, options):
             yield segment._replace(text=_plain(segment.text)) if options.ascii_only else segment
 
-    def _lines(self, width: int, *, plain: bool) -> list[Text]:
+    def _lines(self, console: Console, width: int, *, plain: bool) -> list[Text]:
         report, missing = self.report, self.report.run.ranks_missing
         lines = [_cut(Text(first_facts.run_line(report), style="dim"), width)]
         if missing:
@@ -54,34 +54,16 @@ class FirstScreen:
         lines += _bill(report, width)
         if self.more:
             lines.append(Text())
-            lines += [Text(line) for sentence in self.more for line in _wrapped(sentence, width)]
+            lines += [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
         left = max(LINES - len(lines), LEAST_VERDICT)
-        verdict = _wrapped(report.verdict, width)
+        verdict = list(Text(clean(report.verdict), style="bold").wrap(console, width))
         if len(verdict) > left:
-            verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
-        return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
+            verdict = [*verdict[: left - 1], Text(_ended(verdict[left - 1].plain, width), style="bold")]
+        return [*verdict, *lines]
 
 
 def _plain(text: str) -> str:
     return text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
-
-
-def _wrapped(sentence: str, width: int) -> list[str]:
-    """Return the sentence in lines; a word that is wider than a line has lines of its own."""
-    lines = [""]
-    for word in clean(sentence).split(" "):
-        longer = f"{lines[-1]} {word}".strip()
-        if cell_len(longer) <= width:
-            lines[-1] = longer
-            continue
-        rest = word
-        lines += [] if lines[-1] == "" else [""]
-        while cell_len(rest) > width:
-            part = set_cell_size(rest, width).rstrip()
-            lines[-1], rest = part, rest[len(part) :]
-            lines.append("")
-        lines[-1] = rest
-    return lines
 
 
 def _ended(line: str, width: int) -> str:

@@ -44,14 +44,14 @@ class _Fitted:
         yield Group(
             _header(self.report),
             Text(),
-            *SECTIONS["steps"](self.report, width),
-            *SECTIONS["hardware"](self.report, width),
+            steps(self.report, width),
+            *roofline(self.report),
             Text(),
-            *SECTIONS["bill"](self.report, width),
+            bill(self.report, width),
             *_sound_checks(self.report),
-            *SECTIONS["traffic"](self.report, width),
-            *SECTIONS["late"](self.report, width),
-            *SECTIONS["hta"](self.report, width),
+            *traffic(self.report, width),
+            *late(self.report, width),
+            *hta(self.report, width),
             *_notices(self.report),
         )
 

@@ -77,9 +77,8 @@ def _place(finding: Finding, run: Run) -> str:
         clip(value if name in _SELF_EXPLAINING else f"{name} {value}", _PLACE)
         for name, value in summary.places(finding)
     ]
-    if set(finding.ranks) != set(run.ranks_seen):
-        parts.append(human.ranks(finding.ranks))
-    return " · ".join(parts)
+    some = summary.some_ranks(finding, run)
+    return " · ".join(parts if some is None else [*parts, some])
 
 
 def _occurrences(finding: Finding) -> list[str]:

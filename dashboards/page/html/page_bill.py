@@ -33,8 +33,8 @@ def bill(report: Report) -> str:
 def _finding(number: int, finding: Finding, dearest: int, run: Run) -> str:
     weight = round(100 * (finding.toll_ns or 0) / dearest, 1) if dearest else 0
     place = safe(clip(summary.places(finding)[0][1], 160))
-    if set(finding.ranks) != set(run.ranks_seen):
-        place += f" · {human.ranks(finding.ranks)}"
+    if (some := summary.some_ranks(finding, run)) is not None:
+        place += f" · {some}"
     first = " open" if number == 1 else ""
     title = f"{safe(clip(finding.title, 400))}<br><small>{place}</small>"
     bar = f'<i style="width:{weight}%"></i>'
