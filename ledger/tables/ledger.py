@@ -92,19 +92,12 @@ def merge(parts: Sequence[Ledger]) -> Ledger:
     run = replace(
         first,
         epoch_ns=epoch_ns,
-        # A rank whose file breaks off may say nothing of what all others know.
-        backend=_said([part.run.backend for part in ordered]),
-        device=_said([part.run.device for part in ordered]),
-        torch=_said([part.run.torch for part in ordered]),
-        nccl_version=_said([part.run.nccl_version for part in ordered]),
-        machine=_said([part.run.machine for part in ordered]),
-        **_devices(ordered),
+        **_of_the_job(ordered),
         cores=_cores(ordered),
         core_ids=first.core_ids if len(ordered) == 1 else (),
         ranks_seen=tuple(sorted(seen)),
         hosts=tuple(dict.fromkeys(host for part in ordered for host in part.run.hosts)),
         rank_hosts=_rank_hosts(ordered),
-        mesh=max((part.run.mesh for part in ordered), key=len),
         ranks_per_host=_ranks_per_host(ordered, len(seen)),
     )
     findings = tuple(dict.fromkeys(finding for part in ordered for finding in part.findings))
@@ -136,15 +129,8 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
         run=replace(
             first,
             epoch_ns=epoch_ns,
-            backend=_said([part.run.backend for part in parts]),
-            device=_said([part.run.device for part in parts]),
-            torch=_said([part.run.torch for part in parts]),
-            nccl_version=_said([part.run.nccl_version for part in parts]),
-            machine=_said([part.run.machine for part in parts]),
-            **_devices(parts),
-            workload=_workload(parts),
+            **_of_the_job(parts),
             cores=min((part.run.cores for part in parts if part.run.cores is not None), default=None),
-            mesh=max((part.run.mesh for part in parts), key=len),
         ),
         groups=_merged_groups(parts),
         tables={name: pa.concat_tables([tables[name] for tables in moved]) for name in SCHEMAS},
@@ -167,6 +153,23 @@ def _said(values: Sequence[str | None]) -> str | None:
     """Return what most parts say, the first of equals; None where none says anything."""
     given = [value for value in values if value is not None]
     return max(given, key=given.count, default=None)
+
+
+def _of_the_job(parts: Sequence[Ledger]) -> dict[str, Any]:
+    """Return the fields of a run that are the same for all its parts.
+
+    A rank whose file breaks off may say nothing of what all others know.
+    """
+    return {
+        "backend": _said([part.run.backend for part in parts]),
+        "device": _said([part.run.device for part in parts]),
+        "torch": _said([part.run.torch for part in parts]),
+        "nccl_version": _said([part.run.nccl_version for part in parts]),
+        "machine": _said([part.run.machine for part in parts]),
+        "workload": _workload(parts),
+        "mesh": max((part.run.mesh for part in parts), key=len),
+        **_devices(parts),
+    }
 
 
 def _workload(parts: Sequence[Ledger]) -> Workload | None:

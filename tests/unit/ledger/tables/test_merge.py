@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardtoll.ledger import Ledger, merge
-from shardtoll.ledger.tables.ledger import empty_tables
+from shardtoll.ledger.tables.ledger import concatenated, empty_tables
 from shardtoll.ledger.tables.tables import to_records, to_table
 
 
@@ -113,6 +113,21 @@ def test_group_by_name_is_the_largest_of_that_name(make):
 def test_the_same_finding_of_several_ranks_is_kept_once(make):
     parts = [make.ledger(rank) for rank in range(3)]
     assert merge(parts).findings == (make.finding(),)
+
+
+@pytest.mark.parametrize(
+    ("said", "whole"),
+    [
+        (("inference", "training"), "training"),
+        (("training", None), "training"),
+        ((None, "inference"), "inference"),
+        ((None, None), None),
+    ],
+)
+def test_a_rank_that_shows_a_backward_speaks_for_all(make, said, whole):
+    parts = [make.ledger(rank=rank, workload=word) for rank, word in enumerate(said)]
+    assert merge(parts).run.workload == whole
+    assert concatenated([merge(parts), merge(parts)]).run.workload == whole
 
 
 def test_hosts_and_mesh_are_gathered(make):
