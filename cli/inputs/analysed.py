@@ -21,7 +21,7 @@ import pyarrow as pa
 from shardtoll.ledger import Report, SchemaError, analyze
 from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import check_values
+from shardtoll.ledger.tables.validated import validated
 from shardtoll.profiler.traces.job import cache
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _kept(path: Path, ledger: Ledger) -> Report | None:
             tables = dict(ledger.tables)
             for name in _FILLED:
                 tables[name] = from_parquet(pa.py_buffer(packed.read(f"{name}.parquet")))
-                check_values(name, tables[name])
+                validated(name, tables[name])
         report = replace(rest, run=ledger.run, tables=tables)
         cache.use(path)
     except (

@@ -6,6 +6,7 @@ import hashlib
 from html import escape
 from typing import Any, Final
 
+import flask
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
 from shardtoll.dashboards.app import layout
@@ -38,17 +39,31 @@ def add_callbacks(app: Dash, board: Board) -> None:
 
 
 def _seen(
-    board: Board, query: str | None, wait_s: float = 0.0, about: object = None
+    board: Board, query: object, wait_s: float = 0.0, about: object = None
 ) -> tuple[ReaderPlace, str | None, Snapshot]:
     """Return where the reader is, which run that is, and its state.
 
     `about` is what the page was told to show: of a run that grows all its parts then show the same steps.
     """
-    place = ReaderPlace.from_query(query or "")
+    _page_sends(query is None or isinstance(query, str))
+    place = ReaderPlace.from_query(str(query or ""))
     run = board.run_of(place)
     if run is None:
         return place, None, _NO_RUN
     return place, run, board.told(run, about) or board.snapshot(run, wait_s)
+
+
+def _page_sends(it: bool) -> None:
+    """Refuse the request with 400 if it holds what no page of ours sends."""
+    if not it:
+        flask.abort(400)
+
+
+def _is_field(name: str, value: object) -> bool:
+    """Return whether a control of this name can have the value: text for ranks, else a list of texts."""
+    if name == "ranks":
+        return value is None or isinstance(value, str)
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
 def _add_polling(app: Dash, board: Board) -> None:
@@ -189,8 +204,13 @@ def _add_choices(app: Dash, board: Board) -> None:
 
         Each answer does all of both: it may be the only one of several questions that is heard.
         """
+        _page_sends(len(rest) == len(FIELDS) + 2)
         shown = dict(zip(FIELDS, rest, strict=False))
         clear, heard = rest[len(FIELDS) :]
+        _page_sends(clear is None or isinstance(clear, int))
+        known = heard.get("fields") if isinstance(heard, dict) else None
+        for controls in (shown, known if isinstance(known, dict) else {}):
+            _page_sends(all(_is_field(name, controls.get(name)) for name in FIELDS))
         now = Controls(shown, clear or 0)
         place, run, snapshot = _seen(board, query)
         before = heard if isinstance(heard, dict) else {}

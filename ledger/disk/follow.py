@@ -29,7 +29,7 @@ from shardtoll.ledger.disk.store import (
     read_table,
     table_path,
 )
-from shardtoll.ledger.records.errors import RunFolderError
+from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.tables import SCHEMAS
 
@@ -177,6 +177,8 @@ class Follower:
             return tail.read()
         except OtherColumns as error:
             raise RunFolderError(str(error), "run the job again with this version of shardtoll") from error
+        except ValueError as error:
+            raise RunFolderError(f"{path} is damaged ({first_line(error)})", "run the job again") from error
         except OSError:
             # A rank that is closing has turned this journal into Parquet already.
             return read_table(self._folder, table, number, closed=False)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from shardtoll.ledger.disk.regular import check_regular
 from shardtoll.ledger.tables.tables import SCHEMAS, check, to_batch
+from shardtoll.ledger.tables.validated import sound, validated
 
 _LARGEST_BYTES: Final = 256 << 20
 """Batches are not put together beyond this; Arrow's text columns hold 2 GiB at most."""
@@ -77,7 +78,7 @@ class JournalTail:
         """Return all rows appended so far.
 
         Raises FileNotFoundError where there is no file, OSError where a pipe or device has its name,
-        OtherColumns when it holds another schema.
+        OtherColumns when it holds another schema, ValueError where it holds what no record would.
         """
         schema = SCHEMAS[self._table]
         check_regular(self._path)
@@ -93,12 +94,12 @@ class JournalTail:
                         if not pa.ipc.read_schema(message).equals(schema):
                             raise OtherColumns(self._table, self._path)
                     else:
-                        self._append(pa.ipc.read_record_batch(message, schema))
+                        self._append(sound(pa.ipc.read_record_batch(message, schema)))
                     self._read_bytes = file.tell()
             except (pa.ArrowException, OSError, EOFError):
                 # The rest is not written yet, or the stream has ended.
                 pass
-        return pa.Table.from_batches(self._parts, schema=schema)
+        return validated(self._table, pa.Table.from_batches(self._parts, schema=schema))
 
     def _append(self, batch: pa.RecordBatch) -> None:
         """Keep the batch; neighbours of like size become one, so that few remain however many come."""
@@ -138,4 +139,4 @@ def read_journal(table: str, path: Path) -> pa.Table:
         except (pa.ArrowException, OSError):
             # The tail is cut where the writer died; what came before it is whole.
             pass
-    return pa.Table.from_batches(batches, schema=schema)
+    return sound(pa.Table.from_batches(batches, schema=schema))

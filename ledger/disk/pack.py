@@ -13,6 +13,7 @@ from shardtoll.ledger.records.record import Group, Run
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
 from shardtoll.ledger.tables.tables import SCHEMAS
+from shardtoll.ledger.tables.validated import validated
 
 _HEAD_BYTES: Final = 8
 
@@ -45,7 +46,8 @@ def _unpack(data: bytes) -> Ledger:
     head = json.loads(data[_HEAD_BYTES:offset])
     tables = {}
     for table, size in zip(SCHEMAS, head["sizes"], strict=True):
-        tables[table] = from_parquet(pa.py_buffer(data[offset : offset + size])).cast(SCHEMAS[table])
+        packed = from_parquet(pa.py_buffer(data[offset : offset + size]))
+        tables[table] = validated(table, packed.cast(SCHEMAS[table]))
         offset += size
     if offset > len(data):
         raise ValueError(f"{len(data)} bytes where {offset} were packed")

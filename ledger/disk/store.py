@@ -28,7 +28,8 @@ from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import LATER, SCHEMAS, check, check_values, completed, to_table
+from shardtoll.ledger.tables.tables import LATER, SCHEMAS, completed, to_table
+from shardtoll.ledger.tables.validated import validated
 
 STORE_VERSION: Final = 1
 _META_MOST_BYTES: Final = 256_000_000
@@ -217,14 +218,11 @@ def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
             check_regular(path)
-            return read_journal(table, path)
+            return validated(table, read_journal(table, path))
         if closed and table in LATER and not path.exists():
             return SCHEMAS[table].empty_table()
         check_regular(path)
-        data = completed(table, from_parquet(path))
-        check(table, data)
-        check_values(table, data)
-        return data
+        return validated(table, completed(table, from_parquet(path)))
     except FileNotFoundError as error:
         raise RunFolderError(f"{path} is missing", _AGAIN) from error
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:

@@ -169,6 +169,14 @@ class Capturing:
         self.undo.close()
         self._installed = False
 
+    def disown(self) -> None:
+        """Let everything pass unrecorded in a forked child; only the child's memory is touched."""
+        self.mode.muted = True
+        self.stopped = True
+        self.recorder.region = None
+        # The child's interpreter ends while its parent's mode is on the stack, and would die of it.
+        take_off(self.mode, for_good=True)
+
     def let_go(self) -> None:
         """Hold neither groups nor the model any longer."""
         self.recorder.drop()

@@ -33,6 +33,9 @@ _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
 _GRACE_S: Final = 1.0
 """What a rank sent before it ended has arrived by then."""
+_LEFT_OUT_S: Final = 3.0
+"""Then the session begins without them: a rank without a session waits in its first collective meanwhile, and
+one that opens later still joins."""
 _PATIENCE_S: Final = 3.0
 """After this long the user is told which ranks are waited for."""
 _FAREWELL_S: Final = 2.0
@@ -176,7 +179,7 @@ class Meeting:
         except RuntimeError as error:
             log.warning("shardtoll: rank %d cannot reach the others: %s", self.rank, error)
             return
-        for limit_s, then in ((_PATIENCE_S, "is waited for"), (_OPENING_LIMIT_S, "is left out")):
+        for limit_s, then in ((_PATIENCE_S, "is waited for"), (_LEFT_OUT_S, "is left out")):
             missing = self._wait_for("open", limit_s)
             self._raise_failures(None)
             if not missing:

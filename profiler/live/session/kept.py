@@ -149,6 +149,12 @@ class Kept:
             write_rank(self.folder, ledger, self.meeting.run_id)
         return read_run(self.folder)
 
+    def leave(self) -> None:
+        """Write the rest as one that dies: the rank's files then say that its session never closed."""
+        self.append(StepRows(None, notices=tuple(self._notices)))
+        self.describe()
+        self.writer.abandon()
+
     def let_go(self) -> None:
         """Keep no files open any longer, and none at all of a run that nobody asked to keep."""
         if self._writer is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +17,7 @@ from torch import nn
 
 from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
 from shardtoll.profiler.live.cause.groups import Groups, initialized
-from shardtoll.profiler.live.session import pausing
+from shardtoll.profiler.live.session import holding, pausing
 from shardtoll.profiler.live.session.capturing import Capturing
 from shardtoll.profiler.live.session.guarded_checks import GuardedChecks
 from shardtoll.profiler.live.session.kept import Kept
@@ -32,6 +34,7 @@ from shardtoll.profiler.live.times.tracing import TRACE_STEPS
 GATHER_LIMIT_S: Final = 60.0
 _LIMIT_AFTER_ERROR_S: Final = 5.0
 _active: Session | None = None
+log = logging.getLogger("shardtoll")
 
 
 def audit(
@@ -141,14 +144,28 @@ class Session:
     # -- opening and closing -----------------------------------------------------------------------
 
     def __enter__(self) -> Session:
-        global _active
-        if _active is not None or self._state != "new":
+        if self._state != "new":
             raise UsageError(
                 "an audit session is open already"
-                if _active is not None
+                if self._state == "open"
                 else "this session was used already",
                 "close it first; for several steps use session.step()",
             )
+        try:
+            # Inside the try: an interrupt just after it was claimed came while opening, too.
+            holding.claim(self)
+            return self._enter()
+        except BaseException:
+            if self._state == "open":
+                # An interrupt after all was opened, and before the caller has the session.
+                self._uninstall()
+                self._capture.recorder.drop()
+                self._let_go()
+            holding.release(self)
+            raise
+
+    def _enter(self) -> Session:
+        global _active
         live = initialized()
         self.rank: int = dist.get_rank() if live else 0
         self.world_size: int = dist.get_world_size() if live else 1
@@ -217,6 +234,9 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            # First in the try: Python guards nothing before it.
+            if self._state == "forked":
+                return
             if kind is not None and self._steps_begun == 0:
                 self._drop_step(0)
             elif self._in_step:
@@ -258,6 +278,35 @@ class Session:
         self._capture.uninstall()
         _active = None
         self._state = "closed"
+        holding.release(self)
+
+    def disown(self) -> None:
+        """Record nothing any more, in a forked child: files, store and device are its parent's."""
+        global _active
+        _active = None
+        # While it still opened there is nothing to silence yet.
+        if self._state == "open":
+            self._capture.disown()
+        self._state, self._in_step = "forked", False
+
+    def left_open(self) -> None:
+        """End the session as the interpreter ends: finished steps stay in the run folder, no rank waits."""
+        if self._state != "open":
+            return
+        if self._in_step or hasattr(sys, "last_value"):
+            self._in_step = False
+            self._drop_step(max(self._steps_begun - 1, 0))
+        else:
+            self._capture.end()
+        self._capture.flush()
+        self._uninstall()
+        self._capture.guarded(self._kept.leave)
+        log.warning(
+            "shardtoll: rank %d ended without closing its audit; call session.close() to get a report%s",
+            self.rank,
+            "" if self._out is None else f" (finished steps are in {self._out})",
+        )
+        self._let_go()
 
     def _close(self, *, failed: bool) -> None:
         if not self._capture.stopped:
@@ -286,6 +335,8 @@ class Session:
 
         Raises UsageError when the session is not open or another step is.
         """
+        if self._state == "forked":
+            return
         if self._state != "open" or self._in_step:
             raise UsageError(
                 "session.step() inside another step"
@@ -309,6 +360,8 @@ class Session:
 
         Raises UsageError when no step is open.
         """
+        if self._state == "forked":
+            return
         if not self._in_step:
             raise UsageError("no step is open", "call session.begin_step() first")
         self._in_step = False
@@ -325,7 +378,7 @@ class Session:
 
     def expect_steps(self) -> None:
         """Say that steps will follow: what runs before the first is then in no step, even if none comes."""
-        if not self._in_step and self._steps_begun == 0:
+        if self._state == "open" and not self._in_step and self._steps_begun == 0:
             self._capture.recorder.drop()
             self._begin_region(None, survey=not self._schedule.watches)
 
@@ -365,6 +418,8 @@ class Session:
 
         Raises UsageError while the session is open.
         """
+        if self._state == "forked":
+            return None
         if self._state != "closed":
             raise UsageError("the session is still open", "call session.report() after the `with` block")
         if self._ledger is None:

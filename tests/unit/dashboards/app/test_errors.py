@@ -76,6 +76,44 @@ def test_what_the_page_never_sends_is_a_bad_request(capfd: pytest.CaptureFixture
     assert (told.count("\n"), "Traceback" in told) == (1, False)
 
 
+FORGED = [3, {}, [1], True, {"a": [None]}, [[]], "x"]
+
+
+@pytest.mark.parametrize("value", FORGED, ids=repr)
+def test_values_that_no_page_sends_are_refused_and_not_logged(
+    capfd: pytest.CaptureFixture[str], value: object
+):
+    source = Source()
+    known = ask(source, "/_dash-dependencies").json
+    client = Client(make_app(source, {"localhost"}))
+    statuses = set()
+    for callback in known:
+        if callback.get("clientside_function"):
+            continue
+        for forged in ("inputs", "state"):
+            for place in range(len(callback[forged])):
+                sent = {
+                    part: [
+                        {**one, "value": value if (part, at) == (forged, place) else None}
+                        for at, one in enumerate(callback[part])
+                    ]
+                    for part in ("inputs", "state")
+                }
+                changed = [f"{one['id']}.{one['property']}" for one in callback["inputs"]]
+                names = callback["output"].strip(".").split("...")
+                ids = [dict(zip(("id", "property"), name.rsplit(".", 1), strict=True)) for name in names]
+                outputs = ids if callback["output"].startswith("..") else ids[0]
+                body = {"output": callback["output"], "outputs": outputs, "changedPropIds": changed, **sent}
+                answer = client.open(
+                    UPDATE, method="POST", json=body, environ_overrides={"HTTP_HOST": "localhost"}
+                )
+                statuses.add(answer.status_code)
+                assert answer.status_code in (200, 204, 400), (sent, answer.text)
+    if value != "x":
+        assert 400 in statuses
+    assert capfd.readouterr().err == ""
+
+
 def test_what_flask_refuses_is_one_plain_line_too(capfd: pytest.CaptureFixture[str]):
     for status, answer in (
         (400, ask(Source(), UPDATE, b"{")),
