@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fuzz lint screenshots clean
+.PHONY: help demo test fuzz lint docs screenshots clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,10 @@ lint: $(VENV)/.installed-test  ## ruff, mypy strict, biome for JavaScript and CS
 screenshots: $(VENV)/.browser  ## docs/images, of every view, from out/demo (which is made where it is missing)
 	@$(BIN)/python docs/screenshots.py out/demo
 
+docs: $(VENV)/.installed-docs  ## docs/ as a site in out/site, which opens from disk
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "the site: out/site/index.html"
+
 clean:  ## remove what make, builds and demos have written
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 
@@ -61,6 +65,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.made
 $(VENV)/.installed-test: pyproject.toml constraints.txt $(VENV)/.made
 	@echo "installing shardtoll with its test tools into $(VENV) (the first time takes minutes)"
 	@$(PIP) --editable '.[test,lint]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt $(VENV)/.made
+	@echo "installing shardtoll with MkDocs into $(VENV)"
+	@$(PIP) --editable '.[serve,docs]'
 	@touch $@ $(VENV)/.installed
 
 # Tests that drive a browser skip themselves where there is none, so getting one may fail.
