@@ -11,10 +11,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fuzz lint docs screenshots clean
+.PHONY: help demo test fuzz gpu gpu-rehearsal lint docs screenshots clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes out/demo/
 	@$(BIN)/shardtoll demo
@@ -26,6 +26,13 @@ test: lint $(VENV)/.browser  ## lint, then every test
 fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
 	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
 	  $(BIN)/python -m pytest tests/unit/profiler/traces/file/test_fuzz.py
+
+# On the Python that is there, with its torch: a card's machine often has no network, and no other build fits it.
+gpu:  ## all that one CUDA card can show, in under 9 minutes; writes $OUT, else out/gpu
+	@$(PYTHON) benchmarks/gpu/run.py
+
+gpu-rehearsal: $(VENV)/.installed-test  ## the same plan on the CPU with tiny sizes; writes $OUT, else out/gpu-rehearsal
+	@OUT="$${OUT:-out/gpu-rehearsal}" $(BIN)/python benchmarks/gpu/run.py --rehearse
 
 lint: $(VENV)/.installed-test  ## ruff, mypy strict, biome for JavaScript and CSS, and the import contracts
 	@$(BIN)/ruff check --quiet .

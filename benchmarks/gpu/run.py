@@ -1,0 +1,165 @@
+"""Everything worth knowing of one CUDA card, in parts with a limit each: `make gpu`.
+
+Each part is a process of its own and writes `PART.json` into $OUT, else out/gpu: checks, figures, notes and
+the machine. A part that fails or comes too late leaves what it had, and the next one begins. `summary.md`
+says how each ended. The exit code is 1 if any check of any part failed.
+
+    python benchmarks/gpu/run.py                    all parts, on the first CUDA card, in under 9 minutes
+    python benchmarks/gpu/run.py tables models      these parts
+    python benchmarks/gpu/run.py --rehearse         the same plan on the CPU with tiny sizes
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the plan; its limit ends it, and all processes that it started."""
+
+    name: str
+    limit_s: float
+    about: str
+
+
+PARTS: Final = (
+    Part("card_tests", 100, "tests/gpu"),
+    Part("audited", 110, "audits under DDP and FSDP2: counts, bytes, times against other readings"),
+    Part("overhead", 80, "what watching and surveying add, beside CommDebugMode and torch.profiler"),
+    Part("tables", 85, "matrix products, attention, bandwidth and launches of this card"),
+    Part("models", 125, "step time and peak memory of six models"),
+    Part("traces", 35, "recordings to keep as test data"),
+)
+NEEDED: Final = ("torch", "numpy", "pandas", "pyarrow", "msgspec", "isal", "zstandard", "rich")
+"""Modules that parts import; a machine that lacks one cannot run them, and is told so before."""
+
+
+def lacking() -> list[str]:
+    """Return the needed modules that this Python does not have."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
+def run_part(one: Part, out: Path, device: str) -> dict[str, Any]:
+    """Run a part within its limit and return its result; one that wrote none gets a result that says why."""
+    path, log = out / f"{one.name}.json", out / f"{one.name}.log"
+    path.unlink(missing_ok=True)
+    began_s = time.monotonic()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"gpu.{one.name}", str(out.resolve()), device],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": _path(), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        try:
+            ended = f"exit {process.wait(one.limit_s)}"
+        except subprocess.TimeoutExpired:
+            ended = f"stopped after {one.limit_s:g} s"
+        finally:
+            # Ranks that a part has started are of its session, and go with it.
+            _end(process)
+    result = _read(path) or {"part": one.name, "finished": False, "ok": False, "checks": [], "notes": []}
+    if not result["finished"]:
+        tail = log.read_text(encoding="utf-8", errors="replace")[-1_500:]
+        result |= {"ok": False, "ended": ended, "said": tail}
+    else:
+        # What it printed is in its result; few files are easier to bring home.
+        log.unlink()
+    result["seconds"] = round(time.monotonic() - began_s, 1)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
+
+
+def _path() -> str:
+    ours = [str(ROOT / ".typing"), str(ROOT / "benchmarks"), str(ROOT)]
+    return os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def line(result: dict[str, Any]) -> str:
+    """Return how a part ended, in one line."""
+    checks = result["checks"]
+    failed = [check["name"] for check in checks if not check["ok"]]
+    words = f"{result['part']:10} {'ok' if result['ok'] else 'FAILED':6} {result['seconds']:6.1f} s"
+    words += f"  {len(checks) - len(failed)} of {len(checks)} checks hold"
+    if not result["finished"]:
+        words += f"; {result.get('ended', 'no result')}"
+    return words + "".join(f"; not: {name}" for name in failed)
+
+
+def main() -> int:
+    """Run the plan; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(one.name for one in PARTS))
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU, with tiny sizes")
+    parser.add_argument("-o", "--out", type=Path, default=Path(os.environ.get("OUT") or ROOT / "out" / "gpu"))
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - {one.name for one in PARTS}
+    if unknown:
+        parser.error(
+            f"no part is named {', '.join(sorted(unknown))}: name some of {', '.join(o.name for o in PARTS)}"
+        )
+    absent = lacking()
+    if absent:
+        parser.error(
+            f"this Python lacks {', '.join(absent)}: pip install {' '.join(absent)}, or name another Python"
+        )
+    if not arguments.rehearse and not _has_cuda():
+        parser.error(
+            "torch sees no CUDA card here: run it where there is one, or rehearse it (make gpu-rehearsal)"
+        )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    results = []
+    for one in PARTS:
+        if arguments.parts and one.name not in arguments.parts:
+            continue
+        print(f"{one.name}: {one.about} (at most {one.limit_s:g} s)", flush=True)
+        results.append(run_part(one, arguments.out, "cpu" if arguments.rehearse else "cuda"))
+        print(f"  {line(results[-1])}", flush=True)
+    machine: dict[str, Any] = next((result["machine"] for result in results if "machine" in result), {})
+    about = ", ".join(f"{key} {value}" for key, value in machine.items())
+    text = "\n".join(["# make gpu", "", about, "", *(f"- {line(result)}" for result in results), ""])
+    (arguments.out / "summary.md").write_text(text, encoding="utf-8")
+    print(f"results: {arguments.out}")
+    return 0 if all(result["ok"] for result in results) else 1
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""`make gpu-rehearsal`: what a CUDA card is to run once runs here on the CPU, so that it fails on no typo."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = ROOT / "benchmarks" / "gpu" / "run.py"
+LIMIT_S = 280
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PLAN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
+    done = run("--rehearse", "-o", tmp_path)
+    results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert done.returncode == 0, done.stdout + json.dumps(results, indent=1)
+    assert set(results) == {"card_tests", "audited", "overhead", "tables", "models", "traces"}
+    for result in results.values():
+        assert result["finished"]
+        assert result["checks"]
+        assert result["machine"]["torch"]
+    names = [check["name"] for check in results["audited"]["checks"]]
+    for program in (
+        "ddp, gloo, 1 ranks",
+        "fsdp2, gloo, 1 ranks",
+        "ddp, gloo, 2 ranks",
+        "fsdp2, gloo, 2 ranks",
+    ):
+        assert any(name.startswith(program) for name in names)
+    with (tmp_path / "tables.csv").open(encoding="utf-8") as file:
+        kinds = {row["kind"] for row in csv.DictReader(file)}
+    assert {"launch", "memory copy", "attention_fwd_causal", "attention_bwd_causal", "gemm"} <= kinds
+    with (tmp_path / "models.csv").open(encoding="utf-8") as file:
+        assert [row["variant"] for row in csv.DictReader(file)] == ["plain", "recompute", "compile"]
+    with tarfile.open(tmp_path / "traces.tar") as tar:
+        assert len(tar.getnames()) == 3
+    assert len((tmp_path / "summary.md").read_text().splitlines()) == 10
+    # As many as one may bring home from a machine that gives back eight.
+    assert len(list(tmp_path.glob("*.log"))) == 0
+
+
+def test_a_part_that_comes_too_late_leaves_what_it_had_and_is_no_success(tmp_path):
+    sys.path.insert(0, str(PLAN.parent))
+    try:
+        import run as plan
+    finally:
+        sys.path.remove(str(PLAN.parent))
+    result = plan.run_part(plan.Part("tables", 0.2, "too little time"), tmp_path, "cpu")
+    assert not result["ok"]
+    assert result["ended"] == "stopped after 0.2 s"
+    assert json.loads((tmp_path / "tables.json").read_text())["ok"] is False
+    assert "stopped after 0.2 s" in plan.line(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing", "--rehearse"), "no part is named nothing: name some of card_tests, audited"),
+        (("tables",), "torch sees no CUDA card here: run it where there is one, or rehearse it"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, said, tmp_path):
+    done = run(*arguments, "-o", tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
