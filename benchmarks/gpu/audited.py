@@ -173,13 +173,14 @@ def _check_times(sheet: Sheet, name: str, folder: Path, found: list[dict[str, An
 
 def measure(sheet: Sheet, place: Place, out: Path) -> None:
     """Run both strategies in both places."""
+    limit_s = 4 * LIMIT_S if place.rehearses else LIMIT_S
     for backend, world_size in ((place.backend, 1), ("gloo", 2)):
         for strategy in ("ddp", "fsdp2"):
             name = f"{strategy}, {backend}, {world_size} ranks"
             folder = out / "audited" / f"{strategy}-{backend}-{world_size}"
             try:
                 found = ranks.run(
-                    audited, world_size, backend, place.device, strategy, str(folder), limit_s=LIMIT_S
+                    audited, world_size, backend, place.device, strategy, str(folder), limit_s=limit_s
                 )
             except ranks.RanksError as error:
                 sheet.check(f"{name}: it ran", str(error), "results of all ranks")
