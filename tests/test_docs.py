@@ -133,7 +133,7 @@ def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger.answers.step_roofline import StepRoofline
     from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
     from shardtoll.ledger.answers.unbilled import Unbilled
-    from shardtoll.ledger.tables.tables import SCHEMAS
+    from shardtoll.ledger.tables.tables import DRY, SCHEMAS
 
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", text, flags=re.MULTILINE))
@@ -147,7 +147,7 @@ def test_the_json_table_names_fields_of_the_records():
         "stalls": set(SCHEMAS["stalls"].names),
         "values": set(SCHEMAS["values"].names),
         "parameters": set(SCHEMAS["parameters"].names),
-        "device_ops": set(SCHEMAS["device_ops"].names),
+        **{name: set(SCHEMAS[name].names) for name in ("device_ops", *DRY)},
         "roofline": set(StepRoofline.__dataclass_fields__),
         "hta": set(HtaFigures.__dataclass_fields__),
         "pipelines": set(Pipelines.__dataclass_fields__),

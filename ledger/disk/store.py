@@ -28,7 +28,7 @@ from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import LATER, SCHEMAS, completed, to_table
+from shardtoll.ledger.tables.tables import DRY, LATER, SCHEMAS, completed, to_table
 from shardtoll.ledger.tables.validated import validated
 
 STORE_VERSION: Final = 1
@@ -86,7 +86,7 @@ class RankWriter:
             ) from error
         try:
             clear(folder, rank)
-            for table in SCHEMAS:
+            for table in (name for name in SCHEMAS if name not in DRY):
                 # A journal lives as long as the writer; close() or abandon() closes it.
                 self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
         except OSError as error:
@@ -123,7 +123,7 @@ class RankWriter:
 
         Raises RunFolderError when the files were removed or changed meanwhile, or the disk is full.
         """
-        tables = {}
+        tables = {table: SCHEMAS[table].empty_table() for table in DRY}
         try:
             for table, journal in self._journals.items():
                 journal.close()
@@ -193,7 +193,8 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
         return
     clear(folder, rank)
     for table, data in ledger.tables.items():
-        _write_parquet(folder / _name(table, rank, "parquet"), data)
+        if data.num_rows or table not in DRY:
+            _write_parquet(folder / _name(table, rank, "parquet"), data)
     meta = rank_meta(ledger.run, ledger.groups, ledger.findings, run_id=run_id, closed=True)
     _write_whole(path, json.dumps(meta, allow_nan=False).encode())
 
@@ -215,6 +216,8 @@ def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table
     """
     path = folder / _name(table, rank, "parquet")
     try:
+        if table in DRY and not path.exists():
+            return SCHEMAS[table].empty_table()
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
             check_regular(path)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.device_op import DeviceOp
+from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
 from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
@@ -56,6 +57,9 @@ RECORDS: Final[Mapping[str, type]] = {
     "values": Value,
     "parameters": Parameter,
     "device_ops": DeviceOp,
+    "dry_ops": DryOp,
+    "dry_storages": DryStorage,
+    "dry_waits": DryWait,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
@@ -67,7 +71,10 @@ _COUNTED: Final = (
     *("group_id", "match_id", "late_rank"),
 )
 
-LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops")
+DRY: Final = ("dry_ops", "dry_storages", "dry_waits")
+"""Tables that only a dry run fills; other runs have no files of them."""
+
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops", *DRY)
 """Tables that files of earlier versions do not have."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
