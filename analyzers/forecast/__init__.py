@@ -1,0 +1,6 @@
+"""What a step will take: prices of operators and collectives, put together by the streams that run them.
+
+Start reading in `compute.operator` for one operator and in `plan.plan_price` for a whole step.
+
+It is a door: it hands out what its rooms export, and holds no code of its own.
+"""
