@@ -1,6 +1,7 @@
-"""What a step will take: prices of operators and collectives, put together by the streams that run them.
+"""What a step will take, time and memory: prices of operators and collectives, put together by the streams that run them.
 
-Start reading in `compute.operator` for one operator and in `plan.plan_price` for a whole step.
+Start reading in `compute.operator` for one operator, in `memory.plan_memory` for the peak memory of a plan
+and in `plan.plan_price` for a whole step.
 
 It is a door: it hands out what its rooms export, and holds no code of its own.
 """
