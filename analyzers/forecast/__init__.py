@@ -1,4 +1,4 @@
-"""What a step will take, time and memory: prices of operators and collectives, put together by the streams that run them.
+"""What a step will take, in time and memory: prices put together by the streams that run them.
 
 Start reading in `compute.operator` for one operator, in `memory.plan_memory` for the peak memory of a plan
 and in `plan.plan_price` for a whole step.
