@@ -234,11 +234,11 @@ def _late(context: Context, brief: str, fact: str, parts: str) -> str:
         doubt = ", perhaps by chance; not"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
     head = f"Rank {culprit} is late{doubt} the network"
-    return f"{head}: last in {often}, others wait {wait} a step; {brief}, {parts}"
+    return f"{head}: last in {often}, others wait {wait} per step; {brief}, {parts}"
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
-    """Return in how many collectives the rank is last, and the least and most that others wait a step."""
+    """Return in how many collectives the rank is last, and the least and most that others wait per step."""
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     once = late_to(rows)
     return (
@@ -260,7 +260,7 @@ def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
             return origin_cause.clause(bill.origin)
         if dearest == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
-            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
+            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} per step"
     return None
 
 
@@ -281,7 +281,7 @@ def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
         often, _, most = last_in(context, rows, culprits[0])
         return (
             f"{why}, and rank {culprits[0]} comes last of those seen in {often}: others wait at least "
-            f"{duration(most)} a step for it"
+            f"{duration(most)} per step for it"
         )
     if context.collectives["skew_ns"].notna().any():
         return "the hosts' clocks disagree: waiting cannot be told from moving data"

@@ -122,7 +122,7 @@ def anatomy(comparison: Comparison) -> Figure:
     layout = {
         "barmode": "stack",
         "height": height(2, each=50),
-        "xaxis": {"title": {"text": "ms a step, mean of ranks"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "ms per step, mean of ranks"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
@@ -168,7 +168,7 @@ def changes(comparison: Comparison) -> Figure:
         )
     layout = {
         "height": height(len(rows), each=26),
-        "xaxis": {"title": {"text": "change, ms a step"}, "zeroline": True},
+        "xaxis": {"title": {"text": "change, ms per step"}, "zeroline": True},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True,
                   "categoryorder": "array", "categoryarray": names},
         "legend": TOP_LEGEND,

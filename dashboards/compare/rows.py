@@ -221,7 +221,7 @@ def scaling_words(comparison: Comparison) -> str:
 def unit_words(comparison: Comparison) -> str:
     """Return what the figures are of."""
     if comparison.unit is None:
-        return "Means of a step and rank."
+        return "Means per step and rank."
     unit = clip(comparison.unit, 60)
     return f"Means of a rank for {unit}: times, bytes and FLOPs after are scaled to that work."
 

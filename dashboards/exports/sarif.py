@@ -165,7 +165,7 @@ def _message(finding: Finding) -> str:
             if finding.saving_ns is None
             else f", of which at most {human.duration(finding.saving_ns)} can be saved"
         )
-        words.append(f"It costs {human.duration(finding.toll_ns)} a step{saving}.")
+        words.append(f"It costs {human.duration(finding.toll_ns)} per step{saving}.")
     if finding.remedy is not None:
         words.append(f"{clip(finding.remedy.text, 1000).rstrip('.')}.")
     text = " ".join(words).replace("\\", "\\\\")

@@ -110,7 +110,7 @@ def contradiction(report: Report) -> str | None:
         return None
     exposed_ns, rank, by_hta, gaps = worst
     return (
-        f"The bill has {human.duration(exposed_ns)} of exposed communication a step on rank {rank}, HTA's "
+        f"The bill has {human.duration(exposed_ns)} of exposed communication per step on rank {rank}, HTA's "
         f"critical path {human.duration(by_hta)}, and {human.duration(gaps)} of kernel gaps. They do not "
         "measure the same: HTA follows one chain of work, and goes from a collective's kernel to the compute "
         "that waits for it only where the trace holds synchronisation events; elsewhere that wait is a gap "

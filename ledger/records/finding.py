@@ -273,7 +273,7 @@ class Finding:
     bytes: int | None
     """Message bytes per step and rank; None where none are involved."""
     count: int
-    """How many times per step and rank; what happens less than once a step counts 1."""
+    """How many times per step and rank; what happens less than once per step counts 1."""
     ranks: tuple[int, ...]
     """Ranks it was seen on."""
     where: Where = field(default_factory=Where)

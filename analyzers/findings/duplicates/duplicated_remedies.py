@@ -72,7 +72,7 @@ def title(case: Told, where: str, done: str, needed: str) -> str:
     if case.why in _SUBJECTS:
         return (
             f"a choice: {_SUBJECTS[case.why]} is computed {case.ways} times in {phases}, on {over}: "
-            f"{done} where {needed} are needed, {some_time(case.toll)} a step"
+            f"{done} where {needed} are needed, {some_time(case.toll)} per step"
         )
     return (
         f"{case.op}{where} does the same work {case.ways} times in {phases}, on {over}: "
@@ -115,7 +115,7 @@ def _written(case: Told) -> tuple[str, str]:
             each = case.state_bytes - case.state_bytes // case.ways
             spared = f" and {size(each)} of states on each rank"
         return (
-            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} a step{spared}, and costs "
+            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} per step{spared}, and costs "
             "a broadcast or all_gather of the updated parameters. fully_shard does it with the parameters' "
             "memory, ZeroRedundancyOptimizer under DistributedDataParallel. Replicas are simpler: a choice.",
             f"fully_shard(model, mesh={_mesh(case)})"

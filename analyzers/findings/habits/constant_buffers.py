@@ -42,7 +42,7 @@ def find(context: Context) -> list[Finding]:
                 kind="constant-buffers",
                 severity=cost.severity,
                 title=f"DDP broadcasts buffers that {never} change in each forward: "
-                f"{some_size(moved)} a step on {line.first['net']}{place(None, line.text('source'))}, "
+                f"{some_size(moved)} per step on {line.first['net']}{place(None, line.text('source'))}, "
                 f"{duration(cost.toll_ns)} exposed",
                 toll_ns=cost.toll_ns,
                 floor_ns=0,

@@ -32,7 +32,7 @@ def find(context: Context) -> list[Finding]:
                 severity=cost.severity,
                 title="DDP looks for unused parameters in each backward and finds none on "
                 f"{line.first['net']}{place(None, line.text('source'))}: its all_reduce of what was used "
-                f"costs {duration(cost.toll_ns)} a step",
+                f"costs {duration(cost.toll_ns)} per step",
                 toll_ns=cost.toll_ns,
                 floor_ns=0,
                 saving_ns=cost.saving_ns,

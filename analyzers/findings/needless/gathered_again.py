@@ -52,7 +52,7 @@ def _unasked(line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
     return Finding(
         kind="redundant-collective",
         severity="warning",
-        title=f"{times(line.each, 'all_gather')} a step on {line.first['net']} in backward"
+        title=f"{times(line.each, 'all_gather')} per step on {line.first['net']} in backward"
         f"{place(module, line.text('source'))} gathers again what reshard_after_forward=False was to keep: "
         "the first backward through a module lets its parameters go, and there is another one",
         toll_ns=toll,

@@ -90,7 +90,7 @@ def find(context: Context) -> list[Finding]:
                     Evidence("smallest message", number(sizes["min"][line.code]), "bytes"),
                     Evidence("largest message", number(sizes["max"][line.code]), "bytes"),
                     Evidence("dtype", line.text("dtype")),
-                    Evidence("wire bytes a step and rank", line.figures["wire_bytes"], "bytes"),
+                    Evidence("wire bytes per step and rank", line.figures["wire_bytes"], "bytes"),
                     *parameters.evidence(line, "parameters"),
                     *modules.evidence(line, "modules"),
                     Evidence("collectives in all steps and ranks", line.total),

@@ -171,7 +171,7 @@ def _remedy(op: str, cause: str | None, phase: str) -> Remedy:
     else:
         text = f"Keep the result of the first {op} and use it again, or redistribute once before all uses."
         code = (
-            f"{remedy_code.call(op, tensor='x')}  # once a step\n"
+            f"{remedy_code.call(op, tensor='x')}  # once per step\n"
             "first, second = use(x), use_again(x)  # both take what was kept"
         )
     counterfactual = "the same step with the first result kept: none of the repeats"

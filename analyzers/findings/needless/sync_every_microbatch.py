@@ -222,7 +222,7 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, source: 
         kind="sync-every-microbatch",
         severity="warning",
         title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
-        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, "
+        f"needed if they add up, {times(line.each, op)} per step on {line.first['net']}, "
         f"{some_size(moved)}{place(None, source)}",
         toll_ns=toll,
         floor_ns=0,
@@ -241,7 +241,7 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, source: 
             Evidence("collective", op),
             Evidence("micro-batches that reduced", micro),
             Evidence("taken for granted", "gradients are not zeroed between those micro-batches"),
-            Evidence("needless bytes a step", moved, "bytes"),
+            Evidence("needless bytes per step", moved, "bytes"),
             Evidence("of them on the wire, a rank", line.figures["wire_bytes"], "bytes"),
             Evidence("one of them", _one(line)),
             *parameters.evidence(line, "parameters"),

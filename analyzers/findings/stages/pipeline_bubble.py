@@ -168,7 +168,7 @@ def find(context: Context) -> list[Finding]:
             )
         if toll < stall.lost_ns:
             against = f", {duration(stall.lost_ns - toll)} of it for the slowest stage{against}"
-            billed = Evidence("of that billed as pipeline-imbalance, a step", stall.lost_ns - toll, "ns")
+            billed = Evidence("of that billed as pipeline-imbalance, per step", stall.lost_ns - toll, "ns")
             evidence = (*evidence, billed)
         findings.append(
             finding(

@@ -140,7 +140,7 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
         Finding(
             kind="data-stall",
             severity="warning" if share >= WARNING_SHARE else "info",
-            title=f"{ranks(who)} {verb} {duration(toll)} a step ({percent(share)} of step and wait together) "
+            title=f"{ranks(who)} {verb} {duration(toll)} per step ({percent(share)} of step and wait together) "
             f"for data, {when}, {often(count)}{by_source}",
             toll_ns=toll,
             floor_ns=None,
@@ -151,13 +151,13 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
             rows=steps_spoken_of(context.step_rows, who, of_worst["step"].unique()),
             where=Where(phase="other", source=source, op=name),
             evidence=(
-                Evidence("waits for data on the worst rank, a step", toll, "ns"),
+                Evidence("waits for data on the worst rank, per step", toll, "ns"),
                 Evidence("worst rank", int(worst)),
                 Evidence("of it before the step, in no step's duration", round(before), "ns"),
                 Evidence("the step itself", round(float(of.step[worst])), "ns"),
                 Evidence("share of step and wait together", round(share, 4), "share"),
                 *(
-                    Evidence(f"rank {rank} waits, a step", round(float(of.all[rank])), "ns")
+                    Evidence(f"rank {rank} waits, per step", round(float(of.all[rank])), "ns")
                     for rank in of.all.index[:SHOWN]
                 ),
             ),

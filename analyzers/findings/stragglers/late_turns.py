@@ -24,7 +24,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
     return Finding(
         kind="straggler",
         severity="info",
-        title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} a step "
+        title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} per step "
         f"({percent(context.share(toll, context.alike) or 0.0)}) for late ones in "
         f"{_which(context, len(once), besides)}, and no single rank is the cause",
         toll_ns=toll,

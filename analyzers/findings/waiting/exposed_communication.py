@@ -234,7 +234,7 @@ def _made(
     return Finding(
         kind="exposed-communication",
         severity=_severity(context, share),
-        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
+        title=f"{duration(toll)} per step ({percent(share)}) exposed in {what}{late}",
         toll_ns=toll,
         floor_ns=_floor_ns(line),
         saving_ns=saving,

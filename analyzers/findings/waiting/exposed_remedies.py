@@ -179,7 +179,7 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
     if message_bytes is not None and message_bytes < LEAST_HALVED_BYTES:
         return Remedy(
             text="The last bucket of a backward has nothing left to hide behind, and this one is so small "
-            "that its time is latency: more work a step (a larger batch, gradient accumulation with "
+            "that its time is latency: more work per step (a larger batch, gradient accumulation with "
             "`no_sync`) would help, fewer bytes or smaller buckets would not.",
             code="with contextlib.nullcontext() if last_micro_batch else ddp.no_sync():\n"
             "    loss_of(ddp(batch)).backward()",

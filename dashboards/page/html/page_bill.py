@@ -62,13 +62,13 @@ def _time(ns: int | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    return human.UNKNOWN if count is None else f"{human.size(count)} a step and rank"
+    return human.UNKNOWN if count is None else f"{human.size(count)} per step and rank"
 
 
 def _where(finding: Finding) -> str:
     rows = [(name, f"<code>{safe(clip(value, 2000))}</code>") for name, value in summary.places(finding)]
     rows += [
-        ("count", f"{human.number(finding.count)} a step and rank"),
+        ("count", f"{human.number(finding.count)} per step and rank"),
         ("bytes", _bytes(finding.bytes)),
         ("ranks", human.runs(finding.ranks)),
         ("confidence", escape(finding.confidence)),
@@ -103,5 +103,5 @@ def _remedy(finding: Finding) -> str:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
         against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
-        parts.append(f"<p>Saves at most {human.duration(finding.saving_ns)} a step, against: {against}.</p>")
+        parts.append(f"<p>Saves at most {human.duration(finding.saving_ns)} per step, against: {against}.</p>")
     return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

@@ -72,7 +72,7 @@ def figure(report: Report) -> Figure:
     layout = {
         "barmode": "stack",
         "height": height(len(times)),
-        "xaxis": {"title": {"text": "ms a step"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "ms per step"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }

@@ -78,7 +78,7 @@ def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
     layout = {
         "barmode": "group",
         "height": height(2 * len(shown)) + 40,
-        "xaxis": {"title": {"text": f"ms a step on {literal(roofline.gpu, 60)}"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": f"ms per step on {literal(roofline.gpu, 60)}"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }

@@ -203,7 +203,7 @@ class _Tree:
             ]
             lines.append(f"{human.duration(leaf.ns)}, {human.share(leaf.ns, total)} of all that is drawn")
             if leaf.calls:
-                lines.append(f"{human.number(float(f'{leaf.calls:.3g}'))} calls a step and rank")
+                lines.append(f"{human.number(float(f'{leaf.calls:.3g}'))} calls per step and rank")
             if leaf.dearest:
                 lines.append(f"dearest layer {literal(leaf.dearest)}")
             self.at.append((leaf, len(self.labels)))

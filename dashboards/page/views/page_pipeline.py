@@ -251,7 +251,7 @@ def numbers(report: Report) -> str:
     if len(every) > SHOWN:
         rows.append([f"and {len(every) - SHOWN:,} more", *[""] * (3 + len(reasons))])
     return table(
-        ("stage", "rank", "bubble, share of the step", "bubble a step", *(words for _, words in reasons)),
+        ("stage", "rank", "bubble, share of the step", "bubble per step", *(words for _, words in reasons)),
         rows,
         "bubble by stage",
     )

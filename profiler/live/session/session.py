@@ -342,7 +342,7 @@ class Session:
                 "session.step() inside another step"
                 if self._in_step
                 else "session.step() outside its session",
-                "call it once a step, inside `with audit(...) as session:`",
+                "call it once per step, inside `with audit(...) as session:`",
             )
         number = self._steps_begun
         if number == 0:

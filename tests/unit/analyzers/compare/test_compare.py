@@ -75,7 +75,7 @@ def test_an_added_all_gather_is_named_with_its_line_calls_and_bytes():
     (site,) = [one for one in found.sites if one.what != "none"]
     assert (site.what, site.calls.difference, site.bytes.difference) == ("added", 2, 2 << 21)
     assert (
-        "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB a step"
+        "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB per step"
         in found.headline
     )
     (cause,) = found.causes

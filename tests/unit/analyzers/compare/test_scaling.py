@@ -80,7 +80,7 @@ def test_where_the_loss_of_a_run_comes_from():
 
 
 def rows_of(rows: int, **given: object) -> Report:
-    """A run whose DataLoader gives each rank so many samples a step."""
+    """A run whose DataLoader gives each rank so many samples per step."""
     return made(1, fetched={"samples": rows}, **given)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ def finding(kind: str = "wide-dtype", **given: Any) -> Finding:
         "count": 1,
         "ranks": (0, 1),
         "where": Where(parameter="layer.weight", source="train.py:12 (step)", mesh_dim="dp"),
-        "evidence": (Evidence("FLOPs too many a step", 2000, "FLOP"),),
+        "evidence": (Evidence("needless FLOPs per step", 2000, "FLOP"),),
         "figures": (Figure("flops_too_many", 2000, "flops"),),
         "remedy": Remedy("reduce less", "dist.all_reduce(part)", "half the bytes"),
     } | given

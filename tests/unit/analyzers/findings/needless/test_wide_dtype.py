@@ -57,7 +57,7 @@ def test_fsdp2_that_reduces_bf16_gradients_in_fp32() -> None:
     assert (finding.severity, finding.confidence, finding.count) == ("info", "certain", 2)
     assert finding.bytes == 1 << 20, "half of two messages"
     facts = evidence(finding)
-    assert facts["bytes moved a step"] == 2 << 20
+    assert facts["bytes moved per step"] == 2 << 20
     assert (facts["moved as"], facts["computed in"]) == ("float32", "bfloat16")
     assert finding.where.parameter == "blocks.*.up.weight, blocks.*.norm.weight"
     assert (finding.where.source, finding.where.mesh_dim) == ("train.py:9 (step)", "dp")

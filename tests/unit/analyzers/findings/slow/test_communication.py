@@ -54,7 +54,7 @@ class TestImplicitRedistribute:
         assert finding.where.op == "aten.mm.default"
         assert (finding.where.phase, finding.where.mesh_dim) == ("forward", "dp")
         assert evidence(finding)["smallest message"] == 4096
-        assert evidence(finding)["wire bytes a step and rank"] == (4096 + 8192) // 2
+        assert evidence(finding)["wire bytes per step and rank"] == (4096 + 8192) // 2
         assert "Shard the other operand" in finding.remedy.text
         assert "parallelize_module" in finding.remedy.code
         assert "without this redistribute" in finding.remedy.counterfactual

@@ -79,8 +79,8 @@ def test_tensor_parallelism_that_spans_nodes() -> None:
     assert (finding.where.mesh_dim, finding.bytes, finding.severity) == ("tp", 8 * MB, "warning")
     facts = evidence(finding)
     # Two groups of two, each rank sends its wire bytes to the other node.
-    assert facts["bytes between nodes a step, of this dim, all ranks"] == 2 * 2 * 8 * MB
-    assert facts["bytes between nodes a step, swapped mesh"] == 2 * 2 * MB
+    assert facts["bytes between nodes per step, of this dim, all ranks"] == 2 * 2 * 8 * MB
+    assert facts["bytes between nodes per step, swapped mesh"] == 2 * 2 * MB
     assert finding.remedy is not None
     assert finding.remedy.code == 'mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))'
     assert finding.confidence == "certain"

@@ -43,8 +43,8 @@ def test_the_share_is_of_step_and_wait_together() -> None:
     assert finding.toll_ns == finding.saving_ns == 25 * MS
     # A step of 100 ms and a wait of 25 ms before it.
     assert evidence(finding)["share of step and wait together"] == 0.2
-    assert finding.title.startswith("ranks 0-1 wait 25.0 ms a step (20 % of step and wait together) for data")
-    assert "between steps, once a step, at train.py:7 (train)" in finding.title
+    assert finding.title.startswith("ranks 0-1 wait 25.0 ms per step (20 % of step and wait together) for data")
+    assert "between steps, once per step, at train.py:7 (train)" in finding.title
     assert (finding.where.source, finding.where.op) == (LINE, "DataLoader.__next__")
     assert (finding.severity, finding.confidence, finding.count) == ("warning", "certain", 1)
     assert finding.remedy is not None
@@ -54,7 +54,7 @@ def test_the_share_is_of_step_and_wait_together() -> None:
 def test_only_the_ranks_that_wait_are_named() -> None:
     (finding,) = data_stalls([fetch(25 * MS, rank=1), fetch(1 * MS)])
     assert finding.ranks == (1,)
-    assert evidence(finding)["rank 0 waits, a step"] == 1 * MS
+    assert evidence(finding)["rank 0 waits, per step"] == 1 * MS
 
 
 def test_waiting_inside_the_step_is_part_of_its_duration() -> None:

@@ -32,7 +32,7 @@ def test_many_reads_say_their_line_count_and_time() -> None:
     (finding,) = syncs([read(8 * MS, number, count=2000) for number in STEPS])
     assert (finding.toll_ns, finding.saving_ns, finding.count) == (8 * MS, 8 * MS, 2000)
     assert (finding.severity, finding.where.source) == ("warning", "train.py:9 (step)")
-    assert "2,000 times a step" in finding.title
+    assert "2,000 times per step" in finding.title
     assert finding.remedy is not None
     assert ".item()" in finding.remedy.text
 
@@ -84,4 +84,4 @@ def test_on_an_accelerator_the_time_is_the_hosts() -> None:
     about = run_of(2, device="NVIDIA H100 80GB HBM3", backend="nccl")
     (finding,) = syncs([read(20 * MS, number) for number in STEPS], run=about)
     assert (finding.toll_ns, finding.saving_ns, finding.confidence) == (None, None, "likely")
-    assert "waits for the device for 20.0 ms a step" in finding.title
+    assert "waits for the device for 20.0 ms per step" in finding.title

@@ -76,10 +76,10 @@ def test_the_rank_that_is_always_last_is_named_with_its_toll():
     assert (finding.toll_ns, finding.saving_ns) == (10 * MS, 10 * MS)
     assert (finding.ranks, finding.count, finding.confidence) == ((2,), 5, "certain")
     assert finding.title == (
-        "rank 2 is last in 5 of 5 collectives, and the others wait 10.0 ms a step (10 %) for it: it spends "
+        "rank 2 is last in 5 of 5 collectives, and the others wait 10.0 ms per step (10 %) for it: it spends "
         "10.0 ms longer computing than the others, most in backward of blocks.3"
     )
-    assert evidence(finding)["longer computing, a step"] == 10 * MS
+    assert evidence(finding)["longer computing, per step"] == 10 * MS
     assert evidence(finding)["ranks that wait"] == "ranks 0-1, 3"
     assert (finding.where.module, finding.where.phase, finding.where.op) == ("blocks.3", "backward", "gemm")
     assert "getloadavg" in finding.remedy.code
@@ -174,7 +174,7 @@ def test_how_late_is_told_against_the_rank_before_and_against_the_median():
     assert told["arrives after the rank before it, median"] == 500 * US
     assert told["arrives after the median rank, median"] == 1250 * US
     assert "others wait up to 6.00 ms" in finding.title
-    assert told["the one that waits least, a step"] == 1500 * US
+    assert told["the one that waits least, per step"] == 1500 * US
 
 
 def _broadcasts(root_stays):
@@ -337,7 +337,7 @@ class TestHeadline:
     def test_a_late_rank(self):
         said = reported(*job([2] * 5, compute_ns=6 * MS)).headline
         assert said == (
-            "Rank 2 is late, not the network: last in 5 of 5 collectives, others wait 10.0 ms a step; "
+            "Rank 2 is late, not the network: last in 5 of 5 collectives, others wait 10.0 ms per step; "
             "exposed communication takes 40 % of all steps, of this 60 % waiting, 40 % moving data at 1.57 "
             "GB/s, 1.3 times its expected time."
         )

@@ -100,7 +100,7 @@ def test_names_stay_text():
 
 
 def test_flops_that_are_no_figure_are_unknown():
-    odd = replace(SMALL, evidence=(Evidence("FLOPs done a step", 300, "FLOP"),), figures=())
+    odd = replace(SMALL, evidence=(Evidence("FLOPs done per step", 300, "FLOP"),), figures=())
     assert duplicated.figure(of(odd)).empty
 
 
