@@ -63,7 +63,7 @@ def app(asked: str | None = None) -> typer.Typer:
     made = typer.Typer(
         name="shardtoll",
         cls=_InOrder,
-        help="What each collective of a training step costs, who caused it, and what to change.",
+        help="Shows what each collective of a training step costs, who caused it, and what to change.",
         add_completion=False,
         no_args_is_help=True,
         # Plain help keeps the examples' lines as they are, and needs no rich.

@@ -1,7 +1,8 @@
 """Measures how plainly shardtoll speaks: sentence lengths and ruled-out words in user-facing texts and docs.
 
 `python docs/voice.py [ROOT]` prints the figures of a checkout; `--list` prints each ruled-out word with its
-place, `--long N` the N longest sentences. `tests/test_voice.py` holds both kinds of text to zero ruled-out words.
+place, `--long N` the N longest sentences. `tests/test_voice.py` holds both
+kinds of text to zero ruled-out words.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ LONG: Final = 22
 """Words from which on a sentence is too long."""
 LEAST_WORDS: Final = 4
 """Shorter strings are names, labels or keys."""
+LABEL: Final = 6
+"""Words up to which a string without a full stop may be a title."""
 
 RULED_OUT: Final[dict[str, tuple[str, str]]] = {
     "dear": (r"\bdear(er|est|ly)?\b", "expensive"),
@@ -39,13 +42,17 @@ RULED_OUT: Final[dict[str, tuple[str, str]]] = {
     "whereof": (r"\b(whereof|thereof|therein|hereby|whereas|thereby|wherein|hitherto)\b", "a new sentence"),
     "for want of": (r"\bfor want of\b", "because there is no"),
     "save for": (r"\bsave for\b", "except"),
-    "per step": (r"(\b(ms|µs|us|ns|s|bytes|[kMG]B|FLOP|times|once|twice|more)|[\d}…]) a (step|rank)\b", "per step"),
+    "per step": (
+        r"(\b(ms|µs|us|ns|s|bytes|[kMG]B|FLOP|times|once|twice|more)|[\d}…]) a (step|rank)\b",
+        "per step",
+    ),
     "of which it is": (r"\bof which (it|nothing|no|none)\b", "two sentences"),
     "where for if": (r"\b(None|null|only|warning|info|silent|unknown|error|nothing|empty) where\b", "if"),
     "nothing is said": (r"\bnothing is (said|told|claimed)\b", "no finding, unknown"),
     "no part of": (r"\bno part of\b", "excluded"),
     "negated relative clause": (
-        r"\b(of|for|to|from|in|with|on|by) (which|whom|whose)\b[^.;:,]{0,60}?\b(not|no|none|never|cannot|nothing|nobody)\b",
+        r"\b(of|for|to|from|in|with|on|by) (which|whom|whose)\b[^.;:,]{0,60}?"
+        r"\b(not|no|none|never|cannot|nothing|nobody)\b",
         "two sentences",
     ),
     "begins with Of": (r"^Of\b", "subject first"),
@@ -72,6 +79,7 @@ class Text:
 
     @property
     def words(self) -> int:
+        """Number of words."""
         return len(_WORD.findall(self.sentence))
 
 
@@ -132,7 +140,9 @@ def _of_module(path: Path, shown: Path) -> Iterator[Text]:
             continue
         if _prose(text):
             for paragraph in re.split(r"\n\s*\n", text):
-                yield from sentences(f"{shown}:{node.lineno}", paragraph)
+                for each in sentences(f"{shown}:{node.lineno}", paragraph):
+                    label = each.words <= LABEL and not each.sentence.endswith(".")
+                    yield Text(each.place, each.sentence, heading=label)
 
 
 def _pieces(node: ast.JoinedStr) -> Iterator[ast.AST]:
@@ -158,9 +168,9 @@ def _docstrings(tree: ast.AST, *, commands: bool) -> set[ast.AST]:
             continue
         is_command = commands and isinstance(node, ast.FunctionDef) and node.name == "command"
         for place, inner in enumerate(body):
-            if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant):
-                if not (is_command and place == 0):
-                    alone.add(inner.value)
+            stands = isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant)
+            if stands and not (is_command and place == 0):
+                alone.add(inner.value)
     return alone
 
 
@@ -227,7 +237,7 @@ class Figures:
 
 
 def figures(texts: list[Text]) -> Figures:
-    """Return the figures; headings, cells and pieces shorter than `LEAST_WORDS` have no length that counts."""
+    """Return the figures; the length of headings and of pieces shorter than `LEAST_WORDS` does not count."""
     lengths = [text.words for text in texts if not text.heading and text.words >= LEAST_WORDS]
     return Figures(
         len(lengths),
@@ -250,7 +260,8 @@ def main() -> None:
         chosen = [text for text in texts if options.only in text.place]
         shown = figures(chosen)
         print(
-            f"{name:24} {shown.sentences:>9,} {shown.mean_words:>10.1f} {shown.long:>8,} {shown.ruled_out:>9,}"
+            f"{name:24} {shown.sentences:>9,} {shown.mean_words:>10.1f} {shown.long:>8,} "
+            f"{shown.ruled_out:>9,}"
         )
         if options.list:
             for hit in hits(chosen):

@@ -39,7 +39,7 @@ _MARKS: Final = {
 }
 _CHANGES: Final = (
     "Marks are the changes, lines the intervals that hold all of them together in 95 of 100 comparisons. "
-    "A line that crosses zero is no change that can be told from noise."
+    "A line that crosses zero is a change within noise."
 )
 _MOST: Final = 900
 

@@ -54,9 +54,9 @@ def prometheus(report: Report) -> str:
         *_metric("finding_toll_seconds", "Cost of a finding per step.", _dearest(shown, "toll_ns", NS)),
         *_metric("finding_floor_seconds", "Least time for what is needed.", _dearest(shown, "floor_ns", NS)),
         *_metric(
-            "finding_saving_seconds", "Upper bound of the remedy's gain per step.", _dearest(shown, "saving_ns", NS)
+            "finding_saving_seconds", "Most that the remedy gains per step.", _dearest(shown, "saving_ns", NS)
         ),
-        *_metric("finding_bytes", "Message bytes of a finding per step and rank.", _dearest(shown, "bytes", 1)),
+        *_metric("finding_bytes", "Message bytes per step and rank.", _dearest(shown, "bytes", 1)),
         *_metric(
             "step_seconds",
             "A rank's mean step.",

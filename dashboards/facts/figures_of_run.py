@@ -117,7 +117,7 @@ def scalars(report: Report) -> dict[str, float]:
 
 
 def _of_busiest_rank(report: Report) -> dict[str, float | None]:
-    """Return calls and bytes per step, each of the rank that has most; bytes only where all sizes are known."""
+    """Return calls and bytes per step, each of the rank that has most; bytes only if all sizes are known."""
     steps = summary.step_count(report)
     table = report.tables["collectives"]
     if not steps or not table.num_rows:

@@ -91,7 +91,7 @@ def section(view: View, figure: Figure, numbers: str = "") -> str:
 <div id="{name}-figure" class="figure" style="min-height:{tall}px" tabindex="0" role="application"
 aria-label="{escape(title)}: arrow keys step from mark to mark, Enter opens its finding"></div></div>"""
     if numbers:
-        words = "What is known, as a table" if figure.empty else "The same as a table"
+        words = "The figures as a table" if figure.empty else "The same as a table"
         numbers = f'<details class="more"><summary>{words}</summary>{numbers}</details>'
     return f"""<section id="{name}-section" aria-labelledby="{name}">
 <h2 id="{name}">{title}</h2>

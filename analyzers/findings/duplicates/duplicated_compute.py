@@ -355,9 +355,9 @@ def _on_one(context: Context, again: pd.DataFrame, weigh: _Weigh) -> list[Findin
             Finding(
                 kind="duplicated-compute",
                 severity=weigh.severity(toll, too_many),
-                title=f"the same work twice on one rank: {op}{place(module, source)} multiplies again what "
-                f"was multiplied {'there' if first == source else f'at {first}'}, {times(line.each, 'time')} "
-                f"a step: {flops(too_many)} too many",
+                title=f"the same work twice on one rank: {op}{place(module, source)} repeats what it "
+                f"multiplied {'there' if first == source else f'at {first}'}, "
+                f"{times(line.each, 'time')} per step: {flops(too_many)} too many",
                 toll_ns=toll,
                 floor_ns=None,
                 saving_ns=toll,

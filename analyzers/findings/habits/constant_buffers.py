@@ -59,8 +59,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("taken for granted", "no later step changes a buffer on one rank alone"),
                 ),
                 remedy=Remedy(
-                    "Do not broadcast them: each rank has the same values already."
-                    + (" Look first whether a step writes a part of a large one." if sampled else ""),
+                    "Turn the broadcast off: every rank already has the same values."
+                    + (" First check whether a step writes a part of a large buffer." if sampled else ""),
                     no_buffers(context.ledger.run.torch),
                     None
                     if cost.saving_ns is None

@@ -47,9 +47,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("taken for granted", "no later step leaves a parameter out"),
                 ),
                 remedy=Remedy(
-                    "Do not look for unused parameters: DDP then neither walks the graph before each "
-                    "backward nor reduces what was used. If a later step leaves a parameter out, DDP "
-                    "raises an error.",
+                    "Turn the search for unused parameters off. If a later step leaves a parameter out, "
+                    "DDP raises an error.",
                     "DistributedDataParallel(model, find_unused_parameters=False)",
                     None
                     if cost.saving_ns is None

@@ -158,10 +158,10 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="wide-dtype",
                 severity="info",
-                title=f"{times(line.each, op)} per step on {line.first['net']} in {line.first['phase']} moved "
-                f"{what} in {wide_name} although the matrices computed in {narrow}: {some_size(moved)}, "
-                f"{narrow} would spare {size(saved)}{place(module, line.text('source'))}; "
-                f"a choice about numerics",
+                title=f"{times(line.each, op)} per step on {line.first['net']} in {line.first['phase']} "
+                f"moved {what} in {wide_name} although the matrices computed in {narrow}: "
+                f"{some_size(moved)}, {narrow} would spare {size(saved)}"
+                f"{place(module, line.text('source'))}; a choice about numerics",
                 toll_ns=toll,
                 floor_ns=figures["narrow_floor_ns"],
                 saving_ns=saving,

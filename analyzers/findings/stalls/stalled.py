@@ -124,7 +124,7 @@ def often(count: int | None) -> str:
 
 
 def rarely(count: int, steps: int) -> str:
-    """Return `once in 4 steps` of what happens less than once per step; nothing at all is `0 times per step`."""
+    """Return `once in 4 steps` for less than once per step; nothing at all is `0 times per step`."""
     if not count:
         return "0 times per step"
     return f"once in {round(steps / count):,} steps"
@@ -166,7 +166,7 @@ def finding(
         evidence=(
             Evidence("lost on the worst rank, per step", stall.lost_ns, "ns"),
             Evidence("worst rank", stall.worst),
-            Evidence("lasted in all there, per step", stall.line.figures["total_ns"], "ns"),
+            Evidence("total duration there, per step", stall.line.figures["total_ns"], "ns"),
             Evidence("share of the step", round(stall.share, 4), "share"),
             *(
                 Evidence(f"lost to {name}, all ranks and steps", int(value), "ns")

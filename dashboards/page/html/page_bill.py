@@ -103,5 +103,7 @@ def _remedy(finding: Finding) -> str:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
         against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
-        parts.append(f"<p>Saves at most {human.duration(finding.saving_ns)} per step, against: {against}.</p>")
+        parts.append(
+            f"<p>Saves at most {human.duration(finding.saving_ns)} per step, against: {against}.</p>"
+        )
     return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

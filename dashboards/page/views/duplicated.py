@@ -115,8 +115,8 @@ def figure(report: Report) -> Figure:
     if every:
         notes.insert(
             0,
-            f"Of {human.work(every)} per step on all ranks seen, {human.work(too_many)} "
-            f"({human.share(too_many, every)}) are done beyond what is needed.",
+            f"{human.work(too_many)} ({human.share(too_many, every)}) of the {human.work(every)} per step "
+            "on all ranks seen are needless.",
         )
     if len(shown) > BARS:
         rest = sum(work.too_many for work in shown[BARS:])

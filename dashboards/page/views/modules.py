@@ -71,7 +71,7 @@ def figure(report: Report) -> Figure:
     if len(leaves) > LEAVES:
         rest = leaves[LEAVES - 1 :]
         notes.append(
-            f"The {LEAVES - 1} dearest of {len(leaves):,} parts are shown; the others, together "
+            f"The {LEAVES - 1} most expensive of {len(leaves):,} parts are shown; the others, together "
             f"{human.share(sum(leaf.ns for leaf in rest), total)}, are one."
         )
         leaves = [*leaves[: LEAVES - 1], _together(rest)]

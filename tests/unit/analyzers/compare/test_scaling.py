@@ -103,7 +103,7 @@ def test_where_ranks_may_share_data_strong_and_weak_cannot_be_told_apart():
     assert found.scaling is not None
     assert found.scaling.kind == "unknown"
     words = scaling_words(found)
-    assert "strong and weak cannot be told apart (which ranks share data is not known" in words
+    assert "strong and weak scaling look the same (which ranks share data is not known" in words
     assert "--scaling strong|weak" in words
     assert "50.0 % if strong, as below; 100.0 % if weak" in words
     # Rows of a matrix multiplication are no samples.

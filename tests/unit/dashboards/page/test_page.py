@@ -154,7 +154,7 @@ def test_bars_of_a_rank_add_up(ordinary: str):
         "compute",
         "exposed: waiting",
         "exposed: moving",
-        "exposed: not told which",
+        "exposed: waiting or moving unknown",
         "exposed copies",
         "idle",
         "unattributed",

@@ -157,7 +157,7 @@ class TestConstantBuffers:
         (finding,) = found("constant-buffers", in_steps(SENT, SENT | {"message_bytes": 1 << 20}))
         assert finding.confidence == "possible"
         assert finding.title.startswith("DDP broadcasts buffers that seem never to change in each forward")
-        assert finding.remedy.text.endswith("Look first whether a step writes a part of a large one.")
+        assert finding.remedy.text.endswith("First check whether a step writes a part of a large buffer.")
 
     @pytest.mark.parametrize(
         "rows",

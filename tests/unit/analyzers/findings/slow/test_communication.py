@@ -174,7 +174,7 @@ def twice(**change):
 
 
 def repeated(rows, **given):
-    return [f for f in found("redundant-collective", rows, **given) if "already sent" in f.title]
+    return [f for f in found("redundant-collective", rows, **given) if "had sent before" in f.title]
 
 
 class TestRedundantCollective:
@@ -556,7 +556,7 @@ class TestExposedCommunication:
         assert (finding.toll_ns, finding.saving_ns) == (2 * MS, 2 * MS)
         assert waiting.toll_ns == 8 * MS, "each nanosecond is billed once"
         assert {e.label: e.value for e in finding.evidence}[
-            "waiting besides, billed as straggler or pipeline-bubble"
+            "waiting on top, billed as straggler or pipeline-bubble"
         ] == 8 * MS
 
     def test_overlap_hides_no_more_than_there_is_compute(self):

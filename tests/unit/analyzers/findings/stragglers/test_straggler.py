@@ -554,7 +554,7 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     # No other finding has their waiting: it is exposed communication, all of it.
     (exposed,) = [each for each in report.findings if each.kind == "exposed-communication"]
     assert (exposed.toll_ns, exposed.saving_ns) == (30 * MS, 10 * MS)
-    assert evidence(exposed)["waiting besides, billed as straggler or pipeline-bubble"] == 0
+    assert evidence(exposed)["waiting on top, billed as straggler or pipeline-bubble"] == 0
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ class TestNothingSurveyed:
 
     def test_it_is_said_once_what_cannot_be_told(self):
         found = only(self.watched(), "incomplete-input")
-        assert found.title.startswith("every step was only watched: duplicated compute, bytes sent again")
+        assert found.title.startswith("every step was only watched: duplicated compute, repeated bytes")
         assert found.severity == "info"
         assert 'audit(level="schedule")' in found.remedy.text
 
