@@ -9,6 +9,8 @@ from shardtoll.ledger import Finding
 
 WIDTH: Final = 190
 """Characters of the whole sentence: two lines of 100 columns."""
+ROOM: Final = 16
+"""Characters of that for `; see finding 12`."""
 
 IMPERATIVES: Final = frozenset(
     [

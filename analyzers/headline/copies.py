@@ -46,7 +46,7 @@ def clause(context: Context) -> str | None:
     besides = f"; it is idle for another {percent(idled / took)}" if idled >= COPY_SHARE * took else ""
     what = "copies" if kind is None else kind
     return (
-        f"Memory copies cost most, not communication: {what} {verb} {duration(copied)} "
+        f"Memory copies cost most: {what} {verb} {duration(copied)} "
         f"({percent(copied / took)}) of rank {rank}'s {duration(took)} {step_word(context)} and no compute "
         f"hides them{besides}"
     )

@@ -20,8 +20,8 @@ communication costs."""
 MORE: Final = 3.0
 
 REASONS: Final = {
-    "data": "Data loading costs most, not communication",
-    "host-sync": "Reading values from the device costs most, not communication",
+    "data": "Data loading costs most",
+    "host-sync": "Reading values from the device costs most",
     "bubble": "Pipeline stages stand idle, not for the network",
     "host": "The host launches too slowly",
 }
@@ -64,7 +64,7 @@ def clause(context: Context) -> str | None:
     lost = keep(stalls, stalls["step"].isin(context.surveyed)).groupby("kind")["lost_ns"].sum()
     lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in REASONS}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
-    head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time costs most, not communication"
+    head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time costs most"
     if head == REASONS["host"] and host_computes(context):
         head = ON_CPU
     own_ns = steps["duration_ns"] - steps["capture_ns"]

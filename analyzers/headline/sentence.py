@@ -7,6 +7,7 @@ that adds collectives. `Report.verdict`, which renderers show first, puts errors
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import lower_bound, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline.advice import first_of, with_advice
+from shardtoll.analyzers.headline.advice import ROOM, WIDTH, first_of, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
@@ -40,6 +41,9 @@ from shardtoll.ledger.words.human import plural as times
 
 LEAST_SHARE: Final = 0.05
 """Share of all ranks' steps below which communication is not the matter."""
+
+LEAST_SAID: Final = 0.005
+"""Share from which exposed communication is named though something else costs more."""
 
 TELLING: Final = 0.2
 """Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
@@ -75,28 +79,48 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     """
     if context.timed_rows.empty or not context.step_ns:
         return None
-    text, place = _verdict(context, findings)
-    return f"{with_advice(after(lead(context), text), findings, place)}."
+    said = _verdict(context, findings)
+    text = joined(after(lead(context), said.base), said.more)
+    return f"{with_advice(text, findings, said.advice)}."
 
 
-def _verdict(context: Context, findings: Sequence[Finding]) -> tuple[str, int | None]:
-    """Return the sentence without its end, and the place of the finding that says what to do."""
+def joined(base: str, more: Sequence[str]) -> str:
+    """Return the sentence with the parts that two lines hold: details, after commas, go first."""
+    parts = [part for part in more if part]
+    if len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+        parts = [part for part in parts if part.startswith(";")]
+    while parts and len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+        parts.pop()
+    return base + "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence in the parts that are joined as far as two lines reach."""
+
+    base: str
+    more: tuple[str, ...] = ()
+    advice: int | None = None
+    """Place of the finding whose remedy ends the sentence."""
+
+
+def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     rows = context.told_rows
     total = float(_own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
     leading, kinds = _leading(context)
-    place = first_of(findings, kinds)
     unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
-    if unknown is not None or share is None:
-        unknown = unknown or _NO_STEP
-        return (
-            (unknown, None) if leading is None else (f"{leading}; {unknown[0].lower()}{unknown[1:]}", place)
-        )
     if leading is not None:
-        return f"{leading}; {_brief(context, share)}", place
-    text, place = _sentence(context, share, findings)
-    more = (headline_copies.besides, headline_idle.besides, unattributed.besides)
-    return f"{text}{''.join(each(context) for each in more)}", place
+        advice = first_of(findings, kinds)
+        if unknown is not None or share is None:
+            unknown = unknown or _NO_STEP
+            return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
+        return Said(leading, (f"; {_brief(context, share)}",) if share >= LEAST_SAID else (), advice)
+    if unknown is not None or share is None:
+        return Said(unknown or _NO_STEP)
+    said = _sentence(context, share, findings)
+    besides = (headline_copies.besides, headline_idle.besides, unattributed.besides)
+    return replace(said, more=(*said.more, *(each(context) for each in besides)))
 
 
 def _leading(context: Context) -> tuple[str | None, tuple[str, ...]]:
@@ -117,38 +141,37 @@ def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:
     return took - rows["capture_ns"].astype("float64") if watched else took
 
 
-def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> tuple[str, int | None]:
+def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Said:
     brief = _brief(context, share)
     if share < LEAST_SHARE:
-        return _small(context, share), None
+        return Said(_small(context, share))
     frame = context.in_alike[list(COLUMNS)]
     frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, split_ns = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or split_ns < exposed / 2:
-        return _undivided(context, frame, brief), first_of(findings, LATE)
+        return Said(_undivided(context, frame, brief), advice=first_of(findings, LATE))
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = split_ns - moving
     unknown = 1 - split_ns / exposed
     rest = f", {percent(unknown)} unknown" if unknown >= LEAST_UNKNOWN else ""
-    waits_words = f"{brief}, {percent(waited / exposed)} of it waiting{rest}"
     bubbles = float(message_waits(context)["lost_ns"].sum())
     if waited > moving and bubbles > waited / 2:
-        text = f"{_stages(context)}; {brief}, {percent(bubbles / exposed)} of it waiting between stages"
-        return text, first_of(findings, STAGES)
+        between = f", {percent(bubbles / exposed)} of it waiting between stages"
+        return Said(_stages(context), (f"; {brief}", between), first_of(findings, STAGES))
     if waited > moving:
-        shared = crowded(context) is not None
-        return _late(context, waits_words), None if shared else first_of(findings, LATE)
+        return _late(context, brief, (f", {percent(waited / exposed)} of it waiting", rest), findings)
     rate, factor = _rate(split, moving)
-    moves_words = f"{brief}, {percent(moving / exposed)} of it moving data{rate}{rest}"
+    moves = (f", {percent(moving / exposed)} of it moving data", rate, rest)
     late = _warned(context, findings)
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
-        return f"A late rank and moving data both cost time: {late}; {moves_words}", first_of(findings, LATE)
+        head = f"A late rank and moving data both cost time: {late}"
+        return Said(head, (f"; {brief}", *moves), first_of(findings, LATE))
     head = headline_moving.clause(context, share, factor, findings)
     if head.startswith("Exposed communication"):
-        moves_words = moves_words.replace("exposed communication", "it", 1)
-    return f"{head}: {moves_words}", first_of(findings)
+        brief = brief.replace("exposed communication", "it", 1)
+    return Said(f"{head}: {brief}", moves, first_of(findings))
 
 
 def _small(context: Context, share: float) -> str:
@@ -157,7 +180,7 @@ def _small(context: Context, share: float) -> str:
     if doubt is not None:
         return f"{_CANNOT}, as {doubt}: {_brief(context, share)}"
     compute = _compute(context)
-    if context.collectives.empty:
+    if context.collectives.empty and share == 0:
         return f"No communication on record{f': {compute}' if compute else ''}"
     also = f"; {compute}" if compute else ""
     return f"Neither the network nor a late rank is at fault: {_brief(context, share)}{also}"
@@ -228,20 +251,22 @@ def _stages(context: Context) -> str:
     return head if uneven is None else f"{head}: {pipeline_imbalance.clause(uneven)}"
 
 
-def _late(context: Context, brief: str) -> str:
+def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
     """Return the sentence if waiting for late ranks costs most."""
     if crowded(context) is not None:
-        return f"Ranks share CPU cores and delay each other, not the network: {brief}; give each rank a core"
+        head = "Ranks share CPU cores and delay each other, not the network"
+        return Said(f"{head}: {brief}", (*more, "; give each rank a core"))
+    place = first_of(findings, LATE)
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0])
-        return f"R{who[1:]}{also}, not the network: {why}; {brief}"
+        return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = named(rows) if not rows.empty else []
     if not culprits:
-        return f"Ranks take turns in being late, not the network: {brief}"
+        return Said(f"Ranks take turns in being late, not the network: {brief}", more, place)
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     _, least, most = last_in(context, rows, culprit)
@@ -253,7 +278,7 @@ def _late(context: Context, brief: str) -> str:
         doubt = " (perhaps by chance)"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
     head = f"Rank {culprit} is late{doubt}, not the network"
-    return f"{head}: the others wait {wait} per step for it; {brief}"
+    return Said(f"{head}: the others wait {wait} per step for it", (f"; {brief}", *more), place)
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:

@@ -110,7 +110,7 @@ def test_waiting_for_data_is_found_in_steps_that_old_torch_marked_as_operators()
     (stall,) = (f for f in report.findings if f.kind == "data-stall")
     assert stall.toll_ns is not None
     assert round(stall.toll_ns / 1e6) == 59
-    assert headline(report).startswith("Data loading costs most, not communication")
+    assert headline(report).startswith("Data loading costs most")
     assert "no links" in report.fabric.provenance, "one card has no network to speak of"
 
 

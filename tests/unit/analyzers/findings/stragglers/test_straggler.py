@@ -338,7 +338,8 @@ class TestHeadline:
         said = reported(*job([2] * 5, compute_ns=6 * MS)).headline
         assert said == (
             "Rank 2 is late, not the network: the others wait 10.0 ms per step for it; exposed communication "
-            "takes 40 % of all steps, 60 % of it waiting; balance the work if rank 2 has more."
+            "takes 40 % of all steps, 60 % of it waiting; balance the work if rank 2 has more in "
+            "backward."
         )
 
     def test_who_is_last_by_chance_is_not_blamed_without_saying_so(self):
@@ -426,8 +427,8 @@ class TestHeadline:
         stalls = [Stall(0, rank, "data", "loader", "other", 1, 30 * MS, 30 * MS) for rank in (0, 1)]
         said = reported(on_ranks((0, 1)), run=run_of(2), steps=quiet, stalls=stalls).headline
         assert said == (
-            "Data loading costs most, not communication: rank 0 runs no operator for 40.0 ms (40 %) of "
-            "its 100 ms step; exposed communication takes 2.0 % of all steps; start with finding 1 (data-stall)."
+            "Data loading costs most: rank 0 runs no operator for 40.0 ms (40 %) of its 100 ms step; exposed "
+            "communication takes 2.0 % of all steps; fetch batches in worker processes ahead of the step."
         )
 
     def test_a_host_that_launches_too_little(self):
@@ -446,7 +447,7 @@ class TestHeadline:
         ]
         said = reported(*job([2] * 5), steps=both).headline
         assert said.startswith("Rank 2 is late")
-        assert said.endswith("; another 50 % is idle.")
+        assert "; another 50 % is idle" in said
 
     def test_hidden_communication_is_not_the_matter(self):
         busy = [step(rank=rank, compute_ns=98 * MS, exposed_comm_ns=2 * MS, idle_ns=0) for rank in (0, 1)]
