@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -138,13 +137,17 @@ def _values(path: Path, chance: random.Random) -> None:
         return
     for _ in range(chance.randint(0, 3)):
         table = _changed(table, chance)
-    if path.suffix == ".parquet":
-        with contextlib.suppress(pa.ArrowException):
-            # Not with nulls where the schema allows none.
-            pq.write_table(table, path, **_PLAIN)
-    else:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
+    made = pa.BufferOutputStream()
+    try:
+        if path.suffix == ".parquet":
+            pq.write_table(table, made, **_PLAIN)
+        else:
+            with pa.ipc.new_stream(made, table.schema) as stream:
+                stream.write_table(table)
+    except pa.ArrowException:
+        # Not with nulls where the schema allows none.
+        return
+    path.write_bytes(made.getvalue().to_pybytes())
     if chance.random() < 0.6:
         path.write_bytes(of_bytes(path.read_bytes(), chance))
 
