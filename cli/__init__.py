@@ -42,9 +42,8 @@ def main() -> None:
     try:
         app(sys.argv[1] if len(sys.argv) > 1 else None)()
     except _told() as error:
-        from shardtoll.dashboards.words.text import clean
-
-        sys.stderr.write(f"shardtoll: {clean(error)}\n")
+        # Cleaned and shortened when it was made.
+        sys.stderr.write(f"shardtoll: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
 
 
@@ -89,8 +88,28 @@ def _group(name: str, module: Any) -> typer.Typer:
     return group
 
 
+_WrongUse: Final[Any] = typer.BadParameter.__base__
+"""What all mistakes in arguments are; typer has changed where it takes them from."""
+
+
 class _InOrder(typer.core.TyperGroup):
-    """Commands as `COMMANDS` has them; typer lists those with others under them last."""
+    """Commands as `COMMANDS` has them (typer lists those with others under them last); errors in one line."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run as typer does, but tell a mistake in the arguments as all other mistakes are told."""
+        try:
+            ended = super().main(*args, **{**options, "standalone_mode": False})
+        except typer.Abort:
+            sys.exit(1)
+        except _WrongUse as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(error.exit_code)
+            from shardtoll.ledger.records.errors import UsageError
+
+            asked = error.ctx.command_path if error.ctx is not None else "shardtoll"
+            raise UsageError(error.format_message().rstrip("."), f"see `{asked} --help`") from None
+        sys.exit(ended if type(ended) is int else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if self.get_command(ctx, name)]

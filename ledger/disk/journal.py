@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
-from shardtoll.ledger.disk.regular import check_regular
+from shardtoll.ledger.records.regular import check_regular
 from shardtoll.ledger.tables.tables import SCHEMAS, check, to_batch
 from shardtoll.ledger.tables.validated import sound, validated
 

@@ -83,6 +83,9 @@ BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 _CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
 """Columns that hold one of a few words."""
 
+_ONCE: Final[Mapping[str, list[str]]] = {"steps": ["step", "rank"], "leadups": ["rank", "index"]}
+"""Table -> columns that tell its rows apart."""
+
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
 
 
@@ -160,6 +163,7 @@ def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
 
 def check_values(table: str, data: pa.Table) -> None:
     """Raise ValueError for values that no record would hold; for tables from files, which are not trusted."""
+    _check_rows(table, data)
     for item, values in zip(data.schema, data.columns, strict=True):
         if len(values) == values.null_count:
             continue
@@ -169,6 +173,16 @@ def check_values(table: str, data: pa.Table) -> None:
         words = _CLOSED.get(item.name)
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+
+
+def _check_rows(table: str, data: pa.Table) -> None:
+    """Raise ValueError where two rows are of one thing, which every reader of the table joins by."""
+    keys = _ONCE.get(table)
+    if keys is None or not data.num_rows:
+        return
+    most = pc.max(data.select(keys).group_by(keys).aggregate([([], "count_all")]).column("count_all")).as_py()
+    if most > 1:
+        raise ValueError(f"{table} holds {most} rows of one {' and '.join(keys)}")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:
