@@ -73,9 +73,9 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         beat_every_ns=None if beat_s is None else int(beat_s * 1e9),
         hang_after_ns=None if limit_s is None else int(limit_s * 1e9),
         line=_text(where, "line"),
-        frames=tuple(
-            str(frame)[:_TEXT_MOST] for frame in where.get("frames", ()) if isinstance(frame, str)
-        )[:32],
+        frames=tuple(str(frame)[:_TEXT_MOST] for frame in where.get("frames", ()) if isinstance(frame, str))[
+            :32
+        ],
         error=_text(where, "error"),
         stacks=str(stacks) if stacks is not None and stacks.exists() else None,
         run_id=_text(head, "run_id"),
@@ -118,6 +118,7 @@ def _calls(data: bytes, epoch_ns: int) -> tuple[FlightCall, ...]:
                 reduce_op=_text(said, "reduce"),
                 root=_whole(said, "root"),
                 source=_text(said, "source"),
+                received_bytes=_whole(said, "gets"),
                 module=_text(said, "module"),
                 phase=_text(said, "phase"),
                 step=step if step >= 0 else None,

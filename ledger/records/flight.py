@@ -39,6 +39,8 @@ class FlightCall:
     """Global rank of the root; of a send or recv that of the other side."""
     source: str | None = None
     """`file.py:line (function)` of the user's code."""
+    received_bytes: int | None = None
+    """What this rank is to get in an all_to_all."""
     module: str | None = None
     phase: str | None = None
     step: int | None = None
@@ -103,6 +105,10 @@ class RankFlight:
     stacks: str | None = None
     """File with the stacks of all its threads, if one was written."""
     run_id: str | None = None
+    not_arrived: tuple[int, ...] = ()
+    """Ranks that torch itself says did not come, as its monitored barrier does."""
+    waited_ns: int | None = None
+    """How long torch says it has waited; None if the times say it, or nothing does."""
     waits_block: bool = True
     """Whether a wait returns only when the collective is done; not so on an accelerator."""
 

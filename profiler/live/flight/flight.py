@@ -165,7 +165,9 @@ class Flight:
             group.ordinal = place = (group.ordinal if pending.seq is None else pending.seq - group.skew) + 1
             words[group.word + 1] = place
         at = layout.RING_AT + number % layout.RING * layout.ENTRY.size
-        layout.ENTRY.pack_into(self._map, at, number, now_ns, 0, place, kind.code, self.step, group.word, number)
+        layout.ENTRY.pack_into(
+            self._map, at, number, now_ns, 0, place, kind.code, self.step, group.word, number
+        )
         words[_LAST] = number
         if get_ident() == self._thread:
             words[_BLOCKED] = number
@@ -274,6 +276,7 @@ class Flight:
             "dtype": message.dtype,
             "reduce": message.reduce_op,
             "root": message.root,
+            "gets": message.received_bytes,
             "source": None if place.source is None else place.source[-_TEXT_MOST:],
             "module": None if place.module is None else place.module[-_TEXT_MOST // 2 :],
             "phase": place.phase,

@@ -50,7 +50,9 @@ class Flying:
         if watchdog is not None:
             watchdog.stop()
 
-    def end(self, state: State, error: BaseException | None = None, trace: TracebackType | None = None) -> None:
+    def end(
+        self, state: State, error: BaseException | None = None, trace: TracebackType | None = None
+    ) -> None:
         """Note how the session ended: `error` is the exception that ended it."""
         self.stop()
         says = None
