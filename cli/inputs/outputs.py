@@ -39,6 +39,11 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.overrun:check_to_json",
         ".md": "shardtoll.dashboards.check.check_shown:markdown",
     },
+    "hang": {
+        ".html": "shardtoll.dashboards.hang.hang_page:render",
+        ".json": "shardtoll.ledger.answers.hang:hang_to_json",
+        ".md": "shardtoll.dashboards.hang.hang_shown:markdown",
+    },
     "compare": {
         ".html": "shardtoll.dashboards.compare.compare_page:render",
         ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
@@ -51,6 +56,7 @@ _SHOWN: Final = {
     "verify": "shardtoll.dashboards.verify.verify_shown:renderable",
     "check": "shardtoll.dashboards.check.check_shown:renderable",
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
+    "hang": "shardtoll.dashboards.hang.hang_shown:renderable",
 }
 """Command -> what shows its answer on a terminal of some width."""
 

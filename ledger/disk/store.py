@@ -37,6 +37,8 @@ _META_MOST_BYTES: Final = 256_000_000
 _OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
+_BESIDE = re.compile(r"^(flight|stacks|recorder)\.rank(\d{5,})\.(bin|txt|pickle)$")
+"""Files that say what a rank was doing when it hung; they are no part of the run's tables."""
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = (
     *("collectives", "computes", "counts", "notices", "leadups", "stalls", "values", "parameters"),
@@ -60,7 +62,7 @@ def _write_whole(path: Path, data: bytes) -> None:
 def clear(folder: Path, rank: int | None = None) -> None:
     """Remove an earlier run's files from the folder: all of ours, or those of one rank."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        ours = _OURS.match(path.name)
+        ours = _OURS.match(path.name) or _BESIDE.match(path.name)
         if ours and (rank is None or int(ours.group(2)) == rank):
             path.unlink(missing_ok=True)
 
@@ -164,6 +166,27 @@ def rank_meta(
 
 def _write_parquet(path: Path, table: pa.Table) -> None:
     _write_whole(path, to_parquet(table).to_pybytes())
+
+
+def flight_path(folder: Path, rank: int) -> Path:
+    """Return where a rank says what it is doing while its audit is open."""
+    return folder / _name("flight", rank, "bin")
+
+
+def stacks_path(folder: Path, rank: int) -> Path:
+    """Return where a rank's watchdog writes the stacks of all threads once it hangs."""
+    return folder / _name("stacks", rank, "txt")
+
+
+def recorder_path(folder: Path, rank: int) -> Path:
+    """Return where a rank's watchdog writes torch's flight recorder once it hangs."""
+    return folder / _name("recorder", rank, "pickle")
+
+
+def flights_in(folder: Path) -> list[int]:
+    """Return the ranks that left a flight file in the folder, ascending."""
+    matches = (_BESIDE.match(path.name) for path in folder.iterdir())
+    return sorted({int(match.group(2)) for match in matches if match and match.group(1) == "flight"})
 
 
 def trace_path(folder: Path, rank: int) -> Path:

@@ -54,6 +54,7 @@ KINDS: Final[dict[str, str]] = {
     "unmatched-collectives": "trust",
     "incomplete-input": "trust",
     "clock-skew": "trust",
+    "hang": "correctness",
 }
 """The closed list: kind -> family. A new kind comes with its analyzer, a test and a docs line."""
 

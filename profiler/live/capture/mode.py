@@ -244,7 +244,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         begun_ns = entered_ns
         calls: tuple[Call, ...] = ()
         arguments: dict[str, Any] = {}
-        device, opened = recorder.device, None
+        device, opened, number = recorder.device, None, 0
         try:
             arguments = arguments_of(func, args, kwargs)
             with contextlib.suppress(*UNDECODED):
@@ -254,6 +254,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for call in calls:
                     recorder.results.read_by_collective(func, call.inputs)
             issued = [(recorder.issue(call, caller, entered_ns), call) for call in calls]
+            for pending, _ in issued:
+                number = recorder.flight.issue(pending, entered_ns)
             begun_ns = self._now_ns()
             for pending, _ in issued:
                 pending.issue_ns = begun_ns
@@ -262,13 +264,20 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 opened = device.wait_begun()
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            recorder.flight.raised(number)
+            raise
         if device is not None and opened is not None:
             device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
-        if not issued or recorder.region is not region:
+        if not issued:
             return result
         try:
             returned_ns = self._now_ns()
+            recorder.flight.returned_operator(number, result, issued, returned_ns)
+            if recorder.region is not region:
+                return result
             recorder.issued(issued, result)
             if len(issued) == 1 and not region.light and not region.fake:
                 outputs = outputs_of(arguments, result)

@@ -134,9 +134,9 @@ class Capturing:
         """Install all that records; `uninstall` must follow, also where this is interrupted."""
         recorder, watch, undo = self.recorder, self._watch, self.undo
         work_wait = OnThisThread(recorder.waits.for_work, self._is_recording)
-        undo.callback(patch_work_wait(recorder.now_ns, work_wait))
+        undo.callback(patch_work_wait(recorder.now_ns, work_wait, recorder.flight))
         future_wait = OnThisThread(recorder.waits.for_future, self._is_recording)
-        undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        undo.callback(patch_future_wait(recorder.now_ns, future_wait, recorder.flight))
         undo.callback(OptimizerSteps(recorder, self.records_training, self.stop).install())
         loading = recorder.loading = Loading(recorder.now_ns, self._fetched, self._is_recording)
         undo.callback(loading.patch())
@@ -174,6 +174,7 @@ class Capturing:
         self.mode.muted = True
         self.stopped = True
         self.recorder.region = None
+        self.recorder.flight.let_go()
         # The child's interpreter ends while its parent's mode is on the stack, and would die of it.
         take_off(self.mode, for_good=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +20,7 @@ from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
 from shardtoll.profiler.live.cause.groups import Groups, initialized
 from shardtoll.profiler.live.session import holding, pausing
 from shardtoll.profiler.live.session.capturing import Capturing
+from shardtoll.profiler.live.session.flying import HANG_AFTER_S, Flying
 from shardtoll.profiler.live.session.guarded_checks import GuardedChecks
 from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.machine import (
@@ -48,6 +50,7 @@ def audit(
     gather_limit_s: float = GATHER_LIMIT_S,
     checks: Sequence[str] = (),
     check_every: int = 1,
+    hang_after_s: float | None = HANG_AFTER_S,
 ) -> Session:
     """Record every collective of the steps run inside the returned context manager.
 
@@ -81,11 +84,16 @@ def audit(
     equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
     the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
+    While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
+    `shardtoll hang` reads it, also after the job was killed. Once the training thread has stood still for
+    `hang_after_s` seconds a watchdog thread writes the stacks of all threads there too; None starts none.
+
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
 
     Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
-    lacks its model, or `trace_steps`, `survey_every` or `check_every` is less than one; RunFolderError
+    lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
+    not above 0; RunFolderError
     when `out` cannot be written.
     """
     if trace_steps < 1:
@@ -100,10 +108,13 @@ def audit(
         raise UsageError(
             'trace=True with level="watch"', 'traced steps are surveyed: leave level at "schedule"'
         )
+    if hang_after_s is not None and not 0 < hang_after_s < math.inf:
+        raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no watchdog")
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
     wanted = Checks.wanted(checks, check_every, model)
-    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule, wanted)
+    folder = None if out is None else Path(out)
+    return Session(model, folder, gather_limit_s, steps, schedule, wanted, hang_after_s)
 
 
 class Session:
@@ -117,6 +128,7 @@ class Session:
         trace_steps: int,
         schedule: Schedule,
         checks: Checks | None = None,
+        hang_after_s: float | None = None,
     ) -> None:
         self._model = model
         self._out = out
@@ -124,6 +136,7 @@ class Session:
         self._trace_steps = trace_steps
         self._schedule = schedule
         self._wanted = checks
+        self._hang_after_s = hang_after_s
         self._steps_begun = 0
         self._in_step = False
         self._ledger: Ledger | None = None
@@ -185,6 +198,7 @@ class Session:
             ranks=self.world_size,
             is_fake=is_fake,
         )
+        self._flying = Flying(self._capture.recorder, None if is_fake else self._hang_after_s)
         self._checks = GuardedChecks(
             self._capture.recorder,
             self._kept,
@@ -195,6 +209,9 @@ class Session:
         self._kept.meet()
         try:
             self._kept.open()
+            missing = self._flying.open(self._kept.folder, self.world_size, self._kept.meeting.run_id)
+            if missing is not None:
+                self._kept.notice("flight-missing", missing)
             self._capture.prepare(self._trace_steps)
             self._kept.describe()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
@@ -213,6 +230,8 @@ class Session:
             raise
 
     def _install(self) -> None:
+        self._capture.undo.callback(self._flying.stop)
+        self._flying.start()
         self._capture.install()
         self._capture.undo.callback(pausing.register_sink(self._gradients_checked))
         self._capture.undo.callback(self._checks.remove)
@@ -251,6 +270,7 @@ class Session:
                 self._capture.end()
             # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
             self._capture.flush()
+            self._flying.end("closed" if error is None else "failed", error, trace)
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._capture.finish()
@@ -265,6 +285,7 @@ class Session:
 
     def _let_go(self) -> None:
         """Keep neither files, groups nor the model any longer; the session lives on for its report."""
+        self._flying.end("left")
         self._capture.let_go()
         self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
