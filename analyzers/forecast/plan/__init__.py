@@ -1,0 +1,10 @@
+"""What a whole training step takes: a plan's operators, collectives and schedule, put together by the engine.
+
+Start reading in `price`.
+"""
+
+from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork, MeasuredNetwork, Network
+from shardtoll.analyzers.forecast.plan.price import price_plan
+
+__all__ = ["Constants", "FabricNetwork", "MeasuredNetwork", "Network", "price_plan"]
