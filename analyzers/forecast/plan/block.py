@@ -107,21 +107,42 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
         forward.append(GroupedMatmul(one.groups, one.m, one.n, one.k, dtype))
         backward.append(GroupedMatmul(one.groups, one.m, one.k, one.n, dtype))
         backward.append(GroupedMatmul(one.groups, one.n, one.k, one.m, dtype))
-    heads = max(1, model.heads // share.tp)
-    kept = max(1, model.kv_heads // share.tp)
-    attention = [
-        Attention(
-            share.micro_batch, share.sequence // share.cp, share.sequence, heads, kept,
-            model.head_width, wide_dtype, True, direction,
-        )
-        for direction in ("forward", "backward")
-    ]  # fmt: skip
+    attention, scores = _attention(model, share, gpu, wide_dtype, unfused=traits.unfused_attention)
+    streamed = _streamed(model, share, dtype, traits)
     return Terms(
         (_sum(gpu, forward), _sum(gpu, backward)),
-        (price_operator(gpu, attention[0]).expected_ns, price_operator(gpu, attention[1]).expected_ns),
-        _streamed(model, share, dtype, traits),
+        attention,
+        (streamed[0] + scores[0], streamed[1] + scores[1]),
         traits.kernels + (20 if model.experts > 1 else 0),
     )
+
+
+_SCORE_BYTES = (14.0, 20.0)
+"""Bytes per score that unfused attention moves forward and backward: written, masked and softmaxed, dropped out."""
+
+
+def _attention(
+    model: ModelShape, share: Share, gpu: str, dtype: str, *, unfused: bool
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return ns of one block's attention, and bytes of its scores, forward and backward."""
+    heads = max(1, model.heads // share.tp)
+    queries, keys, width = share.sequence // share.cp, share.sequence, model.head_width
+    if unfused:
+        batch = share.micro_batch * heads
+        scores = Matmul(queries, keys, width, dtype, batch)
+        weighted = Matmul(queries, width, keys, dtype, batch)
+        one, two = _sum(gpu, (scores, weighted)), _sum(gpu, (scores, weighted, weighted, weighted))
+        count = float(batch * queries * keys)
+        return (one, two), (_SCORE_BYTES[0] * count, _SCORE_BYTES[1] * count)
+    kept = max(1, model.kv_heads // share.tp)
+    times = [
+        price_operator(
+            gpu,
+            Attention(share.micro_batch, queries, keys, heads, kept, width, dtype, True, direction),
+        ).expected_ns
+        for direction in ("forward", "backward")
+    ]
+    return (times[0], times[1]), (0.0, 0.0)
 
 
 def _streamed(model: ModelShape, share: Share, dtype: str, traits: Traits) -> tuple[float, float]:

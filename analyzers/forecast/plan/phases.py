@@ -13,7 +13,7 @@ from shardtoll.analyzers.forecast.plan.groups import Groups
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
-_SOFT: Final = 4.0
+_SOFT: Final = 10.0
 """Exponent of the soft maximum of host and device time: both stall each other a little where they are equal."""
 
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
@@ -97,7 +97,7 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
     )
     checkpointing = plan.layout.checkpointing
     if checkpointing == "full":
-        backward = backward.plus(forward)
+        backward = backward.plus(forward, constants.get("recompute", traits.name))
     elif checkpointing == "selective":
         backward = backward.plus(forward, constants.get("selective", traits.name))
     local = block_parameters(plan.model) / plan.layout.tp
@@ -132,8 +132,14 @@ def _pass(
     if plan.compiled:
         streamed *= 0.5
         kernels = round(kernels * 0.4)
-    compute = terms.matmul_ns[at] / sustained + terms.attention_ns[at] / attention + streamed
+    matmul_ns = terms.matmul_ns[at]
+    if at and plan.notes.get("frozen"):
+        # Frozen weights need no gradient: only the half of backward that goes to the inputs.
+        matmul_ns /= 2
+    compute = matmul_ns / sustained + terms.attention_ns[at] / attention + streamed
     host_us = constants.get("host_us", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu)
+    if head:
+        compute *= constants.get("head", f"{traits.name}.{plan.gpu}", traits.name)
     # Autograd launches a backward's kernels from C++: about twice the kernels, in little more host time.
     host = 1000 * host_us * kernels * (1.2 if at else 1.0)
     return Phase(compute, host, {})

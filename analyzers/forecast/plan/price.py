@@ -19,8 +19,8 @@ from shardtoll.analyzers.forecast.plan.groups import Groups, groups_of
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.phases import DTYPES, EMPTY, Phase, Phases, phases_of, share_of
 from shardtoll.analyzers.forecast.plan.sharded_step import ShardedTimes, sharded_step_ns
+from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.analyzers.forecast.plan.stages import stage_layers
-from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, staged_step
 from shardtoll.analyzers.forecast.plan.traits import Traits, traits_of
 from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger import UsageError
@@ -35,7 +35,7 @@ _DEFAULT_FABRICS = {
     "b200": "b200x8-ib400",
     "b300": "b300x8-ib800",
     "gb200": "gb200-nvl72-ib400",
-    "gb300": "gb300-nvl72",
+    "gb300": "azure-nd-gb300-v6",
     "mi300x": "mi300x8-roce400",
 }
 
@@ -160,21 +160,19 @@ def _sharded(
         one = groups.time(op, count * width, groups.data, constants, *scopes).expected_ns
         return one + 1000 * constants.get("call_us", *scopes)
 
-    reduce_width = traits.gradient_bytes
     optimizer = _optimizer(plan, traits, constants, (block * model.layers + root) / (layout.dp * layout.cp))
-    times = ShardedTimes(
-        phases,
-        timed("all_gather", block, wide),
-        timed("reduce_scatter", block, reduce_width),
-        timed("all_gather", root, wide),
-        timed("reduce_scatter", root, reduce_width),
-        regathers="grad" not in plan.notes.get("sharding", ""),
-        scatters_each=True,
-        optimizer_ns=optimizer,
-    )
-    step = sharded_step_ns(times, model.layers, layout.accumulation, constants.get("contention", *scopes))
     one = phases.embedding.plus(phases.block_forward, model.layers).plus(phases.block_backward, model.layers)
     one = one.plus(phases.head_forward).plus(phases.head_backward)
+    times = ShardedTimes(
+        phases.embedding.time_ns, phases.block_forward.time_ns, phases.block_backward.time_ns,
+        phases.head_forward.time_ns + phases.head_backward.time_ns,
+        timed("all_gather", block, wide), timed("reduce_scatter", block, traits.gradient_bytes),
+        timed("all_gather", root, wide), timed("reduce_scatter", root, traits.gradient_bytes),
+        optimizer,
+    )  # fmt: skip
+    regathers = "grad" not in plan.notes.get("sharding", "")
+    contention = constants.get("contention", *scopes)
+    step = sharded_step_ns(times, model.layers, layout.accumulation, contention, regathers=regathers)
     busy = layout.accumulation * one.time_ns
     exposed = {cause: layout.accumulation * value for cause, value in one.exposed_ns.items()}
     exposed["data"] = max(0.0, step - busy - optimizer)
@@ -210,21 +208,22 @@ def _staged(
         send = groups.time("send", sent, groups.pair, constants, *scopes).expected_ns
         send += 1000 * constants.get("send_us", *scopes)
     fsdp = layout.sharding == "fsdp"
+    topology = Topology(
+        layout.pp, layout.chunks, max(reduce) > 0, max(gather) > 0, traits.overlaps_data or fsdp,
+        traits.gathers_early or fsdp, traits.overlaps_pipeline,
+        any(word in layout.schedule.casefold() for word in ("afab", "gpipe")),
+    )  # fmt: skip
     times = StagedTimes(
+        topology,
         tuple(tuple(each.time_ns for each in stage[0]) for stage in passes),
         tuple(tuple(each.time_ns for each in stage[1]) for stage in passes),
-        send,
-        tuple(reduce),
-        tuple(gather),
-        tuple(optimizer),
-        reduces_beside=traits.overlaps_data or fsdp,
-        gathers_beside=traits.gathers_early or fsdp,
-        sends_beside=traits.overlaps_pipeline,
-        forward_first="afab" in layout.schedule.casefold() or "gpipe" in layout.schedule.casefold(),
-    )
-    result = staged_step(times, layout.accumulation, constants.get("contention", *scopes))
-    return _parts(plan, groups, constants, traits, passes, optimizer, result.step_ns, result.busy_ns, result.sends_ns,
-                  max(reduce) + max(gather))  # fmt: skip
+        send, tuple(reduce), tuple(gather), tuple(optimizer),
+    )  # fmt: skip
+    step = staged_step_ns(times, layout.accumulation, constants.get("contention", *scopes))
+    sends = 0.0
+    if layout.pp > 1 and not topology.sends_beside:
+        sends = send * layout.accumulation * (2 if layout.pp > 2 or layout.chunks > 1 else 1) * layout.chunks
+    return _parts(plan, groups, constants, traits, passes, optimizer, step, sends, max(reduce) + max(gather))
 
 
 def _parts(
@@ -235,7 +234,6 @@ def _parts(
     passes: list[tuple[list[Phase], list[Phase]]],
     optimizer: list[float],
     step: float,
-    busy: float,
     sends: float,
     replicas: float,
 ) -> Parts:
@@ -243,6 +241,7 @@ def _parts(
     fixed = 1e6 * constants.get("step_ms", f"{traits.name}.{plan.gpu}", traits.name)
     whole = [_total(stage) for stage in passes]
     busiest = max(whole, key=lambda each: each.time_ns)
+    busy = layout.accumulation * busiest.time_ns
     exposed = {cause: layout.accumulation * value for cause, value in busiest.exposed_ns.items()}
     rest = max(0.0, step - busy - max(optimizer) - sends)
     # Replicas come after the pipeline's own gaps: at most what their collectives take is theirs.

@@ -2,89 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from typing import Final
 
-from shardtoll.analyzers.forecast.plan.phases import Phases
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_builder import Builder
+from shardtoll.analyzers.forecast.plan.template import Drawn, Template
 from shardtoll.analyzers.replay.event_graph import Kind
 
-_UNITS = (4, 7)
-"""Blocks that are simulated; more add what the difference of these two adds for each block."""
+_UNITS: Final = (4, 7)
+"""Blocks that are simulated; each more adds what the difference of these two adds for each block."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedTimes:
     """Durations in ns of what a sharded step consists of."""
 
-    phases: Phases
+    embedding_ns: float
+    forward_ns: float
+    """One block, one micro-batch."""
+    backward_ns: float
+    head_ns: float
+    """Output projection and loss, forward and backward."""
     gather_ns: float
     """All-gather of one block's parameters."""
     scatter_ns: float
     """Reduce-scatter of one block's gradients."""
     root_gather_ns: float
     root_scatter_ns: float
-    regathers: bool
-    """Whether backward gathers again, as full sharding does."""
-    scatters_each: bool
-    """Whether each micro-batch reduces its gradients."""
     optimizer_ns: float
 
 
-def sharded_step_ns(times: ShardedTimes, layers: int, micro_batches: int, contention: float) -> float:
-    """Return the step's time in ns. Blocks are alike, and so are micro-batches: a few are simulated."""
+_EMBED, _FORWARD, _BACKWARD, _HEAD, _GATHER, _SCATTER, _ROOT_GATHER, _ROOT_SCATTER, _OPTIMIZER = range(9)
+
+
+def sharded_step_ns(
+    times: ShardedTimes, layers: int, micro_batches: int, contention: float, *, regathers: bool
+) -> float:
+    """Return the step's time in ns. Blocks are alike, and so are micro-batches: a few are simulated.
+
+    `regathers`: whether backward gathers parameters again, as full sharding does.
+    """
+    durations = astuple(times)
+
+    def simulated(blocks: int, count: int) -> float:
+        return _template(blocks, count, regathers).step_ns(durations, contention)
+
+    def of_blocks(blocks: int) -> float:
+        if micro_batches <= 2:
+            return simulated(blocks, micro_batches)
+        one, two = simulated(blocks, 1), simulated(blocks, 2)
+        return two + (two - one) * (micro_batches - 2)
+
     few, more = _UNITS
     if layers <= more:
-        return _many_micro_batches(times, layers, micro_batches, contention)
-    short = _many_micro_batches(times, few, micro_batches, contention)
-    longer = _many_micro_batches(times, more, micro_batches, contention)
+        return of_blocks(layers)
+    short, longer = of_blocks(few), of_blocks(more)
     return longer + (longer - short) / (more - few) * (layers - more)
 
 
-def _many_micro_batches(times: ShardedTimes, layers: int, micro_batches: int, contention: float) -> float:
-    if micro_batches <= 3:
-        return _simulated(times, layers, micro_batches, contention)
-    two, three = (_simulated(times, layers, count, contention) for count in (2, 3))
-    return three + (three - two) * (micro_batches - 3)
+@lru_cache(maxsize=256)
+def _template(layers: int, micro_batches: int, regathers: bool) -> Template:
+    drawn = Drawn()
+    device, wire = drawn.builder.lane(), drawn.builder.lane()
 
+    def compute(slot: int, *after: int) -> int:
+        return drawn.node(0, device, Kind.COMPUTE, slot, after=after)
 
-def _simulated(times: ShardedTimes, layers: int, micro_batches: int, contention: float) -> float:
-    graph = Builder()
-    device, wire = graph.lane(), graph.lane()
-    phases = times.phases
+    def collective(slot: int, *after: int) -> int:
+        return drawn.node(0, wire, Kind.COLLECTIVE, slot, after=after)
 
-    def compute(duration_ns: float, *after: int) -> int:
-        return graph.node(0, device, Kind.COMPUTE, duration_ns, after=after)
-
-    def collective(duration_ns: float, *after: int) -> int:
-        return graph.node(0, wire, Kind.COLLECTIVE, duration_ns, after=after)
-
-    last = compute(0.0)
+    last = end = drawn.node(0, device, Kind.POINT, _EMBED, 0.0)
     for micro in range(micro_batches):
-        gathers = times.regathers or micro == 0
-        root = collective(times.root_gather_ns if gathers else 0.0, last)
-        done = [compute(phases.embedding.time_ns, root)]
+        gathers = regathers or micro == 0
+        root = collective(_ROOT_GATHER, last) if gathers else last
+        done = [compute(_EMBED, root)]
         # Two blocks are gathered ahead: the limiter of torch's FSDP keeps the third waiting.
-        ready = [collective(times.gather_ns) if gathers else root for _ in range(min(2, layers))]
+        ready = [collective(_GATHER) if gathers else root for _ in range(min(2, layers))]
         for layer in range(layers):
-            done.append(compute(phases.block_forward.time_ns, ready[layer]))
+            done.append(compute(_FORWARD, ready[layer]))
             if layer + 2 < layers:
-                ready.append(collective(times.gather_ns, done[-1]) if gathers else root)
-        last = compute(phases.head_forward.time_ns + phases.head_backward.time_ns)
-        reduces = times.scatters_each or micro == micro_batches - 1
-        # Backward keeps the last block's parameters; each block's gather is issued before the block behind it.
-        ready = [root, collective(times.gather_ns, done[-1]) if times.regathers and layers > 1 else root]
+                ready.append(collective(_GATHER, done[-1]) if gathers else root)
+        last = compute(_HEAD)
+        # Backward keeps the last block's parameters. A block's gather is issued before the block behind it.
+        ready = [root, collective(_GATHER, done[-1]) if regathers and layers > 1 else root]
         for layer in range(layers):
-            last = compute(phases.block_backward.time_ns, ready[layer])
-            if layer + 2 <= layers:
-                ready.append(
-                    collective(times.gather_ns, last) if times.regathers and layer + 2 < layers else root
-                )
-            if reduces:
-                collective(times.scatter_ns, last)
-        if reduces:
-            end = collective(times.root_scatter_ns, last)
-    graph.node(0, device, Kind.OPTIMIZER, times.optimizer_ns, after=(last, end))
-    slowed = Contention(contention, "fitted", passes=1) if contention > 0 else None
-    return simulate(graph.graph(), contention=slowed).makespan_ns
+            last = compute(_BACKWARD, ready[layer])
+            if layer + 2 < layers:
+                ready.append(collective(_GATHER, last) if regathers else root)
+            collective(_SCATTER, last)
+        end = collective(_ROOT_SCATTER, last)
+    drawn.node(0, device, Kind.OPTIMIZER, _OPTIMIZER, after=(last, end))
+    return drawn.template()

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from functools import lru_cache
+from typing import Final
 
 from shardtoll.analyzers.forecast.plan.schedule import Task, schedule
-from shardtoll.analyzers.replay.contention import Contention
-from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_builder import Builder
+from shardtoll.analyzers.forecast.plan.template import Drawn, Template
 from shardtoll.analyzers.replay.event_graph import Kind
 
-_BUCKETS = 6
+_BUCKETS: Final = 6
 """Pieces in which the last backward reduces its gradients, and the first forward gathers parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What decides the graph of a step, without times."""
+
+    stages: int
+    chunks: int
+    reduces: bool
+    """Whether gradients are reduced at all."""
+    gathers: bool
+    reduces_beside: bool
+    """... beside the last backward."""
+    gathers_beside: bool
+    sends_beside: bool
+    forward_first: bool = False
+    """Whether all forwards come before all backwards (AFAB, GPipe)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTimes:
     """Durations in ns of what each pipeline rank does."""
 
+    topology: Topology
     forward_ns: tuple[tuple[float, ...], ...]
     """[stage][chunk] of one micro-batch."""
     backward_ns: tuple[tuple[float, ...], ...]
@@ -30,137 +46,112 @@ class StagedTimes:
     gather_ns: tuple[float, ...]
     """Parameters of a sharded optimizer, by stage."""
     optimizer_ns: tuple[float, ...]
-    reduces_beside: bool
-    gathers_beside: bool
-    sends_beside: bool
-    forward_first: bool = False
-    """Whether all forwards come before all backwards (AFAB, GPipe)."""
+
+    def by_slot(self) -> list[float]:
+        """Return the durations in the order of `_Slots`."""
+        passes = [
+            time for by_stage in (self.forward_ns, self.backward_ns) for stage in by_stage for time in stage
+        ]
+        return [*passes, self.send_ns, *self.reduce_ns, *self.gather_ns, *self.optimizer_ns]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedStep:
-    """What came of it."""
-
-    step_ns: float
-    busy_ns: float
-    """Passes of the rank that has most."""
-    sends_ns: float
-    """Time that the busiest rank's compute stream sends."""
-
-
-def staged_step(times: StagedTimes, micro_batches: int, contention: float) -> StagedStep:
+def staged_step_ns(times: StagedTimes, micro_batches: int, contention: float) -> float:
     """Return the step. Micro-batches are alike: of many a few are simulated, in the steady state of 1F1B."""
-    stages, chunks = len(times.forward_ns), len(times.forward_ns[0])
-    unit = stages if chunks > 1 else 1
-    enough = 3 * stages if chunks == 1 else 2 * stages
-    if stages == 1:
-        enough = 2
-    more = enough + unit
-    if micro_batches <= more:
-        return _simulated(times, micro_batches, contention)
+    topology = times.topology
+    unit = topology.stages if topology.chunks > 1 else 1
+    enough = 2 if topology.stages == 1 else 2 * topology.stages
+    durations = times.by_slot()
+    beside = topology.reduces_beside or topology.gathers_beside
+    factor = contention if beside and (topology.reduces or topology.gathers) else 0.0
+
+    def simulated(count: int) -> float:
+        return _template(topology, count).step_ns(durations, factor)
+
+    if micro_batches <= enough + unit:
+        return simulated(micro_batches)
     rest = (micro_batches - enough) % unit
-    short = _simulated(times, enough + rest, contention)
-    longer = _simulated(times, more + rest, contention)
-    times_more = (micro_batches - more - rest) / unit
-    return StagedStep(
-        longer.step_ns + (longer.step_ns - short.step_ns) * times_more,
-        longer.busy_ns + (longer.busy_ns - short.busy_ns) * times_more,
-        longer.sends_ns + (longer.sends_ns - short.sends_ns) * times_more,
-    )
+    short, longer = simulated(enough + rest), simulated(enough + unit + rest)
+    return longer + (longer - short) * (micro_batches - enough - unit - rest) / unit
 
 
-def _simulated(times: StagedTimes, micro_batches: int, contention: float) -> StagedStep:
-    builder = _Made(times, micro_batches)
-    graph = builder.graph.graph()
-    data = max(times.reduce_ns) + max(times.gather_ns) > 0
-    beside = data and (times.reduces_beside or times.gathers_beside)
-    slowed = Contention(contention, "fitted", passes=1) if beside and contention > 0 else None
-    outcome = simulate(graph, contention=slowed)
-    stages = len(times.forward_ns)
-    busy = [micro_batches * (sum(times.forward_ns[s]) + sum(times.backward_ns[s])) for s in range(stages)]
-    return StagedStep(outcome.makespan_ns, max(busy), float(np.max(builder.sent)))
+@lru_cache(maxsize=512)
+def _template(topology: Topology, micro_batches: int) -> Template:
+    return _Made(topology, micro_batches).drawn.template()
 
 
 class _Made:
     """The graph of one step."""
 
-    def __init__(self, times: StagedTimes, micro_batches: int) -> None:
-        self.times, self.micro_batches = times, micro_batches
-        self.graph = Builder()
-        self.stages, self.chunks = len(times.forward_ns), len(times.forward_ns[0])
-        self.lanes = [(self.graph.lane(), self.graph.lane(), self.graph.lane()) for _ in range(self.stages)]
-        self.sent = [0.0] * self.stages
-        self.inputs: list[tuple[tuple[int, Task], int]] = []
-        """(stage, task) that waits, and node that it waits for."""
+    def __init__(self, topology: Topology, micro_batches: int) -> None:
+        self.topology, self.micro_batches = topology, micro_batches
+        self.drawn = Drawn()
+        stages, chunks = topology.stages, topology.chunks
+        self.passes = stages * chunks
+        self.lanes = [tuple(self.drawn.builder.lane() for _ in range(3)) for _ in range(stages)]
+        self.waits: list[tuple[tuple[int, Task], int]] = []
+        """(stage, task) that waits, and the node that it waits for."""
         self.first: dict[tuple[int, Task], int] = {}
-        orders = [
-            schedule(self.stages, stage, self.chunks, micro_batches, all_forward_first=times.forward_first)
-            for stage in range(self.stages)
-        ]
-        for stage, tasks in enumerate(orders):
-            self._stage(stage, tasks)
-        for waiting, node in self.inputs:
-            self.graph.edge(node, self.first[waiting])
+        for stage in range(stages):
+            self._stage(
+                stage,
+                schedule(stages, stage, chunks, micro_batches, all_forward_first=topology.forward_first),
+            )
+        for waiting, node in self.waits:
+            self.drawn.builder.edge(node, self.first[waiting])
+
+    def _slot(self, stage: int, task: Task) -> int:
+        return (self.passes if task.backward else 0) + stage * self.topology.chunks + task.chunk
 
     def _stage(self, stage: int, tasks: list[Task]) -> None:
-        times, graph = self.times, self.graph
-        device, sending, wire = self.lanes[stage]
+        drawn, topology = self.drawn, self.topology
+        device, _, wire = self.lanes[stage]
         reduced: list[int] = []
-        for place, task in enumerate(tasks):
-            durations = times.backward_ns if task.backward else times.forward_ns
-            duration_ns = durations[stage][task.chunk]
-            pieces = _BUCKETS if self._split(stage, task) else 1
-            node = -1
+        node = -1
+        for task in tasks:
+            pieces = _BUCKETS if self._split(task) else 1
+            part = 1 / topology.chunks / _BUCKETS
             for piece in range(pieces):
-                before = ()
+                before: tuple[int, ...] = ()
                 if pieces > 1 and not task.backward:
-                    before = (graph.node(stage, wire, Kind.COLLECTIVE, self._part(times.gather_ns[stage])),)
-                node = graph.node(stage, device, Kind.COMPUTE, duration_ns / pieces, after=before)
+                    slot = 2 * self.passes + 1 + topology.stages + stage
+                    before = (drawn.node(stage, wire, Kind.COLLECTIVE, slot, part),)
+                node = drawn.node(stage, device, Kind.COMPUTE, self._slot(stage, task), 1 / pieces, before)
                 if piece == 0:
                     self.first[stage, task] = node
                 if pieces > 1 and task.backward:
-                    part = self._part(times.reduce_ns[stage])
-                    reduced.append(graph.node(stage, wire, Kind.COLLECTIVE, part, after=(node,)))
-            self._send(stage, task, node, device, sending)
-            if place == len(tasks) - 1:
-                self._finish(stage, node, reduced, device)
+                    slot = 2 * self.passes + 1 + stage
+                    reduced.append(drawn.node(stage, wire, Kind.COLLECTIVE, slot, part, (node,)))
+            self._send(stage, task, node)
+        self._finish(stage, node, reduced)
 
-    def _part(self, whole_ns: float) -> float:
-        return whole_ns / self.chunks / _BUCKETS
-
-    def _split(self, stage: int, task: Task) -> bool:
-        times = self.times
+    def _split(self, task: Task) -> bool:
+        topology = self.topology
         if task.backward:
-            return (
-                times.reduces_beside
-                and task.micro_batch == self.micro_batches - 1
-                and times.reduce_ns[stage] > 0
-            )
-        return times.gathers_beside and task.micro_batch == 0 and times.gather_ns[stage] > 0
+            last = task.micro_batch == self.micro_batches - 1
+            return topology.reduces and topology.reduces_beside and last
+        return topology.gathers and topology.gathers_beside and task.micro_batch == 0
 
-    def _send(self, stage: int, task: Task, node: int, device: int, sending: int) -> None:
-        step = -1 if task.backward else 1
-        virtual = task.chunk * self.stages + stage + step
-        if not 0 <= virtual < self.stages * self.chunks or self.stages == 1:
-            if 0 <= virtual < self.chunks and self.stages == 1:
-                self.inputs.append(((0, Task(task.backward, virtual, task.micro_batch)), node))
-            if task.chunk == self.chunks - 1 and stage == self.stages - 1 and not task.backward:
-                self.inputs.append(((stage, Task(True, task.chunk, task.micro_batch)), node))
+    def _send(self, stage: int, task: Task, node: int) -> None:
+        topology = self.topology
+        virtual = task.chunk * topology.stages + stage + (-1 if task.backward else 1)
+        if virtual == self.passes and not task.backward:
+            self.waits.append(((stage, Task(True, task.chunk, task.micro_batch)), node))
+        if not 0 <= virtual < self.passes:
             return
-        lane = sending if self.times.sends_beside else device
-        sent = self.graph.node(stage, lane, Kind.COPY, self.times.send_ns, after=(node,))
-        if lane == device:
-            self.sent[stage] += self.times.send_ns
-        to = Task(task.backward, virtual // self.stages, task.micro_batch)
-        self.inputs.append(((virtual % self.stages, to), sent))
+        to_stage, to_chunk = virtual % topology.stages, virtual // topology.stages
+        if to_stage != stage:
+            device, sending, _ = self.lanes[stage]
+            lane = sending if topology.sends_beside else device
+            node = self.drawn.node(stage, lane, Kind.COPY, 2 * self.passes, after=(node,))
+        self.waits.append(((to_stage, Task(task.backward, to_chunk, task.micro_batch)), node))
 
-    def _finish(self, stage: int, node: int, reduced: list[int], device: int) -> None:
-        times, graph = self.times, self.graph
-        last = node
-        if not times.reduces_beside and times.reduce_ns[stage] > 0:
-            last = graph.node(stage, device, Kind.COLLECTIVE, times.reduce_ns[stage], after=(node,))
-        last = graph.node(
-            stage, device, Kind.OPTIMIZER, times.optimizer_ns[stage], after=(last, *reduced[-1:])
-        )
-        if not times.gathers_beside and times.gather_ns[stage] > 0:
-            graph.node(stage, device, Kind.COLLECTIVE, times.gather_ns[stage], after=(last,))
+    def _finish(self, stage: int, node: int, reduced: list[int]) -> None:
+        drawn, topology = self.drawn, self.topology
+        device = self.lanes[stage][0]
+        base = 2 * self.passes + 1
+        if topology.reduces and not topology.reduces_beside:
+            node = drawn.node(stage, device, Kind.COLLECTIVE, base + stage, after=(node,))
+        slot = base + 2 * topology.stages + stage
+        node = drawn.node(stage, device, Kind.OPTIMIZER, slot, after=(node, *reduced[-1:]))
+        if topology.gathers and not topology.gathers_beside:
+            drawn.node(stage, device, Kind.COLLECTIVE, base + topology.stages + stage, after=(node,))

@@ -35,6 +35,8 @@ class Traits:
     """Whether tensor-parallel collectives run beside their matmuls."""
     gathers_early: bool = False
     """Whether parameters of a sharded optimizer are gathered beside the next forward."""
+    unfused_attention: bool = False
+    """Whether attention writes its scores to memory: matmul, softmax, dropout and matmul as kernels of their own."""
     sequence_parallel: bool = False
     """Whether it shards norms over the tensor-parallel group where the plan does not say."""
 
@@ -47,6 +49,7 @@ TRAITS: Final = {
         Traits(
             "vtrain", 14, 4, 4, 44, 26,
             accumulate_bytes=10, gradient_bytes=4, optimizer_bytes=44, overlaps_data=False,
+            unfused_attention=True,
         ),
         Traits(
             "megatron", 10, 3, 3, 36, 20,

@@ -1,0 +1,4 @@
+"""Published rows as plans: what they state, what is known of their models, and what they measured.
+
+Start reading in `parse`.
+"""
