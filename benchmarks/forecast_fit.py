@@ -1,10 +1,14 @@
 """Fit the forecast's constants to published step times, and say what it took.
 
-    python benchmarks/forecast_fit.py FOLDER/forecast            # writes analyzers/forecast/data/forecast_constants.json
-    python benchmarks/forecast_fit.py FOLDER/forecast --only composer --leave-out h100   # one framework, a part left out
+    python benchmarks/forecast_fit.py FOLDER/forecast            # writes
+    analyzers/forecast/data/forecast_constants.json
+    python benchmarks/forecast_fit.py FOLDER/forecast --only composer --leave-out h100   # one framework, a
+    part left out
 
-FOLDER has e2e_train.csv. Frameworks are fitted one after another; what one says of a GPU is the prior of the next.
-Residuals are logarithms of predicted over measured time, with Huber weights; Levenberg-Marquardt on the logarithms
+FOLDER has e2e_train.csv. Frameworks are fitted one after another; what one says of a GPU is the prior of the
+next.
+Residuals are logarithms of predicted over measured time, with Huber weights; Levenberg-Marquardt on the
+logarithms
 of the constants, with a prior for each.
 """
 
@@ -190,7 +194,7 @@ def fit_all(
     rounds: int = 5, start: Constants | None = None, quiet: bool = False,
 ) -> Constants:  # fmt: skip
     """Return the constants fitted to the rows that `keep` lets through."""
-    constants = start or Constants({name: value for name, value in START.items()})
+    constants = start or Constants(dict(START))
     for stage in STAGES:
         if only not in (None, stage.framework):
             continue

@@ -34,7 +34,8 @@ class PlanPrice:
     step_ns: Band
     tokens_per_s_gpu: Band
     mfu: Band | None
-    """Model FLOPs over what the GPU could do at its dense peak for the plan's dtype; None if that is unknown."""
+    """Model FLOPs over what the GPU could do at its dense peak for the plan's dtype; None if that is
+    unknown."""
     hfu: Band | None
     """The same with recomputed operations counted."""
     compute_ns: float

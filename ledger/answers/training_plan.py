@@ -71,7 +71,8 @@ class Layout:
     checkpointing: Checkpointing = "none"
     schedule: str = "1F1B"
     async_tp: bool = False
-    """Whether tensor-parallel collectives run in pieces beside their matmuls (torchtitan's async TP, Transformer
+    """Whether tensor-parallel collectives run in pieces beside their matmuls (torchtitan's async TP,
+    Transformer
     Engine's communication overlap)."""
 
     def __post_init__(self) -> None:

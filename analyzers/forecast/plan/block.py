@@ -30,7 +30,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Times of one block, or of the head, by kind: forward and backward each in ns, bytes of streamed operators."""
+    """Times of one block, or of the head, by kind: forward and backward each in ns, bytes of streamed
+    operators."""
 
     matmul_ns: tuple[float, float]
     attention_ns: tuple[float, float]
@@ -118,7 +119,8 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
 
 
 _SCORE_BYTES = (14.0, 20.0)
-"""Bytes per score that unfused attention moves forward and backward: written, masked and softmaxed, dropped out."""
+"""Bytes per score that unfused attention moves forward and backward: written, masked and softmaxed, dropped
+out."""
 
 
 def _attention(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Groups:
-    """Ranks count tensor-parallel first, then context, data and pipeline: as Megatron, nanotron and torchtitan do."""
+    """Ranks count tensor-parallel first, then context, data and pipeline: as Megatron, nanotron and
+    torchtitan do."""
 
     network: Network
     per_node: int
@@ -53,7 +54,6 @@ class Groups:
         traits: Traits,
         constants: Constants,
         direction: Literal["forward", "backward"],
-        compute_ns: float,
     ) -> Phase:
         """Return what one block's collectives cost one pass, by cause."""
         from shardtoll.analyzers.forecast.plan.phases import Phase

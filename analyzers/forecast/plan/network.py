@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, Protocol
 
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
@@ -39,7 +40,8 @@ class Network(Protocol):
 
 
 def place_group(ranks: int, stride: int, per_node: int) -> Placement:
-    """Return where a group of ranks 0, stride, 2 stride, ... stands, with `per_node` consecutive ranks a node.
+    """Return where a group of ranks 0, stride, 2 stride, ... stands, with `per_node` consecutive ranks a
+    node.
 
     The other groups of the same kind send at the same time and share the node's network cards.
     """
@@ -98,7 +100,8 @@ _FACTORS: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """Bus bandwidth that was measured on one cluster by node count, of whole nodes: p5, median and p95 in GB/s."""
+    """Bus bandwidth that was measured on one cluster by node count, of whole nodes: p5, median and p95 in
+    GB/s."""
 
     name: str
     busbw_gbps: Mapping[str, tuple[tuple[int, float, float, float], ...]]
@@ -130,7 +133,7 @@ def _between(table: tuple[tuple[int, float, float, float], ...], nodes: int) -> 
     """Return the bandwidths at a node count, log-interpolated; those of the last count beyond it."""
     if nodes <= table[0][0]:
         return table[0][1:]
-    for before, after in zip(table, table[1:], strict=False):
+    for before, after in pairwise(table):
         if nodes <= after[0]:
             part = math.log(nodes / before[0]) / math.log(after[0] / before[0])
             low, middle, high = (

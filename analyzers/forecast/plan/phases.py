@@ -14,7 +14,8 @@ from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 _SOFT: Final = 10.0
-"""Exponent of the soft maximum of host and device time: both stall each other a little where they are equal."""
+"""Exponent of the soft maximum of host and device time: both stall each other a little where they are
+equal."""
 
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
 
@@ -89,12 +90,8 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
     head = head_terms(plan.model, share, plan.gpu, traits)
     forward = _pass(plan, traits, constants, terms, 0)
     backward = _pass(plan, traits, constants, terms, 1)
-    forward = forward.plus(
-        groups.block_collectives(plan, share, traits, constants, "forward", forward.compute_ns)
-    )
-    backward = backward.plus(
-        groups.block_collectives(plan, share, traits, constants, "backward", backward.compute_ns)
-    )
+    forward = forward.plus(groups.block_collectives(plan, share, traits, constants, "forward"))
+    backward = backward.plus(groups.block_collectives(plan, share, traits, constants, "backward"))
     checkpointing = plan.layout.checkpointing
     if checkpointing == "full":
         backward = backward.plus(forward, constants.get("recompute", traits.name))

@@ -60,7 +60,8 @@ def price_plan(
 ) -> PlanPrice:
     """Return what one optimizer step of the plan takes, with a band that holds eight of ten measured steps.
 
-    `network`: a fabric, or bandwidths measured by node count; without it the plan's fabric, else the usual one
+    `network`: a fabric, or bandwidths measured by node count; without it the plan's fabric, else the usual
+    one
     of its GPU. Raises ShardtollError in one line where the layout cannot be: a world that does not divide, an
     unknown GPU, fabric or precision.
     """
@@ -89,7 +90,7 @@ def check_plan(plan: TrainingPlan) -> None:
         raise UsageError(f"unknown precision {plan.precision!r:.40}", f"name one of {', '.join(DTYPES)}")
     if layout.ep > 1 and (layout.dp * layout.cp * layout.tp) % layout.ep:
         raise UsageError(
-            f"expert parallel {layout.ep} does not divide {layout.dp * layout.cp * layout.tp} ranks of a stage",
+            f"expert parallel {layout.ep} does not divide a stage's {layout.dp * layout.cp * layout.tp} ranks",
             "let it divide data x context x tensor parallel",
         )
     if layout.pp * layout.chunks > model.layers + 2:
@@ -133,7 +134,8 @@ def _bandwidth(plan: TrainingPlan, traits: Traits, constants: Constants) -> floa
 
 
 def local_parameters(plan: TrainingPlan, layers: float, *, ends: float) -> float:
-    """Return parameters of one rank before sharding over replicas; `ends`: how many embedding matrices it has."""
+    """Return parameters of one rank before sharding over replicas; `ends`: how many embedding matrices it
+    has."""
     model, layout = plan.model, plan.layout
     share = share_of(plan, traits_of(plan.framework))
     whole = parameters(model) - (1 if model.tied else 2) * model.vocab * model.hidden

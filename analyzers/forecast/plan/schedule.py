@@ -36,7 +36,8 @@ def schedule(
 
 
 def _order(stages: int, chunks: int, micro_batches: int) -> Iterator[tuple[int, int]]:
-    """Yield (chunk, micro-batch): groups of as many micro-batches as there are stages pass one chunk after another."""
+    """Yield (chunk, micro-batch): groups of as many micro-batches as there are stages pass one chunk after
+    another."""
     if chunks == 1:
         yield from ((0, micro) for micro in range(micro_batches))
         return

@@ -1,4 +1,5 @@
-"""A step whose parameters are sharded over replicas (FSDP, ZeRO-3): gathers and scatters beside the blocks."""
+"""A step whose parameters are sharded over replicas (FSDP, ZeRO-3): gathers and scatters beside the
+blocks."""
 
 from __future__ import annotations
 

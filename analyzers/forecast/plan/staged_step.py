@@ -1,4 +1,5 @@
-"""A step in stages, or in one: a pipeline's schedule, gradients reduced over replicas, a sharded optimizer."""
+"""A step in stages, or in one: a pipeline's schedule, gradients reduced over replicas, a sharded
+optimizer."""
 
 from __future__ import annotations
 

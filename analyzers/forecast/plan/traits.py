@@ -1,4 +1,5 @@
-"""What is known of frameworks: facts that decide which kernels run and what overlaps. No number here is fitted."""
+"""What is known of frameworks: facts that decide which kernels run and what overlaps. No number here is
+fitted."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Traits:
     gathers_early: bool = False
     """Whether parameters of a sharded optimizer are gathered beside the next forward."""
     unfused_attention: bool = False
-    """Whether attention writes its scores to memory: matmul, softmax, dropout and matmul as kernels of their own."""
+    """Whether attention writes its scores to memory: matmul, softmax, dropout and matmul as kernels of their
+    own."""
     sequence_parallel: bool = False
     """Whether it shards norms over the tensor-parallel group where the plan does not say."""
 
@@ -45,7 +47,8 @@ TRAITS: Final = {
     each.name: each
     for each in (
         Traits("composer", 12, 1, 3, 28, 18, optimizer_bytes=30, accumulate_bytes=0),
-        Traits("torchtitan", 20, 5, 5, 28, 30, overlaps_pipeline=True, sequence_parallel=True, gradient_bytes=4),
+        Traits("torchtitan", 20, 5, 5, 28, 30, overlaps_pipeline=True, sequence_parallel=True,
+        gradient_bytes=4),
         Traits(
             "vtrain", 14, 4, 4, 44, 26,
             accumulate_bytes=10, gradient_bytes=4, optimizer_bytes=44, overlaps_data=False,
@@ -69,7 +72,8 @@ TRAITS: Final = {
         Traits("generic", 14, 4, 4, 28, 26),
     )
 }  # fmt: skip
-"""Counted in each framework's public source: fused norms and activations pass a tensor once in and once out."""
+"""Counted in each framework's public source: fused norms and activations pass a tensor once in and once
+out."""
 
 _NAMES: Final = (
     ("torchtitan", "torchtitan"),

@@ -8,7 +8,8 @@ from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 
 def measured_step_ns(row: Mapping[str, str], plan: TrainingPlan) -> float | None:
-    """Return the measured time of one step: from the step time, else from tokens/s/GPU; None if neither is there."""
+    """Return the measured time of one step: from the step time, else from tokens/s/GPU; None if neither is
+    there."""
     step = _positive(row.get("step_s"))
     if step is None and row.get("metric") in ("iter_s", "step_s"):
         step = _positive(row.get("value"))

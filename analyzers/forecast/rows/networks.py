@@ -1,4 +1,5 @@
-"""The network of a published row: a fabric that its words name, or bandwidths that were measured on its cluster."""
+"""The network of a published row: a fabric that its words name, or bandwidths that were measured on its
+cluster."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ _RATES: Final = (
 
 
 def _card_gbps(text: str) -> float | None:
-    """Return GB/s in one direction that one of eight GPUs has, from words as `1600Gbps/node` or `8x HDR200`."""
+    """Return GB/s in one direction that one of eight GPUs has, from words as `1600Gbps/node` or `8x
+    HDR200`."""
     for pattern, per_gpu in _RATES:
         match = pattern.search(text)
         if match is not None:

@@ -1,4 +1,5 @@
-"""A published row as a plan. What a row does not state is taken from its config, its model's name, or not at all."""
+"""A published row as a plan. What a row does not state is taken from its config, its model's name, or not at
+all."""
 
 from __future__ import annotations
 
@@ -107,7 +108,6 @@ def _model(row: Row) -> ModelShape:
     published = model_of(name)
     columns = {key: number(row, key) for key in ("layers", "hidden", "heads", "ffn", "vocab")}
     if all(columns.values()):
-        # ruff: every value is a number here.
         stated = {key: int(value or 0) for key, value in columns.items()}
         gated = published.gated if published else any(word in name.casefold() for word in _GATED)
         experts = number(row, "experts") or 1
@@ -175,7 +175,8 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
         chunks = 1
     checkpointing = _checkpointing(row, config, assumed)
     layout = Layout(
-        dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel="sp" == (row.get("sp") or ""),
+        dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel=(row.get("sp") or
+        "") == "sp",
         pp=pp, chunks=chunks, cp=cp, ep=ep, micro_batch=micro, accumulation=accumulation,
         checkpointing=checkpointing, schedule=row.get("schedule") or "1F1B",
         async_tp="async" in config.casefold().replace("-", ""),
