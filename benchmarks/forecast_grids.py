@@ -34,7 +34,7 @@ SHARES: Final = {
     "attention_backward": (0.86, "backward over forward share, head 128: median of MooreThreads/SimuMax"),
     "attention_head_64": (
         0.97,
-        "head dimension 64 over 128: step times of mpt-125m and 350m (64) beside 760m to 3b (128), llm-foundry",
+        "head dimension 64 over 128: mpt-125m and 350m beside mpt-760m to 3b, llm-foundry",
     ),
     "attention_head_192": (0.9, "head dimension 192 over 128: median of MooreThreads/SimuMax"),
     "grouped": (0.6, "weight of separate matmuls in a grouped one: median of MooreThreads/SimuMax"),

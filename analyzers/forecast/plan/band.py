@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from shardtoll.analyzers.forecast.plan.constants import widths
+from shardtoll.analyzers.forecast.plan.parts import Parts
+from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
-if TYPE_CHECKING:
-    from shardtoll.analyzers.forecast.plan.price import Parts
 
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the band depends on beside the parts of the step."""
-
-    framework: str
-
-    @classmethod
-    def of(cls, plan: TrainingPlan) -> Known:
-        """Return what is known of the plan."""
-        from shardtoll.analyzers.forecast.plan.traits import traits_of
-
-        return cls(traits_of(plan.framework).name)
-
-
-def half_width(plan: TrainingPlan, parts: Parts, known: Known) -> tuple[float, float]:
+def half_width(plan: TrainingPlan, parts: Parts) -> tuple[float, float]:
     """Return the logarithms of how far the step may be faster and slower than expected."""
     numbers = widths()
     step = max(parts.step_ns, 1.0)
     host, net = parts.host_ns / step, parts.net_ns / step
     exposed = (sum(parts.exposed_ns.values()) + parts.bubble_ns) / step
-    base = numbers.get(f"base.{known.framework}", numbers["base"])
+    base = numbers.get(f"base.{traits_of(plan.framework).name}", numbers["base"])
     width = base + numbers["host"] * host + numbers["net"] * net + numbers["exposed"] * exposed
     if plan.model.experts > 1:
         width += numbers["experts"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from shardtoll.analyzers.forecast.plan.block import Share
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import Network, Timed, place_group
+from shardtoll.analyzers.forecast.plan.passes import Phase
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.analyzers.roofline import Placement
 from shardtoll.ledger import FabricError
 from shardtoll.ledger.answers.training_plan import TrainingPlan
-
-if TYPE_CHECKING:
-    from shardtoll.analyzers.forecast.plan.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,6 @@ class Groups:
         direction: Literal["forward", "backward"],
     ) -> Phase:
         """Return what one block's collectives cost one pass, by cause."""
-        from shardtoll.analyzers.forecast.plan.phases import Phase
-
         scopes = (f"{traits.name}.{plan.gpu}", traits.name)
         hidden = 2.0 * share.tokens * plan.model.hidden
         exposed: dict[str, float] = {}
@@ -92,6 +89,11 @@ class Groups:
             exposed["expert"] = 2 * one * constants.get("expert_exposed", *scopes)
             calls += 2
         return Phase(0.0, 1000 * calls * constants.get("call_us", *scopes), exposed)
+
+    def beyond_nodes(self, exposed_ns: Mapping[str, float]) -> float:
+        """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""
+        places = {"tensor": self.tensor, "context": self.context, "expert": self.expert}
+        return sum(exposed_ns.get(cause, 0.0) for cause, place in places.items() if place.spans_nodes)
 
 
 def groups_of(plan: TrainingPlan, network: Network) -> Groups:

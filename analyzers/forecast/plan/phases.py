@@ -10,47 +10,11 @@ from shardtoll.analyzers.forecast.plan.block import Share, Terms, block_terms, h
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.counted import block_parameters
 from shardtoll.analyzers.forecast.plan.groups import Groups
+from shardtoll.analyzers.forecast.plan.passes import Phase
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
-_SOFT: Final = 10.0
-"""Exponent of the soft maximum of host and device time: both stall each other a little where they are
-equal."""
-
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One pass over a block or the head."""
-
-    compute_ns: float
-    """Device time of its operators."""
-    host_ns: float
-    exposed_ns: dict[str, float]
-    """Collectives that the block waits for, by cause: tensor, context, expert."""
-
-    @property
-    def time_ns(self) -> float:
-        """How long the pass takes."""
-        device = self.compute_ns + sum(self.exposed_ns.values())
-        if not self.host_ns:
-            return device
-        return float((device**_SOFT + self.host_ns**_SOFT) ** (1 / _SOFT))
-
-    def plus(self, other: Phase, times: float = 1.0) -> Phase:
-        """Return this pass followed by `times` the other."""
-        causes = {*self.exposed_ns, *other.exposed_ns}
-        exposed = {
-            cause: self.exposed_ns.get(cause, 0.0) + times * other.exposed_ns.get(cause, 0.0)
-            for cause in causes
-        }
-        return Phase(
-            self.compute_ns + times * other.compute_ns, self.host_ns + times * other.host_ns, exposed
-        )
-
-
-EMPTY: Final = Phase(0.0, 0.0, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Final
 
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, MeasuredNetwork, Network
-from shardtoll.analyzers.forecast.plan.price import usual_fabric
 from shardtoll.analyzers.roofline import Fabric, load_fabric
 
 DATA: Final = "shardtoll.analyzers.forecast.data"
