@@ -30,18 +30,19 @@ GPUS: Final = {
 DTYPES: Final = {"bfloat16": "bfloat16", "fp8": "float8", "nvfp4": "float4"}
 SHARES: Final = {
     "memory": (0.8, "share of memory bandwidth that streaming kernels reach; start value, the fit scales it"),
-    "kernel_floor_us": (
-        3.0,
-        "shortest kernel incl. its gap; smallest attention and GEMM rows of compute_eff.csv",
-    ),
+    "kernel_floor_us": (3.0, "shortest kernel and its gap; smallest rows of compute_eff.csv"),
     "attention_backward": (0.86, "backward over forward share, head 128: median of MooreThreads/SimuMax"),
-    "attention_head_64": (0.75, "head dimension 64 over 128; GUESS, no measured row has 64"),
+    "attention_head_64": (
+        0.97,
+        "head dimension 64 over 128: mpt-125m and 350m beside mpt-760m to 3b, llm-foundry",
+    ),
     "attention_head_192": (0.9, "head dimension 192 over 128: median of MooreThreads/SimuMax"),
     "grouped": (0.6, "weight of separate matmuls in a grouped one: median of MooreThreads/SimuMax"),
 }
 
 
 def main() -> None:
+    """Write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -94,7 +95,8 @@ def _attention(rows: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _mean(by_place: dict[tuple[int, int], list[float]], tiles: int, seq: int) -> float:
-    """Return the geometric mean of the shares measured there, or at the next smaller place that was measured."""
+    """Return the geometric mean of the shares measured there, or at the next smaller place that was
+    measured."""
     while (tiles, seq) not in by_place:
         tiles, seq = (tiles // 2, seq) if tiles > 4 else (tiles, seq // 2)
     return math.exp(statistics.fmean(by_place[tiles, seq]))

@@ -29,11 +29,24 @@ class ModelShape:
     params: int | None = None
     """Published number of parameters; counted from the shape if None."""
     name: str = ""
+    head_dim: int | None = None
+    """Width of one attention head; `hidden / heads` if None."""
+    expert_ffn: int | None = None
+    """Columns of one expert's projection; `ffn` if None."""
+    shared_experts: int = 0
+    """Experts that every token passes, beside the `topk` routed ones."""
+    dense_layers: int = 0
+    """Leading blocks with one feed-forward part of `ffn` columns instead of experts."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "topk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: a model has at least 1")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.head_dim or max(1, self.hidden // self.heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,10 @@ class Layout:
     """Micro-batches of one optimizer step."""
     checkpointing: Checkpointing = "none"
     schedule: str = "1F1B"
+    async_tp: bool = False
+    """Whether tensor-parallel collectives run in pieces beside their matmuls (torchtitan's async TP,
+    Transformer
+    Engine's communication overlap)."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "chunks", "cp", "ep", "micro_batch", "accumulation"):

@@ -1,7 +1,7 @@
 """What one operator costs on a GPU: matmuls and attention by measured grids, other operators by their bytes.
 
 It may import `analyzers.roofline`, `ledger`.
-Start reading in `operator.price_operator`; `work` has the kinds of operators, `grid` the tables.
+Start reading in `operator`; `work` has the kinds of operators, `grid` the tables.
 """
 
 from shardtoll.analyzers.forecast.compute.operator import Price, price_operator

@@ -11,7 +11,8 @@ from shardtoll.analyzers.forecast.compute.grid import grid_of, shares
 from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Streamed, Work
 
 _WITHIN: Final = 1.12
-"""Factor of the band of a shape inside a table: 90 % of held-out shapes lie within 10.5 % (`docs/forecast.md`)."""
+"""Factor of the band of a shape inside a table: 90 % of held-out shapes lie within 10.5 %
+(`docs/forecast.md`)."""
 _BEYOND: Final = 1.3
 """The same for a shape beyond the table, and for operators that bandwidth bounds."""
 _OTHER_GPU: Final = 1.45
@@ -71,13 +72,15 @@ def _matmul(card: Card, work: Matmul) -> Price:
 def _attention(card: Card, work: Attention) -> Price:
     sibling = sibling_of(card.name, "attention", "bfloat16")
     grid = None if sibling is None else grid_of("attention", sibling.name)
-    assert sibling is not None and grid is not None, "some GPU has a table of attention"
+    assert sibling is not None, "some GPU has a table of attention"
+    assert grid is not None
     tiles = work.batch * work.heads
     reach = max(1, round(max(work.queries, work.keys) if work.causal else work.queries))
     share, within = grid.share((tiles, reach))
     share *= _head_share(work.head_dim)
     if work.direction == "backward":
-        # A backward fills a small GPU sooner than a forward: its share is bounded below by the forward's ratio.
+        # A backward fills a small GPU sooner than a forward: its share is bounded below by the forward's
+        # ratio.
         full, _ = grid.share((max(tiles, 64), reach))
         share = shares()["attention_backward"] * (share * full * _head_share(work.head_dim)) ** 0.5
     scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share

@@ -1,6 +1,6 @@
 """Peak memory of a step: allocations replayed through a model of torch's caching allocator.
 
-It may import `ledger.answers`.
+It may import `ledger`, `ledger.answers`.
 Start reading in `plan_memory`; `allocator` replays any list of allocations.
 """
 
