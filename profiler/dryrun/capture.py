@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
-from shardtoll.profiler.dryrun.devices import Tensors
+from shardtoll.profiler.dryrun.devices import FAKE, Tensors
 from shardtoll.profiler.dryrun.storages import Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.work import Work, launches, tensors_in
@@ -23,7 +23,6 @@ from shardtoll.profiler.live.cause.decode import arguments_of, decoder_of, is_wa
 from shardtoll.profiler.live.cause.pending import NOWHERE, Place
 from shardtoll.profiler.live.values.operators import op_text, shapes_text
 
-_FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _PLAIN, _COLLECTIVE, _WAIT, _HIGHER = range(4)
 _COUNTS: Final = ("aten::histc", "aten::bincount")
 _KEEPS_COUNTS: Final = (
@@ -87,7 +86,7 @@ class DryMode(TorchDispatchMode):
     def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if types and self._are_subclasses(tuple(types)):
             return NotImplemented
-        if torch._C._get_dispatch_mode(_FAKE) is not None and not self._tensors.making:
+        if torch._C._get_dispatch_mode(FAKE) is not None and not self._tensors.making:
             # Somebody asks for the shape of a result.
             return func(*args, **kwargs)
         kind, decoder, launching, _ = self._kinds.get(id(func)) or self._classify(func)

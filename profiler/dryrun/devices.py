@@ -9,6 +9,7 @@ was built without CUDA.)
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -23,6 +24,8 @@ from shardtoll.profiler.dryrun.values import Values
 
 _GPU: Final = "cuda"
 _CPU: Final = torch.device("cpu")
+FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
+"""Where torch keeps the fake mode that is active; that of a dry run hardly ever is, its tensors carry it."""
 
 
 def is_gpu(device: object) -> bool:
@@ -75,7 +78,9 @@ class Tensors:
 
     def device_of(self, tensor: Any, real: torch.device) -> torch.device:
         """Return the device that the program is to see."""
-        if self.in_function or self.in_operator or real.type != "cpu" or self.is_host(tensor):
+        if self.in_function or self.in_operator or torch._C._get_dispatch_mode(FAKE) is not None:
+            return real
+        if real.type != "cpu" or self.is_host(tensor):
             return real
         return self.gpu
 
@@ -174,7 +179,6 @@ class DeviceMode(TorchFunctionMode):
             ),
             torch.Tensor.type: self._type,
             torch.Tensor.record_stream: lambda _, tensor, stream: self.values.record_stream(tensor, stream),
-            torch.Tensor.backward: self._backward,
             torch.nn.functional.scaled_dot_product_attention: self._attention,
             **self.values.handlers(self.tensors.is_host),
         }
@@ -210,6 +214,9 @@ class DeviceMode(TorchFunctionMode):
             source = args[0] if args else kwargs.get("data")
             if isinstance(source, FakeTensor):
                 return self._move(source, True, kwargs.get("dtype"))
+        if torch._C._get_dispatch_mode(FAKE) is not None:
+            # Somebody asks for the shape of a result.
+            return func(*args, **kwargs)
         with self.tensors.make():
             return func(*args, **kwargs)
 
@@ -263,22 +270,25 @@ class DeviceMode(TorchFunctionMode):
             kind = kind.replace(".cuda.", ".")
         return func(tensor, kind, *args, **kwargs)
 
-    def _backward(
-        self,
-        _: Any,
-        tensor: torch.Tensor,
-        gradient: Any = None,
-        retain_graph: Any = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        # Hooks and recomputed forwards run inside: they are the program's own, and see this mode too.
-        depth, self.tensors.in_function = self.tensors.in_function, 0
-        try:
-            with self:
-                torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
-        finally:
-            self.tensors.in_function = depth
+    def around_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the start of autograd's engine, with this mode active in what hooks of the program run.
+
+        The functions that start it are functions of torch's, in which the mode is not active.
+        """
+
+        @functools.wraps(run)
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            depth = self.tensors.in_function
+            if not depth:
+                return run(*args, **kwargs)
+            self.tensors.in_function = 0
+            try:
+                with self:
+                    return run(*args, **kwargs)
+            finally:
+                self.tensors.in_function = depth
+
+        return run_backward
 
     def _attention(
         self,

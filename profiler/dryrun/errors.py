@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from shardtoll.profiler.live.cause.frames import Stack
 
 _LONGEST: Final = 300
+_OURS: Final = str(Path(__file__).resolve().parents[2])
+_STDLIB: Final = str(Path(os.__file__).parent)
 
 
 class Enough(BaseException):
@@ -25,7 +28,7 @@ def line_of(trace: TracebackType | None, script: Path) -> str:
     innermost = None
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if name == str(script) or ("site-packages" not in name and "shardtoll" not in name and "<" not in name):
+        if name == str(script) or not (name.startswith((_OURS, "<")) or "site-packages" in name or name.startswith(_STDLIB)):
             innermost = f"{Path(name).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return innermost or script.name

@@ -121,6 +121,14 @@ class Shim:
         replaced.put(
             optimizers, "_foreach_supported_types", [*optimizers._foreach_supported_types, FakeTensor]
         )
+        checkpoint: Any = sys.modules["torch.utils.checkpoint"]
+        checks = {**checkpoint._allowed_determinism_checks_to_fns, "default": _shape_and_dtype}
+        replaced.put(checkpoint, "_allowed_determinism_checks_to_fns", checks)
+        engine: Any = sys.modules["torch.autograd.graph"]
+        original = engine._engine_run_backward
+        for owner in (engine, torch.autograd):
+            if getattr(owner, "_engine_run_backward", None) is original:
+                replaced.put(owner, "_engine_run_backward", self.mode.around_engine(original))
         self.mode.__enter__()
 
     def remove(self) -> None:
@@ -541,6 +549,11 @@ def _converted(parameter: Any, fn: Callable[[Any], Any]) -> Any:
         with torch.no_grad():
             parameter.grad.data = fn(parameter.grad)
     return parameter
+
+
+def _shape_and_dtype(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return what checkpointing compares of a recomputed tensor: where it is depends on who asks."""
+    return {"shape": tensor.shape, "dtype": tensor.dtype}
 
 
 def _wish(frame: Any) -> str:
