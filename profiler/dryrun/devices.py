@@ -174,9 +174,7 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.cpu: lambda _, tensor, *__, **___: self._move(tensor, False, None),
             torch.Tensor.pin_memory: lambda _, tensor, *__, **___: tensor,
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),
-            torch.Tensor.get_device: lambda _, tensor: (
-                self.tensors.gpu.index if self._on_gpu(tensor) else -1
-            ),
+            torch.Tensor.get_device: lambda _, tensor: self.tensors.gpu.index if self._on_gpu(tensor) else -1,
             torch.Tensor.type: self._type,
             torch.Tensor.record_stream: lambda _, tensor, stream: self.values.record_stream(tensor, stream),
             torch.nn.functional.scaled_dot_product_attention: self._attention,
@@ -304,7 +302,9 @@ class DeviceMode(TorchFunctionMode):
     ) -> Any:
         """Take the fused kernel that a GPU takes: the CPU would make the whole matrix of scores."""
         if self.tensors.is_host(query) or query.dim() != 4:
-            return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            return func(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
         aten: Any = torch.ops.aten
         if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
             made = aten._scaled_dot_product_flash_attention(

@@ -35,9 +35,7 @@ class DryBucket:
 
     def _views(self) -> list[torch.Tensor]:
         parts = self.data.split([parameter.numel() for parameter in self._parameters])
-        return [
-            part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)
-        ]
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def buffer(self) -> torch.Tensor:
         """Return all gradients of the bucket as one flat tensor."""
@@ -107,7 +105,9 @@ class DryFuture:
 class DryReducer:
     """Stands for torch.distributed.Reducer."""
 
-    def __init__(self, params: Sequence[torch.Tensor], bucket_indices: Sequence[Sequence[int]], *rest: Any) -> None:
+    def __init__(
+        self, params: Sequence[torch.Tensor], bucket_indices: Sequence[Sequence[int]], *rest: Any
+    ) -> None:
         # (sizes, group, sparse, cap, find unused, gradient as view, names, first cap, ...)
         self._parameters = list(params)
         self._group = rest[1]

@@ -39,6 +39,8 @@ class DryOptions:
     policy: Policy = Policy()
     stop: bool = False
     """Whether the program is ended once they are recorded."""
+    whole: bool = False
+    """Whether every layer runs; else repeated identical ones run a few times."""
 
 
 class DryRun:
@@ -76,7 +78,8 @@ class DryRun:
         """Replace torch's functions and record from now on; `close` must follow."""
         if initialized():
             raise UsageError(
-                "a process group exists already", "open dry_run() before init_process_group(), in a process of its own"
+                "a process group exists already",
+                "open dry_run() before init_process_group(), in a process of its own",
             )
         with contextlib.ExitStack() as undo:
             undo.callback(self._clear)
@@ -181,7 +184,9 @@ class DryRun:
         session.close()
         self._session = None
         assert session.ledger is not None
-        self.ledger = ledger_of(session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices())
+        self.ledger = ledger_of(
+            session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices()
+        )
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None

@@ -33,11 +33,12 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                     raise
             except SystemExit as leaving:
                 ended = leaving
-            except BaseException as error:  # noqa: BLE001 - the script's own, told in one line
+            except BaseException as error:
                 if run.ledger is None:
                     where = line_of(error.__traceback__, script)
                     raise UsageError(
-                        f"{where}: {one_line(error)}", "the program fails there; see docs/dryrun.md for what a dry run supports"
+                        f"{where}: {one_line(error)}",
+                        "the program fails there; see docs/dryrun.md for what a dry run supports",
                     ) from error
             if run.ledger is None:
                 code = "" if ended is None or ended.code in (None, 0) else f" and exited with {ended.code}"

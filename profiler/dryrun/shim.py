@@ -21,7 +21,11 @@ from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, 
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.timeline import DryEvent, DryStream, DryStreamContext, Timeline
 
-_GROUP_MODULES: Final = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
+_GROUP_MODULES: Final = (
+    "torch.distributed",
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.device_mesh",
+)
 
 _ISSUING: Final = (
     *("allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base"),
@@ -272,7 +276,11 @@ class Shim:
             "get_memory_info": lambda device=None: (memory.total_bytes, memory.total_bytes),
         }
         nothings = ("empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats")
-        nothings += ("reset_max_memory_allocated", "reset_max_memory_cached", "set_per_process_memory_fraction")
+        nothings += (
+            "reset_max_memory_allocated",
+            "reset_max_memory_cached",
+            "set_per_process_memory_fraction",
+        )
         for owner in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):
             for name, answer in answers.items():
                 if owner is not None:
@@ -320,7 +328,12 @@ class Shim:
             original(self, device_type, *args, **kwargs)
 
         replaced.put(owner, "__init__", __init__)
-        for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+        for name in (
+            "is_autocast_enabled",
+            "get_autocast_dtype",
+            "set_autocast_enabled",
+            "set_autocast_dtype",
+        ):
             replaced.put_where_it_is(torch, name, _on_cpu(getattr(torch, name)))
         replaced.put_where_it_is(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu"))
 
@@ -421,7 +434,11 @@ class Shim:
 
         @functools.wraps(original)
         def register_parameter(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-            if type(param) is nn.Parameter and type(param.data) is torch.Tensor and param.device.type == "cpu":
+            if (
+                type(param) is nn.Parameter
+                and type(param.data) is torch.Tensor
+                and param.device.type == "cpu"
+            ):
                 param = tensors.parameter(param)
             original(module, name, param)
 
@@ -512,7 +529,9 @@ class Shim:
 
     def _files(self, replaced: Replaced) -> None:
         def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-            self.skipped_files.append(f"not saved: {f if isinstance(f, (str, bytes)) or hasattr(f, '__fspath__') else 'a stream'}")
+            self.skipped_files.append(
+                f"not saved: {f if isinstance(f, (str, bytes)) or hasattr(f, '__fspath__') else 'a stream'}"
+            )
 
         replaced.put(torch, "save", save)
         with contextlib.suppress(ImportError):
@@ -520,10 +539,14 @@ class Shim:
 
             for name in ("save", "async_save"):
                 replaced.put_where_it_is(
-                    dcp, name, lambda *_, **__: self.skipped_files.append("not saved: a distributed checkpoint")
+                    dcp,
+                    name,
+                    lambda *_, **__: self.skipped_files.append("not saved: a distributed checkpoint"),
                 )
             replaced.put_where_it_is(
-                dcp, "load", lambda *_, **__: self.skipped_files.append("not loaded: a distributed checkpoint")
+                dcp,
+                "load",
+                lambda *_, **__: self.skipped_files.append("not loaded: a distributed checkpoint"),
             )
         original = torch.load
 

@@ -43,7 +43,9 @@ class Timeline:
         self._names[wish] = count
         return wish if count == 1 else f"{wish}_{count}"
 
-    def wait(self, stream: str | None, for_stream: str, for_order: int, collective: int | None = None) -> None:
+    def wait(
+        self, stream: str | None, for_stream: str, for_order: int, collective: int | None = None
+    ) -> None:
         """Note that a stream, or with None the host, waits for what another was given before `for_order`."""
         if stream != for_stream and self.on_wait is not None:
             self.on_wait(self.next(), stream, for_stream, for_order, collective)

@@ -33,10 +33,22 @@ _READS_ROWS: Final = {
 """Operators that read of their first tensor only what the result holds."""
 _COPIES: Final = (
     *("aten::clone", "aten::copy_", "aten::_to_copy", "aten::cat", "aten::stack", "aten::_foreach_copy_"),
-    *("aten::split_with_sizes_copy", "fsdp::split_with_sizes_copy", "fsdp::all_gather_copy_in", "fsdp::chunk_cat"),
+    *(
+        "aten::split_with_sizes_copy",
+        "fsdp::split_with_sizes_copy",
+        "fsdp::all_gather_copy_in",
+        "fsdp::chunk_cat",
+    ),
     *("aten::zero_", "aten::fill_", "aten::_foreach_zero_", "aten::constant_pad_nd", "aten::repeat"),
 )
-_SETS: Final = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_", "aten::zeros", "aten::full", "aten::ones")
+_SETS: Final = (
+    "aten::zero_",
+    "aten::fill_",
+    "aten::_foreach_zero_",
+    "aten::zeros",
+    "aten::full",
+    "aten::ones",
+)
 """Operators that read nothing."""
 
 

@@ -69,9 +69,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         """Attend over [batch, sequence, hidden]."""
         batch, length, _ = x.shape
-        q, k, v = (
-            layer(x).view(batch, length, -1, self.head) for layer in (self.wq, self.wk, self.wv)
-        )
+        q, k, v = (layer(x).view(batch, length, -1, self.head) for layer in (self.wq, self.wk, self.wv))
         q, k = rotate(q, angles), rotate(k, angles)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])

@@ -19,8 +19,8 @@ from shardtoll.analyzers.forecast.plan.groups import Groups, groups_of
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.phases import DTYPES, EMPTY, Phase, Phases, phases_of, share_of
 from shardtoll.analyzers.forecast.plan.sharded_step import ShardedTimes, sharded_step_ns
-from shardtoll.analyzers.forecast.plan.stages import stage_layers
 from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, staged_step
+from shardtoll.analyzers.forecast.plan.stages import stage_layers
 from shardtoll.analyzers.forecast.plan.traits import Traits, traits_of
 from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger import UsageError
