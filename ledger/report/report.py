@@ -25,7 +25,16 @@ from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.table_json import rows_json
-from shardtoll.ledger.tables.tables import BEFORE, DRY, LATER, SCHEMAS, check, check_values, to_frame, to_records
+from shardtoll.ledger.tables.tables import (
+    BEFORE,
+    DRY,
+    LATER,
+    SCHEMAS,
+    check,
+    check_values,
+    to_frame,
+    to_records,
+)
 from shardtoll.ledger.words import human
 
 if TYPE_CHECKING:

@@ -330,12 +330,22 @@ def _propagates_shapes() -> bool:
     A step may itself run on fake tensors, for its sizes; DTensor then borrows the step's own fake mode, so
     only the stack tells the two apart.
     """
+    under_fake = any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    if DRY.tensors_are_fake:
+        # A dry run's tensors carry their mode with them: on the stack is only one that asks for shapes.
+        return under_fake
     frame = sys._getframe(1).f_back
     while frame is not None:
         if frame.f_code.co_filename.endswith(_SHAPE_PROPAGATION):
             return True
         frame = frame.f_back
-    return not any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    return not under_fake
+
+
+class DRY:
+    """Whether a dry run goes on in this process."""
+
+    tensors_are_fake = False
 
 
 def _blocks_nobody(kwargs: Any) -> bool:

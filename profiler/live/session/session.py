@@ -450,6 +450,11 @@ class Session:
         return self._report
 
     @property
+    def capture(self) -> Capturing:
+        """What records, while the session is open: a dry run places its operators by it."""
+        return self._capture
+
+    @property
     def ledger(self) -> Ledger | None:
         """The records of all ranks on rank 0 once the session is closed; None before and elsewhere."""
         return self._ledger

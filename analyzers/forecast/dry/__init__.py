@@ -1,0 +1,10 @@
+"""The price of a dry run: recorded operators and collectives on the streams that run them, and their memory.
+
+It may import `analyzers.forecast.compute`, `analyzers.forecast.memory`, `analyzers.forecast.plan`,
+`analyzers.replay`, `analyzers.roofline`, `ledger`.
+Start reading in `priced.price_dry`.
+"""
+
+from shardtoll.analyzers.forecast.dry.priced import price_dry
+
+__all__ = ["price_dry"]
