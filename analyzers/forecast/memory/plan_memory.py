@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from shardtoll.ledger.answers.plan_memory import PlanMemory
+from shardtoll.analyzers.forecast.memory.allocator import AllocatorOptions, replay
+from shardtoll.analyzers.forecast.memory.recipes import recipe_of
+from shardtoll.analyzers.forecast.memory.step import RankStep
+from shardtoll.ledger.answers.plan_memory import MemoryBand, PlanMemory
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 
-def plan_memory(plan: TrainingPlan, capacity_bytes: int | None = None) -> PlanMemory:
-    """Forecast the peak memory of the plan's rank that needs most. `capacity_bytes`: the GPU's, None if unknown."""
-    raise NotImplementedError(plan, capacity_bytes)
+def raw_peak(plan: TrainingPlan, stage: int):
+    events = RankStep(plan, recipe_of(plan), stage).events()
+    return replay(events)

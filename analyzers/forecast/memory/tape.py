@@ -1,0 +1,28 @@
+"""Writes the allocations of a step in order. Sizes are bytes; a storage is named by its number."""
+
+from __future__ import annotations
+
+from shardtoll.analyzers.forecast.memory.allocator import Event
+from shardtoll.ledger.answers.plan_memory import Category
+
+
+class Tape:
+    """The events so far. Fractions of bytes are cut off."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._born = 0
+
+    def new(self, size: float, category: Category = "temporaries", stream: int = 0) -> int:
+        """A storage is born; returns its number."""
+        self._born += 1
+        self.events.append(Event(self._born, int(size), category, stream))
+        return self._born
+
+    def drop(self, *numbers: int) -> None:
+        """Storages are freed."""
+        self.events.extend([Event(number, None) for number in numbers])
+
+    def passing(self, *sizes: float, category: Category = "temporaries") -> None:
+        """Storages that live at the same time and are freed at once."""
+        self.drop(*[self.new(size, category) for size in sizes])
