@@ -16,13 +16,14 @@ class Tape:
     def new(self, size: float, category: Category = "temporaries", stream: int = 0) -> int:
         """A storage is born; returns its number."""
         self._born += 1
-        self.events.append(Event(self._born, int(size), category, stream))
+        self.events.append((self._born, int(size), category, stream))
         return self._born
 
     def drop(self, *numbers: int) -> None:
         """Storages are freed."""
-        self.events.extend([Event(number, None) for number in numbers])
+        for number in numbers:
+            self.events.append((number, None, "other", 0))
 
-    def passing(self, *sizes: float, category: Category = "temporaries") -> None:
+    def passing(self, *sizes: float, category: Category = "temporaries", stream: int = 0) -> None:
         """Storages that live at the same time and are freed at once."""
-        self.drop(*[self.new(size, category) for size in sizes])
+        self.drop(*[self.new(size, category, stream) for size in sizes])

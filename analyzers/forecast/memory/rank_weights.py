@@ -1,4 +1,4 @@
-"""Parameters of a rank: weights of a block, of the embedding and of the output projection, and layers of a stage."""
+"""Parameters of a rank: weights of a block, of embedding and output projection, and layers of a stage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parameter_count(model: ModelShape) -> int:
 
 
 def stage_layers(model: ModelShape, pp: int, balanced: bool) -> list[int]:
-    """Layers of each pipeline stage. `balanced`: by cost, with the output projection counted as a layer's share."""
+    """Layers of each pipeline stage. `balanced`: a stage takes layers until it has its share of the cost."""
     if not balanced or pp == 1:
         return [model.layers // pp + (stage < model.layers % pp) for stage in range(pp)]
     block = block_weights(model).total - 2 * model.hidden
@@ -64,7 +64,7 @@ def stage_layers(model: ModelShape, pp: int, balanced: bool) -> list[int]:
     return counts
 
 
-def embedding_weights(plan: TrainingPlan, stage: int) -> int:
+def table_elements(plan: TrainingPlan, stage: int) -> int:
     """Elements of embedding and output projection on a rank of the stage."""
     model, layout = plan.model, plan.layout
     table = model.vocab * model.hidden // layout.tp
