@@ -19,7 +19,7 @@ from typing import Any
 from memory_rows import torchtitan_rows
 
 from shardtoll.analyzers.forecast.memory.memory_fits import MemoryFit
-from shardtoll.analyzers.forecast.memory.plan_memory import outside_bytes, replay_stage
+from shardtoll.analyzers.forecast.memory.peak import outside_bytes, replay_stage
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
 
 GIB = 2**30
@@ -135,7 +135,7 @@ def main() -> None:
         "false_alarms_pct": round(100 * statistics.fmean(_crashes(r, scale, extra) for r in measured), 2),
         "crashed_rows": len(crashed),
     }
-    titan = [
+    titan: list[dict[str, Any]] = [
         {
             "table": table, "model": plan.model.name, "gpus": plan.layout.world_size, "measured_gib": gib,
             "replayed_gib": round(max(_stages(plan)), 3),
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def _crashes(row: dict[str, Any], scale: float, extra: float) -> bool:
-    return (scale * row["worst_gib"] + extra + row["outside_gib"]) * GIB > H100_BYTES
+    return bool((scale * row["worst_gib"] + extra + row["outside_gib"]) * GIB > H100_BYTES)
 
 
 def _stages(plan: TrainingPlan) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.forecast.memory.plan_memory import plan_memory, replay_stage
+from shardtoll.analyzers.forecast.memory.peak import plan_memory, replay_stage
 from shardtoll.analyzers.forecast.memory.rank_weights import block_weights, parameter_count, stage_layers
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
 from tests.shared_inputs import shared
