@@ -55,7 +55,7 @@ class PlanMemory:
     """What the plan did not state and the forecast assumed."""
 
     def fits(self, share: float = 1.0) -> bool | None:
-        """Whether the upper band and what is outside fit in `share` of the GPU; None if its memory is unknown."""
+        """Whether the upper band and what is outside fit in `share` of the GPU; None if that is unknown."""
         if self.capacity_bytes is None:
             return None
         return self.reserved.high_bytes + self.outside_bytes <= share * self.capacity_bytes

@@ -6,29 +6,22 @@ Source of the rules: c10/cuda/CUDACachingAllocator.cpp and PyTorch's notes on CU
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from shardtoll.analyzers.forecast.memory.expandable import ExpandablePool
 from shardtoll.analyzers.forecast.memory.segments import (
+    MIN_BLOCK_BYTES,
     SMALL_BYTES,
     Block,
     Pool,
     merge,
-    rounded,
     segment_bytes,
     split,
 )
 
-
-class Event(NamedTuple):
-    """A tensor's storage is born (`size` bytes) or freed (`size` is None)."""
-
-    key: Hashable
-    size: int | None
-    category: str = "other"
-    stream: int = 0
+Event = tuple[Hashable, int | None, str, int]
+"""(storage, bytes, category, stream): a storage is born, or freed if the bytes are None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,9 @@ class Replayed:
     retries: int = 0
     """How often cached segments had to be freed to go on."""
     timeline: list[tuple[int, int, int]] = field(default_factory=list)
-    """(event, allocated, reserved) wherever the allocated bytes reached a new high, and at the end."""
+    """(event, allocated, reserved) after each event; empty unless asked for."""
+    peak_at: int = -1
+    """Index of the event after which the allocated bytes were highest."""
 
 
 class OutOfMemory(Exception):
@@ -74,15 +69,17 @@ class Allocator:
         self._expandable: dict[tuple[int, bool], ExpandablePool] = {}
         self._used: dict[Hashable, Block] = {}
         self._next_address = 0
+        self._expands = self.options.expandable_segments
 
     def malloc(self, key: Hashable, size: int, stream: int = 0) -> int:
         """Allocate and return the bytes of the block; raises OutOfMemory, and ValueError for a key in use."""
         if key in self._used:
             raise ValueError(f"storage {key!r} is allocated already")
-        size = rounded(size)
+        size = (size + 511) // 512 * 512 or MIN_BLOCK_BYTES
         small = size <= SMALL_BYTES
-        block = self._expand(size, stream, small) if self.options.expandable_segments else None
-        if block is None:
+        if self._expands:
+            block = self._expand(size, stream, small)
+        else:
             block = self._from_segments(size, stream, small)
         block.used = True
         self._used[key] = block
@@ -97,7 +94,7 @@ class Allocator:
         block.used = False
         size = block.size
         self.allocated_bytes -= size
-        if self.options.expandable_segments:
+        if self._expands:
             self._expandable[block.stream, block.small].free(block)
         else:
             merge(block, self._pools[block.stream, block.small])
@@ -159,37 +156,50 @@ def replay(
 ) -> Replayed:
     """Replay births and deaths of storages in order and return the peaks.
 
-    Storages of 0 bytes take no memory. A free of a storage that was never born is ignored: it is older than the
-    events. Raises ValueError if a key is born twice.
+    Storages of 0 bytes take no memory. A free of a storage that was never born is ignored: it is older
+    than the events. Raises ValueError if a key is born twice.
     """
+    events = events if isinstance(events, Sequence) else list(events)
     allocator = Allocator(options)
+    malloc, free = allocator.malloc, allocator.free
+    taken: dict[Hashable, int] = {}
     result = Replayed()
-    categories: dict[Hashable, str] = {}
-    live: defaultdict[str, int] = defaultdict(int)
-    index = -1
-    for index, (key, size, category, stream) in enumerate(events):
+    peak, peak_at, reserved_peak = 0, -1, 0
+    for index, (key, size, _, stream) in enumerate(events):
         if size is None:
-            if key in categories:
-                live[categories.pop(key)] -= allocator.free(key)
+            if key in taken:
+                free(key)
+                if timeline:
+                    result.timeline.append((index, allocator.allocated_bytes, allocator.reserved_bytes))
             continue
         if size == 0:
             continue
         try:
-            taken = allocator.malloc(key, size, stream)
+            taken[key] = malloc(key, size, stream)
         except OutOfMemory:
             result.out_of_memory_at = index
             break
-        categories[key] = category
-        live[category] += taken
-        if allocator.allocated_bytes > result.allocated_peak_bytes:
-            result.allocated_peak_bytes = allocator.allocated_bytes
-            result.at_peak = dict(live)
-            if timeline:
-                result.timeline.append((index, allocator.allocated_bytes, allocator.reserved_bytes))
-        if allocator.reserved_bytes > result.reserved_peak_bytes:
-            result.reserved_peak_bytes = allocator.reserved_bytes
-    if timeline:
-        result.timeline.append((index, allocator.allocated_bytes, allocator.reserved_bytes))
-    result.retries = allocator.retries
-    result.at_peak = {name: size for name, size in result.at_peak.items() if size}
+        if allocator.allocated_bytes > peak:
+            peak, peak_at = allocator.allocated_bytes, index
+        if allocator.reserved_bytes > reserved_peak:
+            reserved_peak = allocator.reserved_bytes
+        if timeline:
+            result.timeline.append((index, allocator.allocated_bytes, allocator.reserved_bytes))
+    result.allocated_peak_bytes, result.reserved_peak_bytes = peak, reserved_peak
+    result.retries, result.peak_at = allocator.retries, peak_at
+    result.at_peak = _by_category(events[: peak_at + 1], taken)
     return result
+
+
+def _by_category(events: Sequence[Event], taken: dict[Hashable, int]) -> dict[str, int]:
+    """Bytes that are live after the events."""
+    live: dict[Hashable, str] = {}
+    for key, size, category, _ in events:
+        if size is None:
+            live.pop(key, None)
+        elif size:
+            live[key] = category
+    sums: defaultdict[str, int] = defaultdict(int)
+    for key, category in live.items():
+        sums[category] += taken[key]
+    return dict(sums)

@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(slots=True)
 class Pool:
-    """Free blocks of one stream and kind, ordered by size and address: the first that is large enough is taken."""
+    """Free blocks of one stream and kind by size, then address: the first that is large enough is taken."""
 
     small: bool
     free: list[tuple[int, int, Block]] = field(default_factory=list)
@@ -60,8 +60,8 @@ class Pool:
     def take(self, size: int, limit: int | None) -> Block | None:
         """Remove and return the smallest free block of at least `size` bytes; None if there is none.
 
-        `limit` is max_split_size: smaller requests leave larger blocks alone, and larger requests take no block
-        that would waste 20 MiB or more.
+        `limit` is max_split_size: smaller requests leave larger blocks alone, and larger requests take no
+        block that would waste 20 MiB or more.
         """
         place = bisect_left(self.free, (size, -1))
         if place == len(self.free):
