@@ -25,7 +25,16 @@ from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.table_json import rows_json
-from shardtoll.ledger.tables.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
+from shardtoll.ledger.tables.tables import (
+    BEFORE,
+    LATER,
+    NOT_IN_JSON,
+    SCHEMAS,
+    check,
+    check_values,
+    to_frame,
+    to_records,
+)
 from shardtoll.ledger.words import human
 
 if TYPE_CHECKING:
@@ -194,6 +203,8 @@ class Report:
             tail["hta"] = to_plain(self.hta)
         yield _dumps(head)[:-1]
         for name in SCHEMAS:
+            if name in NOT_IN_JSON:
+                continue
             yield f",{_dumps(name)}:"
             yield from rows_json(self.tables[name])
         yield f",{_dumps(tail)[1:]}"

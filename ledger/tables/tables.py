@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.device_op import DeviceOp
+from shardtoll.ledger.records.event import Event
 from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
@@ -56,6 +57,7 @@ RECORDS: Final[Mapping[str, type]] = {
     "values": Value,
     "parameters": Parameter,
     "device_ops": DeviceOp,
+    "events": Event,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
@@ -67,8 +69,11 @@ _COUNTED: Final = (
     *("group_id", "match_id", "late_rank"),
 )
 
-LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops")
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops", "events")
 """Tables that files of earlier versions do not have."""
+
+NOT_IN_JSON: Final = ("events",)
+"""Tables that a report's JSON leaves out: a row for each launch and kernel would be most of it."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 """Columns that must be known but that earlier versions did not write -> what all their rows were."""
