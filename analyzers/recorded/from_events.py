@@ -28,8 +28,10 @@ Bools = npt.NDArray[np.bool_]
 
 NEAR_NS: Final = 20_000
 """Work that begins within this after its stream came free or its launch returned was held up by that."""
+_SOONEST_NS: Final = 2_000.0
+"""No device begins sooner after the call that launches its work."""
 _FROZEN: Final = 0.5
-"""If a larger share of the work began before its own launch, launches were written down afterwards."""
+"""If a larger share of the work begins sooner, the calls were written down with the work, and tell nothing."""
 _KINDS: Final = {
     "launch": Kind.HOST,
     "sync": Kind.SYNC,
@@ -177,7 +179,7 @@ def _frozen(columns: _Columns) -> bool:
     launched = columns.launch >= 0
     if not launched.any():
         return True
-    before = columns.start[launched] <= columns.start[columns.launch[launched]]
+    before = columns.start[launched] <= columns.start[columns.launch[launched]] + _SOONEST_NS
     return float(before.mean()) >= _FROZEN
 
 

@@ -10,6 +10,7 @@ neither its stream nor its launch held it up.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from typing import Final
 
@@ -44,21 +45,28 @@ def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
     start, end = device.start_ns[seen].tolist(), device.end_ns[seen].tolist()
     called, number = when.tolist(), seen.tolist()
     comm = (facts.layer[seen] == COMM).tolist()
-    last: dict[int, tuple[int, int]] = {}  # by stream: call, place of its latest work
+    work: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # calls, places
     since: dict[int, int] = {}
+    taken: set[int] = set()
     candidates: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     for place in order.tolist():
         here, at_ns = stream[place], called[place]
-        wait_ns = _last_before(told, since.get(here, -(2**62)), at_ns)
-        # A collective of NCCL waits for the stream that it was called on, whether the call is on record or not.
-        if wait_ns is None and comm[place]:
+        call = _last_call(told, taken, since.get(here, -(2**62)), at_ns)
+        wait_ns = None if call is None else told[call]
+        if comm[place]:
+            # NCCL lets its stream wait for the one that it was called on: the wait before its launch is its
+            # own, and stands for no other work. It waits whether that call is on record or not.
+            if call is not None:
+                taken.add(call)
             wait_ns = at_ns
         if wait_ns is not None:
-            for other, (when_ns, theirs) in last.items():
-                if other != here and when_ns <= wait_ns:
-                    candidates[here, other].append((place, theirs, at_ns))
+            for other, (calls_ns, places) in work.items():
+                nth = bisect_right(calls_ns, wait_ns) - 1
+                if other != here and nth >= 0:
+                    candidates[here, other].append((place, places[nth], at_ns))
         since[here] = at_ns
-        last[here] = (at_ns, place)
+        work[here][0].append(at_ns)
+        work[here][1].append(place)
     free = _free_ns(start, end, stream)
     made: Pairs = []
     for pair in candidates.values():
@@ -79,12 +87,14 @@ def _wait_calls(facts: Facts) -> list[int]:
     return sorted(calls.start_ns[rows].tolist())
 
 
-def _last_before(times: list[int], since: int, until: int) -> int | None:
-    """Return the last of the ordered times between the two; None where there is none."""
-    from bisect import bisect_left
-
+def _last_call(times: list[int], taken: set[int], since: int, until: int) -> int | None:
+    """Return the place of the last of the ordered times between the two that is not taken; None for none."""
     place = bisect_left(times, until) - 1
-    return times[place] if place >= 0 and times[place] > since else None
+    while place >= 0 and times[place] > since:
+        if place not in taken:
+            return place
+        place -= 1
+    return None
 
 
 def _free_ns(start: list[int], end: list[int], stream: list[int]) -> list[int]:
