@@ -34,6 +34,7 @@ from shardtoll.analyzers.roofline import (
     with_device,
     with_links,
 )
+from shardtoll.analyzers.whatif.foresee import foreseen, with_predictions
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
@@ -126,7 +127,9 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         context, [each for analysis in ANALYSES for each in analysis.find(context)]
     )
     findings = ranked(
-        wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, findings_of_all)])
+        with_predictions(
+            context, wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, findings_of_all)])
+        )
     )
     return Report(
         run=ledger.run,
@@ -150,6 +153,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         unbilled=unbilled_time(context, findings),
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
+        foreseen=foreseen(context, findings),
     )
 
 

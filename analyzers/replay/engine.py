@@ -83,7 +83,8 @@ def _by_events(graph: EventGraph, durations: Floats, order: Order, delay: Floats
                     time = other
             arrival[node] = time
             if event < 0:
-                if role[node] != waits and time > met[meet[node]]:
+                # An edited graph may have taken it out of its rendezvous.
+                if meet[node] >= 0 and role[node] != waits and time > met[meet[node]]:
                     met[meet[node]] = time
                 continue
         else:

@@ -68,7 +68,7 @@ class Builder:
 
         Raises ValueError on a negative or unknown time.
         """
-        if not (duration_ns >= 0 and gap_ns >= 0):
+        if not (duration_ns >= 0 and gap_ns > -np.inf):
             raise ValueError(f"a node lasts {duration_ns} ns after a gap of {gap_ns} ns")
         number = len(self)
         values = (duration_ns, lane, gap_ns, rank, int(kind), meet, int(role), release_ns)
@@ -124,6 +124,6 @@ class Builder:
         ends = np.concatenate([made["edge_from"], made["edge_to"]])
         if len(ends) and not (ends.min() >= 0 and ends.max() < len(self)):
             raise ValueError(f"an edge names a node that is none of {len(self)}")
-        if not (np.all(made["duration_ns"] >= 0) and np.all(made["gap_ns"] >= 0)):
+        if not (np.all(made["duration_ns"] >= 0) and np.all(made["gap_ns"] > -np.inf)):
             raise ValueError("a node lasts a negative or unknown time")
         return EventGraph(**made)

@@ -72,7 +72,8 @@ class EventGraph:
     lane: Ints
     """[n] Runs one node at a time, in the order of the nodes: a host thread, a device stream; -1 for none."""
     gap_ns: Floats
-    """[n] From the end of the lane's node before to the earliest arrival: a measured gap, 0 as a rule."""
+    """[n] From the end of the lane's node before to the earliest arrival: a measured gap, 0 as a rule.
+    Negative where the two overlapped."""
     rank: Ints
     """[n]"""
     kind: Bytes

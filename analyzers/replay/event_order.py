@@ -47,11 +47,11 @@ class Order:
     """[n] The nodes' roles; who was forced to go on without its rendezvous has `Role.FEEDS`."""
 
 
-def lane_before(graph: EventGraph) -> Ints:
+def lane_before_of(lane: Ints) -> Ints:
     """Return for each node the one before it on its lane; -1 for the first, and where it has no lane."""
-    order = np.argsort(graph.lane, kind="stable")
-    before = np.full(len(graph), -1, dtype=np.int64)
-    same = (graph.lane[order[1:]] == graph.lane[order[:-1]]) & (graph.lane[order[1:]] >= 0)
+    order = np.argsort(lane, kind="stable")
+    before = np.full(len(lane), -1, dtype=np.int64)
+    same = (lane[order[1:]] == lane[order[:-1]]) & (lane[order[1:]] >= 0)
     before[order[1:][same]] = order[:-1][same]
     return before
 
@@ -64,7 +64,7 @@ def order_of(graph: EventGraph, *, force: bool = False) -> Order:
     """
     n = len(graph)
     to = np.concatenate([np.arange(n), graph.edge_to])
-    before = np.concatenate([lane_before(graph), graph.edge_from])
+    before = np.concatenate([lane_before_of(graph.lane), graph.edge_from])
     edge = np.concatenate([np.full(n, -1, dtype=np.int64), np.arange(len(graph.edge_to))])
     by_to = np.argsort(to, kind="stable")
     before, edge = before[by_to], edge[by_to]

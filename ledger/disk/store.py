@@ -43,6 +43,7 @@ _AGAIN: Final = "run the job again, or remove that rank's files to report the ot
 _WRITE_ORDER: Final = (
     *("collectives", "computes", "counts", "notices", "leadups", "stalls", "values", "parameters"),
     "device_ops",
+    "events",
     "steps",
 )
 """`steps` last: a step whose row is there has all its other rows."""

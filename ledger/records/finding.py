@@ -255,6 +255,9 @@ class Occurrence:
     """Its part of the toll per step, on the rank where that is largest; None unknown."""
 
 
+_PRICES: Final = ("toll_ns", "saving_ns", "saving_low_ns", "saving_high_ns")
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the bill. Times and bytes are per step, each on the rank where it is largest."""
@@ -270,7 +273,8 @@ class Finding:
     floor_ns: int | None
     """The least the fabric allows for what is really needed; None unknown or not applicable."""
     saving_ns: int | None
-    """Upper bound of the gain per step against the remedy's counterfactual; never above the toll."""
+    """What the remedy gains per step against its counterfactual; never above the toll. A prediction by replay
+    where `replayed` is known, else an upper bound."""
     bytes: int | None
     """Message bytes per step and rank; None where none are involved."""
     count: int
@@ -293,6 +297,12 @@ class Finding:
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()
     """Further kinds that its collectives are of, which have no line of their own: time is billed once."""
+    saving_low_ns: int | None = None
+    """Low end of the predicted saving's band; None where `saving_ns` is an upper bound."""
+    saving_high_ns: int | None = None
+    """High end of it; never above the toll either."""
+    replayed: str | None = None
+    """Which change to the recorded step was replayed, as `without these collectives`; None for none."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -305,12 +315,17 @@ class Finding:
             raise ValueError(f"unknown confidence {self.confidence!r}")
         if self.cause is not None and self.cause not in get_args(Cause):
             raise ValueError(f"unknown cause {self.cause!r}")
-        for name in ("toll_ns", "floor_ns", "saving_ns", "bytes", "count"):
+        for name in (*_PRICES, "floor_ns", "bytes", "count"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{self.kind}: {name} {value} < 0")
-        if self.saving_ns is not None and (self.toll_ns is None or self.saving_ns > self.toll_ns):
-            raise ValueError(f"{self.kind}: saving {self.saving_ns} ns above toll {self.toll_ns} ns")
+        for name in _PRICES[1:]:
+            value = getattr(self, name)
+            if value is not None and (self.toll_ns is None or value > self.toll_ns):
+                raise ValueError(
+                    f"{self.kind}: {name.removesuffix('_ns').replace('_', ' ')} {value} ns above toll "
+                    f"{self.toll_ns} ns"
+                )
 
     @property
     def family(self) -> str:
@@ -323,7 +338,8 @@ class Finding:
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return errors, then warnings, then infos; each by toll, the largest first and unknown ones last.
+    """Return errors, then warnings, then infos; each by saving, the largest first, then by toll; unknown ones
+    last.
 
     Equal ones stay as they came. An info may cost more than a warning: it is not known to be anybody's fault.
     """
@@ -332,6 +348,8 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             findings,
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
+                finding.saving_ns is None,
+                -(finding.saving_ns or 0),
                 finding.toll_ns is None,
                 -(finding.toll_ns or 0),
             ),

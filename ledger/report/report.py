@@ -16,6 +16,7 @@ from shardtoll.ledger.answers.pipeline import Pipelines
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
 from shardtoll.ledger.answers.unbilled import Unbilled
+from shardtoll.ledger.answers.what_if import Foreseen
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.plain import from_plain, to_plain
@@ -29,6 +30,7 @@ from shardtoll.ledger.tables.tables import (
     BEFORE,
     DRY,
     LATER,
+    NOT_IN_JSON,
     SCHEMAS,
     check,
     check_values,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SCHEMA_VERSION: Final = 1
-_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks")
+_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks", "foreseen")
 """What analyses say besides the tables, in the order of the JSON file."""
 MOST_BYTES: Final = 2_000_000_000
 """Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
@@ -63,7 +65,7 @@ class FabricInfo:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run cost and why. Findings stand by severity, then by toll: see `ranked`."""
+    """What a run cost and why. Findings stand by severity, then by saving: see `ranked`."""
 
     run: Run
     fabric: FabricInfo
@@ -85,6 +87,9 @@ class Report:
     versions."""
     sound_checks: tuple[SoundCheck, ...] = ()
     """Checks that ran and found nothing wrong; empty in reports of earlier versions."""
+    foreseen: Foreseen | None = None
+    """What replaying the first steps says of the findings and of the critical path; None where no step can be
+    replayed, or in reports of earlier versions."""
     hta: HtaFigures | None = None
     """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
 
@@ -203,7 +208,7 @@ class Report:
             tail["hta"] = to_plain(self.hta)
         yield _dumps(head)[:-1]
         for name in SCHEMAS:
-            if name in DRY and not self.tables[name].num_rows:
+            if name in NOT_IN_JSON or (name in DRY and not self.tables[name].num_rows):
                 continue
             yield f",{_dumps(name)}:"
             yield from rows_json(self.tables[name])
@@ -237,6 +242,7 @@ class Report:
                 unbilled=_optional(Unbilled, document, "unbilled"),
                 traffic=_optional(tuple[Traffic, ...], document, "traffic") or (),
                 sound_checks=_optional(tuple[SoundCheck, ...], document, "sound_checks") or (),
+                foreseen=_optional(Foreseen, document, "foreseen"),
                 run=from_plain(Run, document["run"]),
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),

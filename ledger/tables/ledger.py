@@ -22,6 +22,7 @@ EPOCH_COLUMNS = {
     "collectives": ("issue_ns", "start_ns"),
     "computes": ("start_ns",),
     "leadups": ("since_ns",),
+    "events": ("start_ns",),
 }
 """Columns that count from the run's epoch."""
 
@@ -122,6 +123,9 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
     for part in parts:
         tables = shifted_by(part.tables, part.run.epoch_ns - epoch_ns)
         tables["leadups"] = _reindexed(tables["leadups"], rows)
+        if moved:
+            # Events name rows of their own recording, and one recording is enough to replay.
+            tables["events"] = SCHEMAS["events"].empty_table()
         for rank in tables["collectives"].column("rank").to_pylist():
             rows[rank] = rows.get(rank, 0) + 1
         moved.append(tables)

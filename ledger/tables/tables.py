@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.device_op import DeviceOp
 from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
+from shardtoll.ledger.records.event import Event
 from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
@@ -60,6 +61,7 @@ RECORDS: Final[Mapping[str, type]] = {
     "dry_ops": DryOp,
     "dry_storages": DryStorage,
     "dry_waits": DryWait,
+    "events": Event,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
@@ -74,8 +76,11 @@ _COUNTED: Final = (
 DRY: Final = ("dry_ops", "dry_storages", "dry_waits")
 """Tables that only a dry run fills; other runs have no files of them."""
 
-LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops", *DRY)
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops", "events", *DRY)
 """Tables that files of earlier versions do not have."""
+
+NOT_IN_JSON: Final = ("events",)
+"""Tables that a report's JSON leaves out: a row for each launch and kernel would be most of it."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 """Columns that must be known but that earlier versions did not write -> what all their rows were."""

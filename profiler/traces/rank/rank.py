@@ -27,6 +27,7 @@ from shardtoll.profiler.traces.rank.phases import OTHER, Phases
 from shardtoll.profiler.traces.rank.serving import Served, workload
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stalls import stalls
+from shardtoll.profiler.traces.rank.timeline import events, most_events
 from shardtoll.profiler.traces.rank.worlds import Unsized, least_world, placing_notices, unsized
 
 
@@ -88,6 +89,7 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
     tables["leadups"] = to_table("leadups", leads)
     tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work, rank))
     tables["device_ops"] = device_ops(facts, work, rank)
+    tables["events"] = events(facts, phases, work, rank, epoch_ns, most_events(world))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
     tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))

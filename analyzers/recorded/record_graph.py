@@ -1,0 +1,25 @@
+"""Which graph of a run to replay: from events where traces have them, else from collectives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.from_events import from_events
+from shardtoll.analyzers.recorded.from_points import from_points
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.shared.memo import once
+
+IN_A_REPORT: Final = 150_000
+"""Nodes that a report replays at most: whole steps. `whatif` replays all that is on record."""
+
+
+@once
+def short_record(context: Context) -> Recorded | None:
+    """Return the graph that a report can afford, of the first steps; None where nothing can be replayed."""
+    return recorded_graph(context, IN_A_REPORT)
+
+
+def recorded_graph(context: Context, most: int | None = None) -> Recorded | None:
+    """Return the graph of the recorded steps, of at most so many nodes; None where there is none."""
+    return from_events(context, most) or from_points(context, most)

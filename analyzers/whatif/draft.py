@@ -1,0 +1,131 @@
+"""A copy of recorded steps that edits write to: what each edit does to nodes, gaps and meetings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.outcome import Outcome
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Draft:
+    """Edits change times only, so that the order of events stays that of the record."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        graph = recorded.graph
+        self.recorded = recorded
+        self.duration = graph.duration_ns.copy()
+        self.gap = graph.gap_ns.copy()
+        self.lag = graph.lag_ns.copy()
+        self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
+        """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
+        self.end_shift_ns = 0.0
+        """Taken off every step's length by changes that have no node, as a closed form."""
+
+    def outcome(self) -> Outcome:
+        """Return the edited steps, simulated."""
+        graph = self.recorded.graph
+        meet = np.where(self.alone, -1, graph.meet)
+        edited: EventGraph = graph.edited(
+            duration_ns=self.duration, gap_ns=self.gap, lag_ns=self.lag, meet=meet
+        )
+        return simulate(edited, order=self.recorded.order)
+
+    def lasts_ns(self, outcome: Outcome | None = None) -> float:
+        """Return the edited step's time, mean over the steps."""
+        lasts = self.recorded.lasts_ns(self.outcome() if outcome is None else outcome)
+        return max(0.0, lasts - self.end_shift_ns)
+
+    def nodes_of(self, rows: Ints) -> Ints:
+        """Return the nodes that are one of these collectives, by index in their frame."""
+        is_one = np.isin(self.recorded.row, rows) & self.recorded.of_kinds((Kind.COLLECTIVE,))
+        return np.flatnonzero(is_one)
+
+    def remove(self, nodes: Ints) -> None:
+        """Take these nodes out: they last no time, and nobody meets there."""
+        self.duration[nodes] = 0.0
+        self.alone[nodes] = True
+
+    def scale(self, nodes: Ints | Bools, factor: float | Floats) -> None:
+        """Let these nodes last so many times as long."""
+        self.duration[nodes] *= factor
+
+    def let_go(self, nodes: Ints) -> None:
+        """Let nobody of the step wait for the end of these nodes, but for the end of the step itself."""
+        graph = self.recorded.graph
+        is_one = np.zeros(len(graph), dtype=np.bool_)
+        is_one[nodes] = True
+        step, lane = self.recorded.step, graph.lane
+        waits = is_one[graph.edge_from]
+        # The step's last node of the rank keeps waiting: the data is needed some time.
+        last = self._last_of_steps()
+        key = graph.rank[graph.edge_to] * (int(step.max(initial=0)) + 2) + step[graph.edge_to]
+        keeps = last[key] == graph.edge_to
+        same_lane = lane[graph.edge_from] == lane[graph.edge_to]
+        self.lag[waits & ~keeps & ~same_lane] = -np.inf
+
+    def _last_of_steps(self) -> Ints:
+        graph, step = self.recorded.graph, self.recorded.step
+        key = graph.rank * (int(step.max(initial=0)) + 2) + step
+        last = np.full(int(key.max(initial=0)) + 2, -1, dtype=np.int64)
+        ends = np.argsort(self.recorded.end_ns, kind="stable")
+        last[key[ends]] = ends
+        return last
+
+    def no_waits(self, nodes: Ints) -> None:
+        """Let these nodes of the host wait for no device, and take no time."""
+        is_one = np.zeros(len(self.duration), dtype=np.bool_)
+        is_one[nodes] = True
+        self.lag[is_one[self.recorded.graph.edge_to]] = -np.inf
+        self.duration[nodes] = 0.0
+
+    def shorten(self, kinds: Iterable[Kind], by_ns: float, ranks: Iterable[int], phase: int | None) -> None:
+        """Take so much per step off the nodes of these kinds on each of these ranks, in equal shares."""
+        recorded = self.recorded
+        chosen = recorded.of_kinds(kinds) & (recorded.step >= 0)
+        if phase is not None and (chosen & (recorded.phase == phase)).any():
+            chosen &= recorded.phase == phase
+        for rank in ranks:
+            if rank not in recorded.ranks:
+                continue
+            here = chosen & (recorded.graph.rank == recorded.ranks.index(rank))
+            total = float(self.duration[here].sum())
+            if total > 0:
+                self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
+
+    def rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
+        """Give a rank its peers' median times, by step, phase and kind of node, where they are shorter."""
+        recorded, graph = self.recorded, self.recorded.graph
+        if rank not in recorded.ranks:
+            return
+        mine = recorded.ranks.index(rank)
+        others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
+        if not others:
+            return
+        own = (graph.kind != Kind.COLLECTIVE) & (recorded.step >= 0)
+        steps, step = np.unique(recorded.step, return_inverse=True)
+        key = (step * 16 + graph.kind) * 8 + recorded.phase
+        size = (len(steps) * 16 + 16) * 8
+        for values in (self.duration, self.gap):
+            host = own if values is self.duration else own & (graph.kind == Kind.HOST)
+
+            def sums(place: int, values: Floats = values, host: Bools = host) -> Floats:
+                here = host & (graph.rank == place)
+                return np.bincount(key[here], np.maximum(values[here], 0.0), minlength=size)
+
+            was = sums(mine)
+            of_peers = np.array([sums(place) for place in others])
+            wanted = np.quantile(of_peers, 0.5, axis=0, method="lower")
+            with np.errstate(invalid="ignore", divide="ignore"):
+                factor = np.where(was > 0, np.minimum(1.0, wanted / np.where(was > 0, was, 1.0)), 1.0)
+            here = host & (graph.rank == mine)
+            values[here] *= factor[key[here]]
