@@ -2,4 +2,6 @@
 
 It may import `ledger.disk`, `ledger.records`. No torch.
 Start reading in `hang_files`.
+
+It may import `ledger.disk`, `ledger.records`.
 """
