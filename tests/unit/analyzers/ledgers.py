@@ -22,7 +22,7 @@ from shardtoll.ledger import (
 )
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.volume import wire_bytes
-from shardtoll.ledger.tables.tables import to_table
+from shardtoll.ledger.tables.tables import SCHEMAS, to_table
 
 MS = 1_000_000
 US = 1_000
@@ -139,4 +139,5 @@ def ledger(
         "parameters": to_table("parameters", parameters),
         "device_ops": to_table("device_ops", device_ops),
     }
+    tables |= {name: to_table(name, ()) for name in SCHEMAS if name not in tables}
     return Ledger(run, tuple(groups), tables, tuple(findings))
