@@ -199,11 +199,11 @@ def _of_page(path: Path, shown: Path) -> Iterator[Text]:
         fenced ^= fence
         bare = line.strip()
         item = re.match(r"([-*]|\d+\.) ", bare)
-        ends = fenced or fence or not bare or bare[0] in "#|" or bare.startswith("<!--") or item
+        ends = fenced or fence or not bare or bare[0] in "#|" or bare.startswith(("<!--", "![")) or item
         if ends and block:
             yield from sentences(f"{shown}:{begin}", _plain(" ".join(block)))
             block = []
-        if fenced or fence or not bare or bare.startswith("<!--") or set(bare) <= set("|-: "):
+        if fenced or fence or not bare or bare.startswith(("<!--", "![")) or set(bare) <= set("|-: "):
             continue
         if bare.startswith("#"):
             yield Text(f"{shown}:{number}", _plain(bare.lstrip("# ")), heading=True)

@@ -125,7 +125,7 @@ def _no_peer(diagnosis: Diagnosis) -> str:
 def _no_file(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     return (
-        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, of which no file was given: "
+        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, but no file of them was given: "
         "add the run folders of the other nodes."
     )
 
@@ -268,7 +268,7 @@ _REMEDIES: Final = {
     "extra": "Issue this collective on every rank of the group, or on none.",
     "mismatch": "Give every rank of the group the same operation, size, dtype and root.",
     "order": "Issue the collectives of both groups in the same order on every rank.",
-    "cycle": "Issue collectives, sends and receives in an order in which no rank waits for one that waits for it.",
+    "cycle": "Order collectives, sends and receives so that ranks do not wait for each other in a circle.",
     "failed": "Fix the exception of that rank; the others only wait for it.",
     "dead": "Look at what ended that process: the kernel's log for memory, its own output for a signal.",
     "closed": "Have every rank run the same number of steps.",

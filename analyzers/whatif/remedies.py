@@ -74,7 +74,9 @@ def _without(context: Context, finding: Finding) -> Edit | None:
         else:
             draft.scale(nodes, left)
 
-    return Edit("without these collectives" if gone else f"these collectives in {left:.0%} of their time", apply)
+    return Edit(
+        "without these collectives" if gone else f"these collectives in {left:.0%} of their time", apply
+    )
 
 
 def _repriced(context: Context, finding: Finding) -> Edit | None:
@@ -213,7 +215,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "duplicated-compute": _less_compute,
     "data-stall": _removed(Kind.DATA, "every batch is ready"),
     "host-sync": _removed(Kind.SYNC, "the host waits for no device"),
-    "transfer-stall": _removed(Kind.COPY, "copies run beside compute"),
+    "transfer-stall": _removed(Kind.COPY, "copies run behind compute"),
 }
 
 

@@ -90,7 +90,7 @@ def error_lines(answer: HangAnswer) -> list[str]:
     files = [stand for stand in answer.ranks if stand.stacks]
     lines += [f"stacks of rank {stand.rank}: {clip(stand.stacks or '', 300)}" for stand in files[:8]]
     if len(files) > 8:
-        lines.append(f"and stacks of {len(files) - 8} more ranks beside them")
+        lines.append(f"and stacks of {len(files) - 8} more ranks next to them")
     return lines
 
 
