@@ -205,14 +205,8 @@ def _recorded(
     _device(columns, before, gap, lag, release, unknown)
     builder = Builder()
     builder.nodes(
-        columns.rank,
-        columns.lane,
-        columns.kind,
-        duration,
-        gap_ns=gap,
-        meet=meet,
-        role=role,
-        release_ns=release,
+        columns.rank, columns.lane, columns.kind, duration,
+        gap_ns=gap, meet=meet, role=role, release_ns=release,
     )
     launched = np.flatnonzero(columns.launch >= 0)
     builder.edges(columns.launch[launched], launched, lag[launched])
@@ -220,20 +214,8 @@ def _recorded(
     builder.edges(columns.awaits[waits], waits)
     graph = builder.graph()
     return Recorded(
-        graph,
-        order_of(graph, force=True),
-        "events",
-        ranks,
-        steps,
-        columns.step,
-        columns.row,
-        columns.phase,
-        columns.name,
-        columns.names,
-        columns.module,
-        unknown,
-        columns.start,
-        columns.end,
+        graph, order_of(graph, force=True), "events", ranks, steps, columns.step, columns.row,
+        columns.phase, columns.name, columns.names, columns.module, unknown, columns.start, columns.end,
     )
 
 
