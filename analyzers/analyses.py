@@ -34,6 +34,7 @@ from shardtoll.analyzers.roofline import (
     with_device,
     with_links,
 )
+from shardtoll.analyzers.shared.effort import with_effort
 from shardtoll.analyzers.whatif.foresee import foreseen, with_predictions
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
@@ -126,11 +127,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     findings_of_all = one_line_each(
         context, [each for analysis in ANALYSES for each in analysis.find(context)]
     )
-    findings = ranked(
-        with_predictions(
-            context, wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, findings_of_all)])
-        )
-    )
+    billed = wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, findings_of_all)])
+    findings = ranked(with_effort(with_predictions(context, billed)))
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),

@@ -112,7 +112,8 @@ def _details(number: int, finding: Finding) -> list[str]:
     remedy = finding.remedy
     if remedy is not None:
         against = f" The saving is against {plain(remedy.counterfactual)}." if remedy.counterfactual else ""
-        lines += [f"What to do: {plain(remedy.text, 1000)}.{against}".replace("..", "."), ""]
+        named = f" ({remedy.effort})" if remedy.effort else ""
+        lines += [f"What to do{named}: {plain(remedy.text, 1000)}.{against}".replace("..", "."), ""]
         if remedy.code:
             lines += [*code(remedy.code), ""]
     return [*lines, "</details>", ""]

@@ -168,6 +168,7 @@ def _message(finding: Finding) -> str:
         words.append(f"It costs {human.duration(finding.toll_ns)} per step{saving}.")
     if finding.remedy is not None:
         words.append(f"{clip(finding.remedy.text, 1000).rstrip('.')}.")
+        words += [f"Effort: {finding.remedy.effort}."] if finding.remedy.effort else []
     text = " ".join(words).replace("\\", "\\\\")
     return text.replace("[", "\\[").replace("]", "\\]")
 

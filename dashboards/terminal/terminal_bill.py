@@ -57,6 +57,8 @@ def _remedy(finding: Finding) -> Text:
     if finding.remedy is None:
         return Text("none known")
     text = Text(clip(finding.remedy.text, _TITLE))
+    if finding.remedy.effort is not None:
+        text.append(f"\neffort: {finding.remedy.effort}")
     if finding.saving_ns is not None and finding.remedy.counterfactual:
         text.append(f"\nsaving against: {clip(finding.remedy.counterfactual, _PLACE)}", style="dim")
     return text

@@ -193,6 +193,10 @@ def _runs(places: npt.ArrayLike) -> tuple[RowRun, ...]:
     return tuple(runs)
 
 
+Effort = Literal["one line", "a flag", "a few lines", "a redesign"]
+"""How large a fix is. A flag is an argument or setting that exists already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What to change. A saving is only claimed against `counterfactual`."""
@@ -202,6 +206,8 @@ class Remedy:
     """Code to write, where there is a short one."""
     counterfactual: str | None = None
     """What the saving is measured against, as `the same step without this all_gather`."""
+    effort: Effort | None = None
+    """None if a cause has to be found first, or if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

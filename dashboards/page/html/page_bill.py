@@ -99,6 +99,8 @@ def _remedy(finding: Finding) -> str:
     if remedy is None:
         return '<div class="remedy"><h4>Remedy</h4><p>none known</p></div>'
     parts = [f"<p>{safe(clip(remedy.text, 4000))}</p>"]
+    if remedy.effort:
+        parts.append(f"<p>Effort: {escape(remedy.effort)}.</p>")
     if remedy.code:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
