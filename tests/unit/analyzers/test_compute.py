@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import MS, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("duplicated-compute")
 
 GRAD = {
     "op": "aten.mm.default",

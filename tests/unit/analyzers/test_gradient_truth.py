@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import collective, ledger, on_ranks, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, parameter, value
 
 TP = {"placements": "(Replicate())", "mesh_dims": "tp"}
@@ -18,7 +18,7 @@ TWO_STEPS = [step(number, rank) for number in (0, 1) for rank in (0, 1)]
 
 
 def found(kind: str, **given: Any):
-    return [finding for finding in run(ledger(**given)).findings if finding.kind == kind]
+    return [finding for finding in running(kind)(ledger(**given)).findings if finding.kind == kind]
 
 
 def evidence(finding):

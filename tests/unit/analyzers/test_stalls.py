@@ -7,6 +7,7 @@ import pytest
 from shardtoll.analyzers import run
 from shardtoll.ledger import Group, Stall
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 
 def stall(kind, lost, rank=0, number=0, **given):
@@ -15,7 +16,7 @@ def stall(kind, lost, rank=0, number=0, **given):
 
 
 def found(kind, stalls, **given):
-    return [f for f in run(ledger(stalls=stalls, **given)).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(stalls=stalls, **given)).findings if f.kind == kind]
 
 
 def evidence(finding):

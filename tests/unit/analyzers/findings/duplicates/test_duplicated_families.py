@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.duplicates import duplicated_data
 from shardtoll.analyzers.findings.duplicates.duplicated_remedies import Told, remedy
 from shardtoll.ledger import Compute, Finding, Group, Where
 from shardtoll.ledger.records.work import OPTIMIZER_STEP, kind_of_work
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("duplicated-compute")
 
 FLOPS = 10_000
 TP = (Group("tp0", (0, 1), "tp"), Group("tp1", (2, 3), "tp"))

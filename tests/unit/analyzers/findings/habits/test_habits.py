@@ -13,6 +13,7 @@ from shardtoll.analyzers.roofline import UNKNOWN
 from shardtoll.ledger import Group
 from shardtoll.ledger.records import ddp_causes
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 STEPS = 4
 DP = Group("dp", (0, 1))
@@ -21,7 +22,7 @@ DP = Group("dp", (0, 1))
 def found(kind, rows, world=2, groups=None, steps=STEPS, **given):
     rows = list(rows)
     timed = [step(number, rank) for number in range(steps) for rank in range(world)]
-    report = run(ledger(rows, run=run_of(world, **given), groups=groups, steps=timed))
+    report = running(kind)(ledger(rows, run=run_of(world, **given), groups=groups, steps=timed))
     return [finding for finding in report.findings if finding.kind == kind]
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 KIB = 1 << 10
 
 
 def found(rows, kind="redundant-collective", **given):
-    return [f for f in run(ledger(rows, **given)).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(rows, **given)).findings if f.kind == kind]
 
 
 def evidence(finding):

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.needless.one_line import one_line_each
 from shardtoll.analyzers.roofline import UNKNOWN
 from shardtoll.ledger import Collective, Finding, Rows, Severity, Where
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks
+from tests.unit.analyzers.of_kinds import running
+
+run = running("implicit-redistribute", "redundant-collective")
 
 IMPLICIT: dict[str, Any] = {
     "implicit": True,

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.roofline import Placement
 from shardtoll.ledger import Collective, Compute, Finding
 from tests.unit.analyzers.fabrics import ROUND, floor_ns, predicted_ns
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks
+from tests.unit.analyzers.of_kinds import running
+
+run = running("wide-dtype")
 
 BF16 = "bf16[64,128] bf16[128,256]"
 FP32 = "f32[64,128] f32[128,256]"

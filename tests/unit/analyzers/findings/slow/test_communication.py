@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.slow.transfers import limit
 from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Group
 from tests.unit.analyzers.fabrics import MEASURED, ROUND, floor_ns, predicted_ns, timed
 from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 
 def found(kind, rows, fabric=None, **given):
-    return [f for f in run(ledger(rows, **given), fabric).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(rows, **given), fabric).findings if f.kind == kind]
 
 
 def evidence(finding):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.mesh_layouts import (
     Dim,
     Projected,
@@ -23,6 +22,9 @@ from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Collective, Finding, Group
 from tests.unit.analyzers.fabrics import MEASURED_GLOO, ROUND
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("cross-node-traffic")
 
 MB = 1_000_000
 TP = {"op": "all_reduce", "caused_by_op": "aten.mm.default", "phase": "forward"}

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding, Report, Stall
 from shardtoll.ledger.records.stall import BETWEEN_STEPS
 from tests.unit.analyzers.ledgers import MS, US, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("data-stall")
 
 LINE = "train.py:7 (train)"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding, Stall
 from shardtoll.ledger.records.stall import BLOCKED
 from tests.unit.analyzers.ledgers import MS, US, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("host-sync")
 
 CALL = "aten._local_scalar_dense"
 STEPS = range(3)

@@ -13,6 +13,7 @@ from shardtoll.analyzers.headline import sentence
 from shardtoll.ledger import Leadup, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 RANKS = 4
 EVERY = 10 * MS
@@ -52,9 +53,9 @@ def job(late_ranks, late=2 * MS, transfer=1 * MS, exposed=None, **parts):
     return rows, leadups
 
 
-def reported(rows, leadups=(), **given):
+def reported(rows, leadups=(), analyze=run, **given):
     about = given.pop("run", run_of(RANKS))
-    return run(ledger(rows, run=about, leadups=leadups, **given))
+    return analyze(ledger(rows, run=about, leadups=leadups, **given))
 
 
 def with_floors(about=ON_DEVICES, **given):
@@ -63,7 +64,7 @@ def with_floors(about=ON_DEVICES, **given):
 
 
 def stragglers(*args, **given):
-    return [f for f in reported(*args, **given).findings if f.kind == "straggler"]
+    return reported(*args, analyze=running("straggler"), **given).findings
 
 
 def evidence(finding):

@@ -18,6 +18,7 @@ from shardtoll.analyzers.shared.memo import once
 from shardtoll.ledger import Count, Leadup, Stall
 from tests.unit.analyzers.fabrics import MEASURED
 from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 STEPS = 100
 SURVEYED = (0, 2, 52)
@@ -96,7 +97,7 @@ def test_recomputation_that_surveyed_steps_alone_know_is_billed_as_in_watched_on
     ]
     survey = {"compute_ns": slower * 50 * MS, "idle_ns": slower * 10 * MS}
     survey["duration_ns"] = sum(survey.values()) + 40 * MS
-    found = only(run(ledger(steps=steps(survey=survey), computes=computes)), "recompute")
+    found = only(running("recompute")(ledger(steps=steps(survey=survey), computes=computes)), "recompute")
     assert found.toll_ns == 10 * MS
     assert found.ranks == (0, 1)
     assert found.figure("share_of_step") == 0.1
@@ -110,7 +111,7 @@ def test_what_is_sent_again_costs_what_it_does_in_watched_steps():
         *each_step(seq=lambda n: 2 * n, **times, **hashed(1000)),
         *each_step(seq=lambda n: 2 * n + 1, after_ns=15 * MS, **times, **hashed(1000)),
     ]
-    again = only(run(ledger(rows, steps=steps())), "redundant-collective")
+    again = only(running("redundant-collective")(ledger(rows, steps=steps())), "redundant-collective")
     assert again.toll_ns == 2 * MS
 
 
@@ -157,7 +158,7 @@ def test_small_messages_are_billed_per_surveyed_step_and_nowhere_else():
 
 def test_what_collectives_alone_tell_is_a_mean_over_all_steps():
     rows = each_step(seq=lambda n: n, implicit=True, exposed_ns=lambda n: 2 * MS if n % 2 else 0)
-    found = only(run(ledger(rows, steps=steps())), "implicit-redistribute")
+    found = only(running("implicit-redistribute")(ledger(rows, steps=steps())), "implicit-redistribute")
     assert found.toll_ns == MS
 
 
@@ -193,11 +194,11 @@ class TestStepTime:
 
 class TestUnattributed:
     def test_watched_steps_are_not_judged(self):
-        assert kind(run(ledger(steps=steps())), "unattributed-time") == []
+        assert kind(running("unattributed-time")(ledger(steps=steps())), "unattributed-time") == []
 
     def test_surveyed_ones_are(self):
         given = steps(survey={"compute_ns": 30 * MS, "unattributed_ns": 20 * MS})
-        found = only(run(ledger(steps=given)), "unattributed-time")
+        found = only(running("unattributed-time")(ledger(steps=given)), "unattributed-time")
         assert "above 5.0 % in 6 steps" in found.title
 
 
@@ -213,14 +214,20 @@ class TestNothingSurveyed:
         assert 'audit(level="schedule")' in found.remedy.text
 
     def test_not_where_a_step_was_surveyed(self):
-        assert kind(run(ledger(each_step(seq=lambda n: n), steps=steps())), "incomplete-input") == []
+        assert (
+            kind(
+                running("incomplete-input")(ledger(each_step(seq=lambda n: n), steps=steps())),
+                "incomplete-input",
+            )
+            == []
+        )
 
     def test_steps_that_no_two_ranks_surveyed_alike(self):
         given = [
             replace(row, level="survey", unattributed_ns=0, idle_ns=60 * MS) if row.rank == 0 else row
             for row in steps(level=lambda _: "watch")
         ]
-        found = only(run(ledger(steps=given)), "incomplete-input")
+        found = only(running("incomplete-input")(ledger(steps=given)), "incomplete-input")
         assert found.title.startswith("no step was surveyed on all of its ranks")
 
     def test_exposed_communication_is_billed_without_a_saving(self):
@@ -237,7 +244,10 @@ class TestNothingSurveyed:
 
 def test_the_saving_of_overlap_is_bounded_by_the_compute_of_surveyed_steps():
     given = steps(survey={"compute_ns": MS, "idle_ns": 59 * MS})
-    found = only(run(ledger(each_step(seq=lambda n: n), steps=given)), "exposed-communication")
+    found = only(
+        running("exposed-communication")(ledger(each_step(seq=lambda n: n), steps=given)),
+        "exposed-communication",
+    )
     assert (found.toll_ns, found.saving_ns) == (2 * MS, MS)
 
 
