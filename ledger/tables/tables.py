@@ -185,7 +185,7 @@ def check_ranks(table: str, data: pa.RecordBatch | pa.Table, run: Run) -> None:
         return
     column = data.column(data.schema.get_field_index("rank"))
     ranks = pc.unique(column).to_pylist()
-    seen = range(run.world_size) if table == "notices" else run.ranks_seen
+    seen = range(run.world_size) if table == "notices" else set(run.ranks_seen)
     strange = [rank for rank in ranks if rank not in seen]
     if strange:
         raise ValueError(f"{table}.rank holds {strange[0]}, which the run has not seen")
