@@ -132,7 +132,7 @@ def read_journal(table: str, path: Path) -> pa.Table:
         except (pa.ArrowException, OSError):
             return schema.empty_table()
         if not written.equals(schema):
-            raise ValueError(f"{path} holds other columns than this shardtoll's {table}")
+            raise ValueError(f"it holds other columns than this shardtoll's {table}")
         try:
             for batch in stream:
                 batches.append(batch)

@@ -132,7 +132,8 @@ class RankWriter:
                 journal.close()
                 path = self.folder / _name(table, self.rank, "arrows")
                 tables[table] = read_journal(table, path)
-                if tables[table].num_rows != journal.rows:
+                # More than counted, if a signal handler raised between writing and counting.
+                if tables[table].num_rows < journal.rows:
                     raise OSError(f"{path.name} lost rows")
                 _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
                 path.unlink()
@@ -344,7 +345,11 @@ def ended_early(rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
 
 def rank_ledger(head: Known, tables: Mapping[str, pa.Table]) -> Ledger:
     """Return the ledger of one rank."""
-    return Ledger(head.run, head.groups, tables, head.findings)
+    try:
+        return Ledger(head.run, head.groups, tables, head.findings)
+    except ValueError as error:
+        (rank,) = head.run.ranks_seen
+        raise RunFolderError(f"the files of rank {rank} are damaged ({first_line(error)})", _AGAIN) from error
 
 
 def one_run(parts: Sequence[Ledger], run_ids: Collection[str | None], folder: Path) -> Ledger:

@@ -33,6 +33,7 @@ from shardtoll.ledger.tables.tables import (
     NOT_IN_JSON,
     SCHEMAS,
     check,
+    check_ranks,
     check_values,
     to_frame,
     to_records,
@@ -98,6 +99,7 @@ class Report:
         object.__setattr__(self, "findings", ranked(self.findings))
         for name in SCHEMAS:
             check(name, self.tables[name])
+            check_ranks(name, self.tables[name], self.run)
         last = pc.max(self.tables["collectives"].column("group_id")).as_py()
         if last is not None and last >= len(self.groups):
             raise ValueError(f"collectives.group_id holds {last} of {len(self.groups)} groups")

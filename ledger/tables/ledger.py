@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger.records.columns import column, literal
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.record import Group, Run, Workload
-from shardtoll.ledger.tables.tables import SCHEMAS, check, to_frame
+from shardtoll.ledger.tables.tables import SCHEMAS, check, check_ranks, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,7 @@ class Ledger:
     def __post_init__(self) -> None:
         for name in SCHEMAS:
             check(name, self.tables[name])
+            check_ranks(name, self.tables[name], self.run)
 
     def frame(self, table: str) -> pd.DataFrame:
         """Return one table (`steps`, `collectives`, `computes`, `counts`, `notices`) as a frame."""

@@ -18,7 +18,7 @@ from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.device_op import DeviceOp
 from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
 from shardtoll.ledger.records.event import Event
-from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Run, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
 
@@ -88,9 +88,6 @@ BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 
 _CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
 """Columns that hold one of a few words."""
-
-_ONCE: Final[Mapping[str, list[str]]] = {"steps": ["step", "rank"], "leadups": ["rank", "index"]}
-"""Table -> columns that tell its rows apart."""
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {name: schema_of(record) for name, record in RECORDS.items()}
 
@@ -169,7 +166,6 @@ def check(table: str, data: pa.RecordBatch | pa.Table) -> None:
 
 def check_values(table: str, data: pa.Table) -> None:
     """Raise ValueError for values that no record would hold; for tables from files, which are not trusted."""
-    _check_rows(table, data)
     for item, values in zip(data.schema, data.columns, strict=True):
         if len(values) == values.null_count:
             continue
@@ -181,14 +177,19 @@ def check_values(table: str, data: pa.Table) -> None:
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
 
 
-def _check_rows(table: str, data: pa.Table) -> None:
-    """Raise ValueError where two rows are of one thing, which every reader of the table joins by."""
-    keys = _ONCE.get(table)
-    if keys is None or not data.num_rows:
+def check_ranks(table: str, data: pa.RecordBatch | pa.Table, run: Run) -> None:
+    """Raise ValueError for rows of a rank that the run does not have, or has not seen.
+
+    Notices may be of a rank that left nothing else.
+    """
+    if "rank" not in data.schema.names or not data.num_rows:
         return
-    most = pc.max(data.select(keys).group_by(keys).aggregate([([], "count_all")]).column("count_all")).as_py()
-    if most > 1:
-        raise ValueError(f"{table} holds {most} rows of one {' and '.join(keys)}")
+    column = data.column(data.schema.get_field_index("rank"))
+    ranks = pc.unique(column).to_pylist()
+    seen = range(run.world_size) if table == "notices" else set(run.ranks_seen)
+    strange = [rank for rank in ranks if rank not in seen]
+    if strange:
+        raise ValueError(f"{table}.rank holds {strange[0]}, which the run has not seen")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:

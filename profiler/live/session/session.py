@@ -7,6 +7,7 @@ import logging
 import math
 import socket
 import sys
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ from shardtoll.profiler.live.session.machine import (
     usable_cores,
 )
 from shardtoll.profiler.live.session.schedule import LEVELS, SURVEY_EVERY, Checks, Level, Schedule
+from shardtoll.profiler.live.session.signals import Deferred
 from shardtoll.profiler.live.times.tracing import TRACE_STEPS
 
 GATHER_LIMIT_S: Final = 60.0
@@ -117,6 +119,12 @@ def audit(
     return Session(model, folder, gather_limit_s, steps, schedule, wanted, hang_after_s)
 
 
+class _Alive:
+    """Lives as long as the frame that holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Session:
     """An audit in progress, and its report once it is over."""
 
@@ -139,6 +147,10 @@ class Session:
         self._hang_after_s = hang_after_s
         self._steps_begun = 0
         self._in_step = False
+        self._just_begun = False
+        """Whether the open step was begun by the last call of `begin_step`, not by an earlier one."""
+        self._with: weakref.ref[_Alive] | None = None
+        """What lives as long as the `with` of the open step; None if it was begun without one."""
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._state = "new"
@@ -343,13 +355,16 @@ class Session:
 
         Raises UsageError when the session is not open or another step is.
         """
-        self.begin_step()
-        finished = False
+        number, finished, alive = self._steps_begun, False, _Alive()
         try:
+            # Inside the try: a signal handler may raise between any two instructions.
+            self.begin_step()
+            self._with = weakref.ref(alive)
             yield
             finished = True
         finally:
-            self.end_step(finished=finished)
+            if self._in_step and self._steps_begun > number:
+                self.end_step(finished=finished)
 
     def begin_step(self) -> None:
         """Begin a step, where `with session.step()` cannot be written, as in a callback.
@@ -358,6 +373,19 @@ class Session:
         """
         if self._state == "forked":
             return
+        try:
+            with Deferred():
+                self._begin_step()
+        except BaseException:
+            if self._in_step and self._just_begun:
+                self.end_step(finished=False)
+            raise
+
+    def _begin_step(self) -> None:
+        self._just_begun = False
+        if self._in_step and self._with is not None and self._with() is None:
+            # Its `with` is over: an exception came just before it could end the step.
+            self.end_step(finished=False)
         if self._state != "open" or self._in_step:
             raise UsageError(
                 "session.step() inside another step"
@@ -371,7 +399,7 @@ class Session:
             self._capture.recorder.in_no_step()
         self._capture.end()
         self._steps_begun += 1
-        self._in_step = True
+        self._in_step, self._with, self._just_begun = True, None, True
         tracer = self._capture.recorder.recording.tracer
         traced = tracer is not None and tracer.wanting
         self._begin_region(number, survey=self._schedule.wants_survey(number) or traced)
@@ -383,15 +411,16 @@ class Session:
         """
         if self._state == "forked":
             return
-        if not self._in_step:
-            raise UsageError("no step is open", "call session.begin_step() first")
-        self._in_step = False
-        if finished:
-            self._capture.end()
-            self._checks.end()
-        else:
-            self._drop_step(self._steps_begun - 1)
-        self._begin_region(None, survey=not self._schedule.watches)
+        with Deferred():
+            if not self._in_step:
+                raise UsageError("no step is open", "call session.begin_step() first")
+            self._in_step = False
+            if finished:
+                self._capture.end()
+                self._checks.end()
+            else:
+                self._drop_step(self._steps_begun - 1)
+            self._begin_region(None, survey=not self._schedule.watches)
 
     def _begin_region(self, step: int | None, *, survey: bool) -> None:
         self._checks.begin(step)
