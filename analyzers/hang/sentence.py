@@ -81,6 +81,8 @@ def _stands_at(rank: Rank) -> str:
 
 def _none(diagnosis: Diagnosis) -> str:
     ranks = tuple(diagnosis.job.ranks)
+    if not ranks:
+        return "No hang: no rank was read."
     closed = tuple(rank for rank in ranks if diagnosis.job.ranks[rank].standing == "closed")
     if closed == ranks:
         ended = _verb(ranks, "has ended its audit", "have ended their audits")

@@ -33,7 +33,7 @@ def skipped() -> Step:
         dist.all_reduce(loss)
         tokens = 0 if _odd(number) else 8
         if tokens:
-            dist.all_reduce(torch.tensor([tokens]))
+            dist.broadcast(torch.ones(4), 0)
 
     return step
 
