@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.differing import differences, first_divergence
 from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, SURE_AFTER_NS, Job
 from shardtoll.analyzers.hang.sentence import finding_of, sentence
 from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, waits_of
 from shardtoll.ledger.answers.hang import (
     Difference,
-    Divergence,
     GroupStand,
     HangAnswer,
     RankStand,
@@ -20,28 +19,6 @@ from shardtoll.ledger.answers.hang import (
 from shardtoll.ledger.records.flight import RankFlight
 
 _GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What the sentence is made of."""
-
-    job: Job
-    why: Why
-    waits: Mapping[int, Wait]
-    limit_ns: int
-    culprits: tuple[int, ...] = ()
-    """Ranks that the others wait for in the end."""
-    stuck: tuple[int, ...] = ()
-    """Ranks that wait."""
-    cycle: tuple[int, ...] = ()
-    differing: tuple[Difference, ...] = ()
-    divergence: Divergence | None = None
-
-    @property
-    def hang(self) -> bool:
-        """Whether the job hangs."""
-        return self.why not in ("none", "slow")
 
 
 def diagnose(
@@ -64,7 +41,7 @@ def diagnose(
         for rank in job.absent()
         if any(rank in wait.missing for wait in diagnosis.waits.values())
     )
-    answer = HangAnswer(
+    return HangAnswer(
         hang=diagnosis.hang,
         why=diagnosis.why,
         verdict=sentence(diagnosis),
@@ -76,7 +53,6 @@ def diagnose(
         notes=tuple(notes),
         hang_after_ns=limit_ns,
     )
-    return answer
 
 
 def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
@@ -88,7 +64,8 @@ def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
 def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
     waits = waits_of(job)
     sure_ns = min(limit_ns, SURE_AFTER_NS)
-    stuck = {rank: wait for rank, wait in waits.items() if _long_enough(job, rank, sure_ns)}
+    # Where the job is over, nothing that ranks were in went on.
+    stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
     for differing, wait in _disagreements(job, stuck):
         divergence = first_divergence(job)
         why: Why = "mismatch"
@@ -110,10 +87,23 @@ def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
         if cycle:
             divergence = first_divergence(job)
             why = "order" if divergence is not None and divergence.what == "order" else "cycle"
+            sends = [rank for rank in cycle if _is_one_sided(waits, rank, cycle)]
+            if sends:
+                culprits = tuple(other for rank in sends for other in waits[rank].missing)
+                return Diagnosis(job, "no peer", waits, limit_ns, culprits[:1], tuple(sends), cycle)
             if divergence is not None and divergence.what in ("skipped", "extra"):
                 why = "skipped" if divergence.what == "skipped" else "extra"
             return Diagnosis(job, why, waits, limit_ns, cycle, tuple(waiting), cycle, (), divergence)
     return _late(job, limit_ns, waits, waiting, reached)
+
+
+def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:
+    """Whether a rank of a cycle is in a send or receive whose other side is in a collective of all."""
+    call = waits[rank].call
+    if call is None or not call.is_point_to_point:
+        return False
+    others = [waits[other].call for other in waits[rank].missing if other in cycle]
+    return any(other is not None and not other.is_point_to_point for other in others)
 
 
 def _in(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
@@ -159,6 +149,10 @@ def _with_divergence(
 
 def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
+    members = sorted({rank for wait in stuck.values() for rank in wait.key[1]} - stuck.keys())
+    gone = _first_gone(job, members) or _first_gone(job, sorted(stuck))
+    if gone is not None:
+        return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
     long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))
     if not long:
         return Diagnosis(job, "none", waits, limit_ns)
@@ -177,10 +171,7 @@ def _late(
     late = tuple(rank for rank in reached if rank in job.ranks)
     culprits = late or absent
     why: Why = "late" if late else "no file"
-    point_to_point = [
-        wait for wait in waiting.values() if wait.call is not None and wait.call.is_point_to_point
-    ]
-    if why == "late" and point_to_point and len(point_to_point) == len(waiting):
+    if why == "late" and all(wait.call and wait.call.is_point_to_point for wait in waiting.values()):
         why = "no peer"
     long = any(_long_enough(job, rank, limit_ns) for rank in waiting)
     stands = all(_long_enough(job, rank, limit_ns) for rank in late)

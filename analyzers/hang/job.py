@@ -51,11 +51,18 @@ class Rank:
     def blocked_call(self) -> FlightCall | None:
         """The collective it waits in, or that it waited in when an exception ended it; None in none."""
         flight = self.flight
+        if self.lost_peer:
+            return flight.call(flight.raised)
         if flight.blocked is None:
             return None
         if flight.blocked:
             return flight.call(flight.blocked)
         return next((call for call in flight.calls if call.finished_ns is None), None)
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether an exception ended it in a collective, as the loss of a peer does."""
+        return _lost_peer(self.flight)
 
     @property
     def in_backward(self) -> bool:
@@ -65,15 +72,17 @@ class Rank:
     @property
     def waits(self) -> bool:
         """Whether it is in a collective, seen or unseen, or in the wait for one."""
-        return self.standing in ("waits", "stopped") and (
-            self.flight.blocked is not None or self.in_backward or not self.flight.waits_block
-        )
+        if self.standing not in ("waits", "stopped"):
+            return self.lost_peer
+        return self.flight.blocked is not None or self.in_backward or not self.flight.waits_block
 
     @property
     def for_ns(self) -> int | None:
         """How long it has waited, or issued nothing; None unknown."""
         if self.flight.waited_ns is not None:
             return self.flight.waited_ns
+        if self.lost_peer:
+            return None
         since = self.flight.blocked_since_ns if self.flight.blocked is not None else self.flight.moved_ns
         if since is None or self.until_ns is None:
             return None
@@ -93,10 +102,16 @@ class Job:
         chosen = _one_each(flights)
         beats = [each.heartbeat_ns for each in chosen.values() if each.heartbeat_ns is not None]
         self.newest_ns = max(beats, default=None)
-        some_live = any(each.life in ("alive", "stopped") for each in chosen.values())
+        may_live = any(each.life in ("alive", "stopped") for each in chosen.values())
+        lost = any(_lost_peer(each) for each in chosen.values())
+        own = any(each.state == "failed" and not _lost_peer(each) for each in chosen.values())
         self.ranks: dict[int, Rank] = {
-            number: _rank(each, now_ns, self.newest_ns, some_live) for number, each in sorted(chosen.items())
+            # Its peers noticed its end: it ended before them.
+            number: _rank(each, now_ns, self.newest_ns, died_first=may_live or (lost and not own))
+            for number, each in sorted(chosen.items())
         }
+        self.over = not may_live and any(rank.standing in ("failed", "dead") for rank in self.ranks.values())
+        """Whether all ranks have ended, and some of them badly."""
         self.members: dict[Key, tuple[int, ...]] = {}
         self._by_rank: dict[tuple[int, str], Key] = {}
         users: dict[str, set[int]] = defaultdict(set)
@@ -138,7 +153,7 @@ class Job:
         return max(places, default=0)
 
     def at(self, key: Key, place: int) -> Mapping[int, FlightCall]:
-        """Return the collective that each rank issued at a place of a group; ranks that do not say left out."""
+        """Return the collective that each rank issued at a place of a group, by rank."""
         return {
             number: rank.by_place[key, place]
             for number, rank in self.ranks.items()
@@ -166,7 +181,12 @@ def _one_each(flights: Iterable[RankFlight]) -> dict[int, RankFlight]:
     }
 
 
-def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, some_live: bool) -> Rank:
+def _lost_peer(flight: RankFlight) -> bool:
+    last = flight.calls[-1] if flight.calls else None
+    return flight.state == "failed" and last is not None and flight.raised == last.number
+
+
+def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, *, died_first: bool) -> Rank:
     beat = flight.heartbeat_ns
     age = None if beat is None or newest_ns is None else newest_ns - beat
     late_ns = max(_LATE_BEATS * (flight.beat_every_ns or 0), _LATE_LEAST_NS)
@@ -175,9 +195,7 @@ def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, some_live: boo
     standing: Standing = "unknown"
     if flight.state in ("closed", "failed", "left"):
         standing = flight.state
-    elif (flight.life == "dead" and (some_live or stopped_beating)) or (
-        flight.life == "unknown" and stopped_beating
-    ):
+    elif flight.life in ("dead", "unknown") and (stopped_beating or (died_first and flight.life == "dead")):
         standing = "dead"
     elif flight.life == "stopped":
         standing = "stopped"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import Rank, numbers
+from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
-
-if TYPE_CHECKING:
-    from shardtoll.analyzers.hang.diagnose import Diagnosis
-    from shardtoll.analyzers.hang.waiting import Wait
 
 
 def sentence(diagnosis: Diagnosis) -> str:
@@ -59,7 +57,9 @@ def _waiters(diagnosis: Diagnosis) -> str:
     ) or (first.rank,)  # fmt: skip
     for_ns = diagnosis.job.ranks[first.rank].for_ns
     since = "" if for_ns is None else f" for {human.duration(for_ns)}"
-    return f"{numbers(same)} {_verb(same, 'waits', 'wait')}{since} in {described(first.call, first.place)}"
+    failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
+    verb = "failed" if failed else _verb(same, "waits", "wait")
+    return f"{numbers(same)} {verb}{since} in {described(first.call, first.place)}"
 
 
 def _first_wait(diagnosis: Diagnosis) -> Wait | None:
@@ -73,15 +73,20 @@ def _stands_at(rank: Rank) -> str:
     line = rank.flight.line
     if line is not None:
         return f"at {line}"
-    last = rank.last_call
+    last = rank.blocked_call or rank.last_call
+    if rank.blocked_call is not None:
+        return f"in {described(last)}"
     return "at an unknown line" if last is None else f"after {described(last)}"
 
 
 def _none(diagnosis: Diagnosis) -> str:
     ranks = tuple(diagnosis.job.ranks)
+    if not ranks:
+        return "No hang: no rank was read."
     closed = tuple(rank for rank in ranks if diagnosis.job.ranks[rank].standing == "closed")
     if closed == ranks:
-        return f"No hang: {numbers(ranks)} {_verb(ranks, 'has', 'have')} ended {_verb(ranks, 'its', 'their')} audit."
+        ended = _verb(ranks, "has ended its audit", "have ended their audits")
+        return f"No hang: {numbers(ranks)} {ended}."
     return f"No hang: no rank waits for one that has not come ({numbers(ranks)} read)."
 
 
@@ -89,8 +94,9 @@ def _slow(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     where = _where(diagnosis)
     return (
-        f"No hang so far: {_waiters(diagnosis)} for {numbers(culprits)}, which {_verb(culprits, 'is', 'are')} "
-        f"{where}; it counts as a hang after {human.duration(diagnosis.limit_ns)}."
+        f"No hang so far: {_waiters(diagnosis)} for {numbers(culprits)}, which "
+        f"{_verb(culprits, 'is', 'are')} {where}; "
+        f"it counts as a hang after {human.duration(diagnosis.limit_ns)}."
     )
 
 
@@ -117,15 +123,15 @@ def _no_peer(diagnosis: Diagnosis) -> str:
     counterpart = "recv" if call.op == "send" else "send"
     culprits = diagnosis.culprits
     return (
-        f"{_capital(_waiters(diagnosis))}, and {numbers(culprits)} {_verb(culprits, 'has', 'have')} issued no "
-        f"matching {counterpart}: {_verb(culprits, 'it is', 'they are')} {_where(diagnosis)}."
+        f"{_capital(_waiters(diagnosis))}, and {numbers(culprits)} {_verb(culprits, 'has', 'have')} issued "
+        f"no matching {counterpart}: {_verb(culprits, 'it is', 'they are')} {_where(diagnosis)}."
     )
 
 
 def _no_file(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     return (
-        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, but no file of them was given: "
+        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, of which no file was given: "
         "add the run folders of the other nodes."
     )
 
@@ -178,8 +184,8 @@ def _skipped(diagnosis: Diagnosis) -> str:
     if theirs.finished_ns is not None:
         others = f"{numbers(divergence.others)} issued"
     return (
-        f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)} in its place; "
-        f"{others} the skipped one."
+        f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)} "
+        f"in its place; {others} the skipped one."
     )
 
 
@@ -201,10 +207,10 @@ _NAMES: Final = {"message_bytes": "size", "reduce_op": "reduction", "op": "opera
 def _mismatch(diagnosis: Diagnosis) -> str:
     first = diagnosis.differing[0]
     wait = next(
-        wait for wait in diagnosis.waits.values()
-        if wait.place is not None and wait.call is not None and first.rank in diagnosis.job.at(wait.key, wait.place)
-        and any(wait.rank == rank for rank in diagnosis.stuck)
-    )  # fmt: skip
+        each
+        for each in diagnosis.waits.values()
+        if each.rank in diagnosis.stuck and first.rank in diagnosis.job.at(each.key, each.place or 0)
+    )
     calls = diagnosis.job.at(wait.key, wait.place or 0)
     odd = diagnosis.culprits
     mine = calls[first.rank]
@@ -221,6 +227,17 @@ def _mismatch(diagnosis: Diagnosis) -> str:
     return (
         f"The {what} differs: {numbers(odd)} {_verb(odd, 'is', 'are')} in {described(mine)}, "
         f"and {numbers(others)} {_verb(others, 'is', 'are')} in {described(theirs)}."
+    )
+
+
+def _order(diagnosis: Diagnosis) -> str:
+    divergence = diagnosis.divergence
+    if divergence is None:
+        return _cycle(diagnosis)
+    call, theirs, others = divergence.call, divergence.others_call, divergence.others
+    return (
+        f"Deadlock by order: rank {divergence.rank} issued {described(call)} first, and "
+        f"{numbers(others)} issued {described(theirs)} first; each side waits for the other."
     )
 
 
@@ -251,7 +268,7 @@ _SENTENCES: Final[dict[str, Callable[[Diagnosis], str]]] = {
     "skipped": _skipped,
     "extra": _extra,
     "mismatch": _mismatch,
-    "order": _cycle,
+    "order": _order,
     "cycle": _cycle,
     "failed": _failed,
     "dead": _dead,

@@ -29,7 +29,7 @@ def waits_of(job: Job) -> dict[int, Wait]:
     """Return what each waiting rank waits in; ranks that wait in nothing known are left out."""
     waits = {}
     for number, rank in job.ranks.items():
-        if rank.is_gone or not rank.waits:
+        if not (rank.waits or (job.over and rank.standing == "dead" and rank.blocked_call is not None)):
             continue
         wait = _wait(job, rank)
         if wait is not None:

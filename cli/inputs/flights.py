@@ -37,13 +37,21 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     return flights, now_ns(), notes[:_MOST_NOTES]
 
 
-def _folder(folder: Path, notes: list[str]) -> list[RankFlight]:
+def flights_of(folder: Path) -> tuple[list[RankFlight], int, list[str]]:
+    """Return the flights that a run's own files hold, when they were read, and what could not be read."""
+    notes: list[str] = []
     flights = []
     for rank in flights_in(folder):
         try:
             flights.append(read_flight(folder, rank))
         except ShardtollError as error:
             notes.append(str(error))
+    return flights, now_ns(), notes
+
+
+def _folder(folder: Path, notes: list[str]) -> list[RankFlight]:
+    flights, _, unread = flights_of(folder)
+    notes += unread
     known = {each.rank for each in flights}
     for path in sorted(folder.iterdir()):
         if path.is_file() and looks_like(path):

@@ -35,11 +35,12 @@ Why: TypeAlias = Literal[
     "no file",
     "unknown",
 ]
-"""Why the job hangs. none: it does not. slow: ranks wait for one that is late, not for long enough to be a hang.
+"""Why the job hangs. none: it does not. slow: ranks wait for one that is late, not long enough for a hang.
 skipped, extra: a rank left out a collective, or issued one too many. mismatch: ranks disagree on what one
 collective is. order: ranks issue collectives of several groups in different order. cycle: ranks wait for each
-other. failed, dead, closed, stopped: ranks wait for one that will not come. late: ranks wait for one that is
-elsewhere in its program. no peer: a send has no recv, or a recv no send. no file: for ranks without a file."""
+other. failed, dead, closed, stopped: ranks wait for one that will not come. late: ranks wait for one that
+is elsewhere in its program. no peer: a send has no recv, or a recv no send. no file: for ranks that nothing
+was read of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Where what stands in a flight file: one file of fixed size a rank, written in place while the rank runs.
 
-Everything that the training thread writes for a collective is single words of eight bytes, or one entry of the
-ring that begins and ends with the same number: a reader sees an old value or a new one, and knows a torn entry
-by its two ends. Texts lie in slots with a length and a checksum. Times are monotonic ns of the rank's host.
+All that the training thread writes for a collective is single words of eight bytes, or one entry of the
+ring that begins and ends with the same number: a reader sees an old value or a new one, and knows a torn
+entry by its two ends. Texts lie in slots with a length and a checksum. Times are monotonic ns of the host.
 
 Head, words, ring, groups, texts and two stack slots follow each other; all numbers are little-endian.
 """

@@ -86,7 +86,7 @@ class RankFlight:
     pid: int | None = None
     step: int | None = None
     blocked: int | None = None
-    """Number of the call that the training thread waits in; 0: in one whose number is unknown; None: in none."""
+    """Number of the call that the training thread waits in; 0: in an unknown one; None: in none."""
     blocked_since_ns: int | None = None
     raised: int | None = None
     """Number of the call whose wait raised an exception last."""

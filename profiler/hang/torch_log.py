@@ -21,7 +21,8 @@ _WORK: Final = re.compile(
 )
 _GROUP: Final = re.compile(r"PG ID (\w{1,60}) PG GUID ([\w:]{1,80})")
 _NUMBERS: Final = re.compile(
-    r"\bRank (\d{1,9})\].*?last enqueued (?:NCCL )?work: (\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})"
+    r"\bRank (\d{1,9})\].*?last enqueued (?:NCCL )?work: (\d{1,18}), "
+    r"last completed (?:NCCL )?work: (-?\d{1,18})"
 )
 _PREFIX: Final = re.compile(r"^\s*\[rank(\d{1,9})\]:\s?(.*)$")
 _FILE: Final = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,9}), in (\S{1,100})')

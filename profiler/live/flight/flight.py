@@ -174,7 +174,7 @@ class Flight:
         return number
 
     def returned(self, number: int, result: Any, calls: Noted, now_ns: int) -> None:
-        """Note that the call of these collectives, the last of them `number`, has returned its Work or result."""
+        """Note that the call of these collectives, the last of them `number`, has returned."""
         if get_ident() == self._thread:
             self._words[_BLOCKED] = 0
         call = calls[0][1].call

@@ -1,8 +1,8 @@
 """A thread that keeps a rank's heartbeat, and writes all Python stacks once the rank stands still too long.
 
-While the training thread moves, a beat is one comparison and two words. Once it has issued and finished nothing
-since the last beat, the thread also keeps where it stands and the groups' own counts, which cover what C++
-issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock.
+While the training thread moves, a beat is one comparison and two words. Once it has issued and finished
+nothing since the last beat, the thread also keeps where it stands and the groups' own counts, which cover
+what C++ issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 
 from shardtoll.cli import COMMANDS, budget, fabrics
 from tests import nsys_exports, small_traces
+from tests.flights import write_flight
 from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
@@ -78,6 +79,9 @@ def test_every_example_of_the_help_runs(
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
+    for folder in ("runs/a", "node0/runs/a", "node1/runs/a"):
+        for rank in range(2) if command == "hang" else ():
+            write_flight(Path(folder), rank)
     nsys_exports.write_rank(Path("nsys"))
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     for test in ("all_reduce", "all_gather"):
