@@ -63,10 +63,10 @@ STAGES: Final = (
     Stage(
         "nemo",
         {
-            **{f"sustained.{gpu}.bfloat16": 0.3 for gpu in GPUS_OF_NEMO},
             **{f"sustained.{gpu}.float8": 0.3 for gpu in GPUS_OF_NEMO},
-            "attention.nemo": 0.2, "memory.nemo": 0.3, "host_us.nemo": 0.7, "tensor_exposed.nemo": 0.7,
-            "context_exposed.nemo": 0.7, "expert_exposed.nemo": 0.5, "step_ms.nemo": 1.0, "send_us.nemo": 0.7,
+            "sustained.h100-sxm.bfloat16": 0.3,
+            "attention.nemo": 0.2, "memory.nemo": 0.3, "tensor_exposed.nemo": 0.7,
+            "context_exposed.nemo": 0.7, "expert_exposed.nemo": 0.5, 
         },
     ),
     Stage(
