@@ -57,8 +57,14 @@ class Stage:
     """Each so many rows are used."""
 
 
-FIXED: Final = {"recompute.vtrain": 1.0, "recompute.megatron": 1.0, "recompute.nemo": 1.0, "recompute.nanotron": 1.0}
-"""Megatron's reentrant checkpoint repeats the whole forward; torch's newer one stops at the last saved tensor."""
+FIXED: Final = {
+    "recompute.vtrain": 1.0,
+    "recompute.megatron": 1.0,
+    "recompute.nemo": 1.0,
+    "recompute.nanotron": 1.0,
+}
+"""Megatron's reentrant checkpoint repeats the whole forward; torch's newer one stops at the last saved
+tensor."""
 
 GPUS_OF_NEMO: Final = ("h100-sxm", "b200-sxm", "gb200", "gb300")
 
@@ -88,9 +94,9 @@ STAGES: Final = (
     Stage(
         "vtrain",
         {
-            "sustained.vtrain.a100-sxm-80gb": 0.1, "attention.vtrain": 0.7, "memory.vtrain": 0.4,
+            "sustained.vtrain.a100-sxm-80gb": 0.05, "attention.vtrain": 0.2, "memory.vtrain": 0.3,
             "host_us.vtrain": 0.7, "call_us.vtrain": 0.8, "near.vtrain": 0.4, "step_ms.vtrain": 1.0,
-            "send_us.vtrain": 0.8, "head.vtrain": 0.3,
+            "send_us.vtrain": 0.5, "head.vtrain": 0.3,
         },
         every=4,
     ),

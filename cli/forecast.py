@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import typer
-import typer.core
-
 SUBCOMMANDS: Final = ("run", "eval")
 ALONE: Final = False
 DEFAULT: Final = "run"
-"""The command meant where the first word names none: `shardtoll forecast RUN` is `shardtoll forecast run RUN`."""
+"""The command meant where the first word names none: `shardtoll forecast RUN` is `shardtoll forecast run
+RUN`."""
 
 
 def command() -> None:

@@ -24,8 +24,8 @@ def command(
         typer.Option(
             "--calibrate",
             metavar="ROWS.csv",
-            help="Measured rows to scale prices by (repeatable): each price by the most similar row of the same GPU "
-            "and framework.",
+            help="Measured rows to scale prices by (repeatable): each price by the most similar row of "
+            "the same GPU and framework.",
         ),
     ] = None,
     output: Annotated[list[Path] | None, output_option("Write x.json or x.md (repeatable).")] = None,
@@ -34,8 +34,10 @@ def command(
 ) -> None:
     """Price each training step of a table: step time, tokens/s/GPU and memory, each with an 80 % band.
 
-    Columns: model, gpus, gpu, framework, precision, seq, mbs, ga, gbs, tp, pp, vpp, cp, ep, shard, ac, compile,
-    schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config in words. A shape
+    Columns: model, gpus, gpu, framework, precision, seq, mbs, ga, gbs, tp, pp, vpp, cp, ep, shard, ac,
+    compile,
+    schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config in words.
+    A shape
     that is missing is taken from the model's name. A row that states too little has a reason and no price.
     Measured columns (tok_s_gpu, step_s, mem_gib) are only compared. Exit code 2 if no row has a price.
 
@@ -83,7 +85,8 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; UsageError if it cannot be read or lacks the columns that every row needs."""
+    """Return the rows of a CSV file; UsageError if it cannot be read or lacks the columns that every row
+    needs."""
     import csv
     import io
 

@@ -10,7 +10,7 @@ import typer
 from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, output_option
 
 if TYPE_CHECKING:
-    from shardtoll.analyzers.forecast.runs.scaling import Machine
+    from shardtoll.analyzers.forecast.rescale.scaling import Machine
     from shardtoll.ledger import Report
     from shardtoll.ledger.answers.forecast import Scaling
 
@@ -47,7 +47,8 @@ def command(
 ) -> None:
     """Forecast a run's step on another number of ranks, another fabric or another GPU.
 
-    Collectives are priced anew at the sizes that their groups would have, scaled by what was measured; compute goes
+    Collectives are priced anew at the sizes that their groups would have, scaled by what was measured;
+    compute goes
     with the GPU's measured rates. Weak scaling keeps the work of each GPU, strong scaling that of the step.
 
     \b
@@ -70,7 +71,7 @@ def scaling(
     """Return the answer. Raises UsageError and FabricError in one line."""
     from dataclasses import replace
 
-    from shardtoll.analyzers.forecast.runs.scaling import scale_run
+    from shardtoll.analyzers.forecast.rescale.scaling import scale_run
     from shardtoll.analyzers.roofline import load_fabric
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions
@@ -88,8 +89,9 @@ def scaling(
             gpu = named.gpu.name
     if gpu is not None:
         if before.gpu is None:
+            device = report.run.device or "an unknown device"
             raise UsageError(
-                f"{path} ran on {report.run.device or 'an unknown device'}: its compute says nothing of {gpu}",
+                f"{path} ran on {device}: its compute says nothing of {gpu}",
                 "forecast a run on a known GPU, or use `shardtoll dryrun`",
             )
         from shardtoll.analyzers.forecast.compute.cards import card_of
@@ -101,7 +103,7 @@ def scaling(
 
 def _machine(report: Report) -> Machine:
     """Return the machine that the run had, as far as its record tells."""
-    from shardtoll.analyzers.forecast.runs.scaling import Machine
+    from shardtoll.analyzers.forecast.rescale.scaling import Machine
     from shardtoll.analyzers.roofline import choose_fabric, fabric_names, gpu_of_run, load_fabric
 
     run = report.run

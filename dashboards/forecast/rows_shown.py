@@ -13,10 +13,12 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import PricedRow, RowsForecast, Scores
 
 _HEADS: Final = (
-    "group", "rows", "priced", "bias", "mean", "median", "p90", "max", "in band", "band", "constant rate", "memory",
+    "group", "rows", "priced", "bias", "mean", "median", "p90", "max", "in band", "band",
+    "constant rate", "memory",
 )  # fmt: skip
 _ROW_HEADS: Final = ("row", "step s", "low", "high", "tok/s/GPU", "measured s", "error", "memory GiB", "fits")
 _MOST_ROWS: Final = 40
+_WIDE: Final = 60
 _MOST_MISSES: Final = 10
 
 
@@ -28,17 +30,18 @@ def headline(answer: RowsForecast) -> str:
     if not whole.measured:
         return f"{whole.priced} of {whole.rows} rows have a price; none was measured"
     return (
-        f"{whole.priced} of {whole.rows} rows have a price; step time is off by {_share(whole.mean)} on average, "
-        f"{_share(whole.median)} in the median; the 80 % band holds {_share(whole.inside, 0)} of {whole.measured}"
+        f"{whole.priced} of {whole.rows} rows have a price; step time is off by "
+        f"{_share(whole.mean)} on average, {_share(whole.median)} in the median; "
+        f"the 80 % band holds {_share(whole.inside, 0)} of {whole.measured}"
     )
 
 
 def renderable(answer: RowsForecast, width: int) -> RenderableType:
-    """Return the scores, or the rows themselves if there are few."""
+    """Return the scores, and the rows themselves if there are few and the terminal is wide enough."""
     parts: list[RenderableType] = [Text(headline(answer), style="bold", overflow="fold")]
     if answer.calibration:
         parts.append(Text(f"scaled by measured rows of {clip(answer.calibration, 200)}", style="dim"))
-    if len(answer.rows) <= _MOST_ROWS:
+    if len(answer.rows) <= _MOST_ROWS and width >= _WIDE:
         parts.append(table(_ROW_HEADS, [_row(row) for row in answer.rows]))
         parts += [
             Text(
@@ -69,8 +72,8 @@ def markdown(answer: RowsForecast) -> str:
     reasons = [row for row in answer.rows if row.reason]
     if reasons:
         lines += ["", "## Rows without a price", ""]
-        lines += [f"- row {row.number}, {markdown_table.cell(row.model)}: {markdown_table.cell(row.reason or '')}"
-                  for row in reasons[:100]]  # fmt: skip
+        cell = markdown_table.cell
+        lines += [f"- row {row.number}, {cell(row.model)}: {cell(row.reason or '')}" for row in reasons[:100]]
     return "\n".join([*lines, "", *_below(answer)]) + "\n"
 
 
@@ -82,7 +85,8 @@ def _below(answer: RowsForecast) -> list[str]:
     if weak.series:
         lines.append(
             f"weak scaling, last point of {weak.series} series from the first: median {_share(weak.median)}, "
-            f"p90 {_share(weak.p90)}; no change: {_share(weak.no_change_median)}, {_share(weak.no_change_p90)}"
+            f"p90 {_share(weak.p90)}; "
+            f"no change: {_share(weak.no_change_median)}, {_share(weak.no_change_p90)}"
         )
     return lines
 

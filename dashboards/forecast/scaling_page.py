@@ -14,7 +14,10 @@ from shardtoll.dashboards.page.html.tables import table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import Scaling, ScalingPoint
 
-_LEAD: Final = "The line is the expected step, the area the band that holds eight of ten runs, the mark what was measured."
+_LEAD: Final = (
+    "The line is the expected step, the area the band that holds eight of ten runs, "
+    "the mark what was measured."
+)
 
 
 def render(answer: Scaling) -> str:
@@ -54,7 +57,8 @@ def figure(answer: Scaling, points: Sequence[ScalingPoint]) -> Figure:
     low, high = ([ms(getattr(point.step_ns, end)) for point in points] for end in ("low", "high"))
     area: dict[str, Any] = {
         "type": "scatter", "mode": "lines", "name": "80 % band", "x": [*ranks, *reversed(ranks)],
-        "y": [*high, *reversed(low)], "fill": "toself", "line": {"width": 0}, "fillcolor": "rgba(86,180,233,0.3)",
+        "y": [*high, *reversed(low)], "fill": "toself", "line": {"width": 0},
+        "fillcolor": "rgba(86,180,233,0.3)",
         "hoverinfo": "skip",
     }  # fmt: skip
     line = {

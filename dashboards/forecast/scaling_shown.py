@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -13,6 +14,8 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
 from shardtoll.ledger.words import human
 
+_WIDE: Final = 100
+"""Narrower terminals get ranks, step and band only."""
 HEADS: Final = ("ranks", "step", "80 % band", "compute", "exposed", "other", "efficiency", "band")
 TITLES: Final = {
     "weak": "Weak scaling: each GPU keeps its work",
@@ -50,9 +53,15 @@ def renderable(answer: Scaling, width: int) -> RenderableType:
         parts.append(Text(f"corrected by the run on {answer.calibration}", style="dim", overflow="fold"))
     for kind, title in TITLES.items():
         points = answer.weak if kind == "weak" else answer.strong
-        parts += [Text(f"\n{title}", style="bold"), table(HEADS, [row(point) for point in points])]
+        parts += [Text(f"\n{title}", style="bold"), _table(points, width)]
     parts += labelled("note", answer.notes, 300)
     return Group(*parts)
+
+
+def _table(points: Sequence[ScalingPoint], width: int) -> RenderableType:
+    if width >= _WIDE:
+        return table(HEADS, [row(point) for point in points])
+    return Text("\n".join("; ".join(row(point)[:3]) for point in points), overflow="fold")
 
 
 def markdown(answer: Scaling) -> str:

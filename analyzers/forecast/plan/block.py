@@ -118,7 +118,7 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
     )
 
 
-_SCORE_BYTES = (14.0, 20.0)
+_SCORE_BYTES = (8.0, 12.0)
 """Bytes per score that unfused attention moves forward and backward: written, masked and softmaxed, dropped
 out."""
 

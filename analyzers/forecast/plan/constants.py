@@ -29,7 +29,8 @@ START: Final[Mapping[str, float]] = {
     "recompute": 0.9,
     "head": 1.0,
 }
-"""Values before any fit, and of frameworks that no fit has: the middle of those that were fitted. sustained: share of a kernel's rate that a whole step keeps. attention, memory:
+"""Values before any fit, and of frameworks that no fit has: the middle of those that were fitted. sustained:
+share of a kernel's rate that a whole step keeps. attention, memory:
 share of
 the table's rate, and of memory bandwidth over the table's. host_us: host time of one kernel launch. step_ms:
 what

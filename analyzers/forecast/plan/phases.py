@@ -88,7 +88,9 @@ def power_share(plan: TrainingPlan) -> float:
 def _bandwidth(plan: TrainingPlan, constants: Constants, traits: Traits) -> float:
     """Return GB/s, so bytes per ns, that streamed operators reach."""
     stated = plan.notes.get("memory_gbps")
-    return (float(stated) if stated else card_of(plan.gpu).memory_gbps) * constants.get("memory", f"{traits.name}.{plan.gpu}", traits.name)
+    return (float(stated) if stated else card_of(plan.gpu).memory_gbps) * constants.get(
+        "memory", f"{traits.name}.{plan.gpu}", traits.name
+    )
 
 
 def _pass(
@@ -103,7 +105,9 @@ def _pass(
         plan.gpu,
     )
     sustained *= power_share(plan)
-    attention = power_share(plan) * constants.get("attention", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu)
+    attention = power_share(plan) * constants.get(
+        "attention", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu
+    )
     streamed = terms.bytes[at] / _bandwidth(plan, constants, traits)
     kernels = terms.kernels
     if plan.compiled:

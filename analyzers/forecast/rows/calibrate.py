@@ -47,7 +47,8 @@ def anchors_of(rows: Sequence[Mapping[str, str]]) -> list[Anchor]:
 
 
 def differences(one: TrainingPlan, two: TrainingPlan) -> int | None:
-    """Return in how many ways two plans differ that matter to a correction; None on another GPU or framework."""
+    """Return in how many ways two plans differ that matter to a correction; None on another GPU or
+    framework."""
     if one.gpu != two.gpu or traits_of(one.framework).name != traits_of(two.framework).name:
         return None
     a, b = one.layout, two.layout
