@@ -20,7 +20,7 @@ import typer.core
 
 COMMANDS: Final = (
     *("demo", "run", "report", "serve", "verify", "compare"),
-    *("hang", "check", "budget", "fabrics", "calibrate", "dryrun"),
+    *("hang", "check", "budget", "fabrics", "calibrate", "dryrun", "forecast"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
@@ -81,11 +81,25 @@ def app(asked: str | None = None) -> typer.Typer:
 
 def _group(name: str, module: Any) -> typer.Typer:
     """Return a command with those under it."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=not module.ALONE)
+    group = typer.Typer(cls=_group_class(module), rich_markup_mode=None, no_args_is_help=not module.ALONE)
     group.callback(invoke_without_command=module.ALONE)(module.command)
     for under in module.SUBCOMMANDS:
         group.command(under)(import_module(f"shardtoll.cli.subcommands.{name}_{under}").command)
     return group
+
+
+def _group_class(module: Any) -> type[typer.core.TyperGroup]:
+    """Return the class of a group: one with a `DEFAULT` takes that command if the first word names none."""
+    default = getattr(module, "DEFAULT", None)
+    if default is None:
+        return typer.core.TyperGroup
+
+    class Defaulting(typer.core.TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            named = args and (args[0] in self.commands or args[0] in ("--help", "-h"))
+            return super().parse_args(ctx, args if named or not args else [default, *args])
+
+    return Defaulting
 
 
 _WrongUse: Final[Any] = typer.BadParameter.__base__

@@ -49,6 +49,15 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
         ".md": "shardtoll.dashboards.compare.compare_shown:markdown",
     },
+    "forecast eval": {
+        ".json": "shardtoll.ledger.answers.forecast_json:rows_to_json",
+        ".md": "shardtoll.dashboards.forecast.rows_shown:markdown",
+    },
+    "forecast": {
+        ".html": "shardtoll.dashboards.forecast.scaling_page:render",
+        ".json": "shardtoll.ledger.answers.forecast_json:scaling_to_json",
+        ".md": "shardtoll.dashboards.forecast.scaling_shown:markdown",
+    },
 }
 """Command -> ending of a file's name -> what makes the text, or the JSON values, of the command's answer."""
 

@@ -88,7 +88,10 @@ class Groups:
             ).expected_ns
             exposed["expert"] = 2 * one * constants.get("expert_exposed", *scopes)
             calls += 2
-        return Phase(0.0, 1000 * calls * constants.get("call_us", *scopes), exposed)
+        # Each collective waits for the slowest of its hosts, so a host-bound block loses more in larger
+        # groups.
+        skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
+        return Phase(0.0, 1000 * calls * skew * constants.get("call_us", *scopes), exposed)
 
     def beyond_nodes(self, exposed_ns: Mapping[str, float]) -> float:
         """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""

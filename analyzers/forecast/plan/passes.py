@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_SOFT: Final = 10.0
+_SOFT: Final = 16.0
 """Exponent of the soft maximum of host and device time: both stall each other a little where they are
 equal."""
 

@@ -14,6 +14,9 @@ from shardtoll.analyzers.forecast.plan.passes import Phase
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
+_USUAL_WATTS: Final = {"h100-sxm": 700.0, "h200-sxm": 700.0, "a100-sxm-80gb": 400.0, "a100-sxm-40gb": 400.0}
+"""Board power as sold (NVIDIA data sheets)."""
+
 DTYPES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
 
 
@@ -71,9 +74,23 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
     return Phases(forward, backward, head_forward, head_backward, lookup)
 
 
+def power_share(plan: TrainingPlan) -> float:
+    """Return the share of its rates that a GPU keeps under the power limit that the plan notes, in W.
+
+    Clocks go with about the square root of the power limit around the usual one: between the cube root that
+    dynamic power alone gives, and the straight line of a card at its limit.
+    """
+    watts = plan.notes.get("watts")
+    usual = _USUAL_WATTS.get(plan.gpu)
+    return 1.0 if not watts or not usual else min(1.0, (float(watts) / usual) ** 0.5)
+
+
 def _bandwidth(plan: TrainingPlan, constants: Constants, traits: Traits) -> float:
     """Return GB/s, so bytes per ns, that streamed operators reach."""
-    return card_of(plan.gpu).memory_gbps * constants.get("memory", f"{traits.name}.{plan.gpu}", traits.name)
+    stated = plan.notes.get("memory_gbps")
+    return (float(stated) if stated else card_of(plan.gpu).memory_gbps) * constants.get(
+        "memory", f"{traits.name}.{plan.gpu}", traits.name
+    )
 
 
 def _pass(
@@ -87,7 +104,10 @@ def _pass(
         f"{traits.name}.{plan.gpu}",
         plan.gpu,
     )
-    attention = constants.get("attention", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu)
+    sustained *= power_share(plan)
+    attention = power_share(plan) * constants.get(
+        "attention", f"{traits.name}.{plan.gpu}", traits.name, plan.gpu
+    )
     streamed = terms.bytes[at] / _bandwidth(plan, constants, traits)
     kernels = terms.kernels
     if plan.compiled:

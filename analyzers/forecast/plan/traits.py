@@ -50,8 +50,8 @@ TRAITS: Final = {
         Traits("torchtitan", 20, 5, 5, 28, 30, overlaps_pipeline=True, sequence_parallel=True,
         gradient_bytes=4),
         Traits(
-            "vtrain", 14, 4, 4, 44, 26,
-            accumulate_bytes=10, gradient_bytes=4, optimizer_bytes=44, overlaps_data=False,
+            "vtrain", 10, 3, 2, 36, 26,
+            accumulate_bytes=10, gradient_bytes=2, optimizer_bytes=36, overlaps_data=False,
             unfused_attention=True,
         ),
         Traits(

@@ -27,3 +27,8 @@ def _positive(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if value > 0 else None
+
+
+def measured_memory_gib(row: Mapping[str, str]) -> float | None:
+    """Return the measured peak memory in GiB; None if the row has none."""
+    return _positive(row.get("mem_gib"))

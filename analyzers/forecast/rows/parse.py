@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.check import check_plan
+from shardtoll.analyzers.forecast.plan.counted import parameters
 from shardtoll.analyzers.forecast.plan.network import Network
 from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.analyzers.forecast.rows.models import model_of
@@ -61,7 +62,8 @@ def read_row(row: Row) -> ReadRow:
     layout, sequence = _layout(row, config, model, assumed)
     framework = row.get("framework") or _framework(row)
     precision = _precision(row, config)
-    notes = {"power": "500W"} if "500w" in (row.get("hardware") or "").casefold() else {}
+    notes = _hardware_notes(row)
+    _refuse_unstated(row, config, model, layout, assumed)
     if "grad_op" in (row.get("shard") or "").casefold():
         notes["sharding"] = "grad_op"
     if "lora" in f"{row.get('model')} {config}".casefold():
@@ -78,6 +80,35 @@ def read_row(row: Row) -> ReadRow:
     if not stated and layout.world_size > plan.gpus_per_node:
         assumed.append("network")
     return ReadRow(plan, network, tuple(assumed))
+
+
+def _hardware_notes(row: Row) -> dict[str, str]:
+    """Return what the row says of a card that differs from the one as sold: power limit, kind of memory."""
+    words = f"{row.get('hardware') or ''} {row.get('note') or ''} {row.get('gpu') or ''}".casefold()
+    notes = {}
+    watts = re.search(r"(?<!\d)(\d{3,4})\s*w(?![a-z])", words)
+    if watts is not None:
+        notes["watts"] = watts[1]
+    if "h100" in words and "hbm2e" in words:
+        # GUESS: H100 cards with HBM2e are sold with 2.0 TB/s (PCIe); nobody publishes those for SXM.
+        notes["memory_gbps"] = "2400"
+    return notes
+
+
+def _refuse_unstated(row: Row, config: str, model: ModelShape, layout: Layout, assumed: list[str]) -> None:
+    """Raise Abstain where the batch or the layout decides the step and nobody states it."""
+    batch = {"mbs", "ga"} <= set(assumed)
+    if batch and (row.get("metric") in ("iter_s", "step_s") or layout.pp > 1):
+        raise Abstain("the batch is unknown: neither mbs, ga nor gbs is stated")
+    named = any(row.get(name) for name in ("tp", "pp", "dp", "shard")) or re.search(
+        r"FSDP|ZeRO|DDP|TP\d|PP\d|SHARD", config, re.IGNORECASE
+    )
+    if not named and parameters(model) > _LARGE:
+        raise Abstain("the layout is unknown: no tp, pp, dp or shard is stated for a large model")
+
+
+_LARGE: Final = 13e9
+"""Parameters from which on a model is seldom trained without model parallelism or sharding."""
 
 
 def _gpu(row: Row) -> str:
@@ -232,6 +263,9 @@ def _checkpointing(row: Row, config: str, assumed: list[str]) -> Checkpointing:
         return "selective"
     if not text:
         assumed.append("ac")
+        # torchtitan's own configurations checkpoint selectively.
+        if traits_of(row.get("framework") or _framework(row)).name == "torchtitan":
+            return "selective"
     return "none"
 
 

@@ -1,0 +1,4 @@
+"""Forecasts for people: tables of priced rows, scaling curves as text and as a figure.
+
+Start reading in `rows_shown`.
+"""
