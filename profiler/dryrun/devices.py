@@ -149,6 +149,17 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.is_contiguous() else torch.empty(tensor.shape, device="meta").stride()
 
 
+def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
+    if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        made = value.detach()
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, tensor.requires_grad)
+        torch.utils.swap_tensors(tensor, made)
+        return
+    func(tensor, value)
+
+
 _getters: Final = {
     "device": torch.Tensor.device.__get__,  # type: ignore[attr-defined]
     "is_cuda": torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
@@ -169,6 +180,7 @@ class DeviceMode(TorchFunctionMode):
             _getters["device"]: self._device,
             _getters["is_cuda"]: lambda _, tensor: self._on_gpu(tensor),
             _getters["is_cpu"]: lambda _, tensor: not self._on_gpu(tensor),
+            torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
             torch.Tensor.to: self._to,
             torch.Tensor.cuda: lambda _, tensor, device=None, *__, **___: self._move(tensor, True, None),
             torch.Tensor.cpu: lambda _, tensor, *__, **___: self._move(tensor, False, None),
@@ -176,7 +188,6 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),
             torch.Tensor.get_device: lambda _, tensor: self.tensors.gpu.index if self._on_gpu(tensor) else -1,
             torch.Tensor.type: self._type,
-            torch.Tensor.record_stream: lambda _, tensor, stream: self.values.record_stream(tensor, stream),
             torch.nn.functional.scaled_dot_product_attention: self._attention,
             **self.values.handlers(self.tensors.is_host),
         }
@@ -306,7 +317,7 @@ class DeviceMode(TorchFunctionMode):
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         aten: Any = torch.ops.aten
-        if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        if attn_mask is None:
             made = aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, False, scale=scale
             )

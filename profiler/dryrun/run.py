@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.values import Policy, Values
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
+from shardtoll.profiler.live.times.patches import Patches, patched
 from shardtoll.profiler.live.session.session import Session, audit
 
 
@@ -66,6 +67,8 @@ class DryRun:
         """Optimizer steps that have ended."""
         self._optimizers: dict[int, Any] = {}
         self._first: Any = None
+        self._due = False
+        """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
         self._parts: list[Any] = []
         self._works: dict[int, tuple[Any, tuple[int, str]]] = {}
@@ -90,6 +93,8 @@ class DryRun:
             undo.callback(_no_longer_dry)
             undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
             undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
+            # Hooks cannot be added or removed while they run: a step ends when the optimizer's range does.
+            undo.callback(patched(self._install))
             self._undo = undo.pop_all()
         return self
 
@@ -147,8 +152,22 @@ class DryRun:
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
                 self.storages.mark(tensors, "optimizer")
-        if optimizer is not self._first:
-            return
+        self._due = optimizer is self._first
+
+    def _install(self, patches: Patches) -> None:
+        patches.around(torch.autograd.profiler.record_function, "__exit__", self._around_exit)
+
+    def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(span: Any, *args: Any) -> Any:
+            result = leave(span, *args)
+            if self._due:
+                self._due = False
+                self._step_ended()
+            return result
+
+        return __exit__
+
+    def _step_ended(self) -> None:
         if self._session is not None:
             self._end_step()
         self.steps += 1

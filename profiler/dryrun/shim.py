@@ -218,6 +218,13 @@ class Shim:
             "device",
             property(lambda tensor: self.tensors.device_of(tensor, fake_device(tensor))),
         )
+        replaced.put(torch, "device", _Device)
+        # torch itself takes only streams of its own types.
+        replaced.put(
+            torch.Tensor,
+            "record_stream",
+            lambda tensor, stream: self.mode.values.record_stream(tensor, stream),
+        )
         replaced.put(torch.version, "cuda", "12.8")
         replaced.put_where_it_is(torch.backends.cuda, "is_built", lambda: True)
         replaced.put_where_it_is(torch.backends.cuda, "is_flash_attention_available", lambda: True)
@@ -417,8 +424,11 @@ class Shim:
             if object_gather_list is not None:
                 object_gather_list[:] = [obj] * len(object_gather_list)
 
-        def scatter_object_list(output: list[Any], given: Any, *_: Any, **__: Any) -> None:
-            output[0] = given[world.rank] if given else None
+        def scatter_object_list(
+            scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
+        ) -> None:
+            given = scatter_object_input_list
+            scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
 
         for owner in (dist, dist.distributed_c10d):
             replaced.put(owner, "all_gather_object", all_gather_object)
@@ -527,6 +537,24 @@ class Shim:
 
         replaced.put(owner, "__init__", __init__)
 
+    def _checkpoints(self, replaced: Replaced) -> None:
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+
+        def skip(what: str) -> Callable[..., Any]:
+            def skipped(*_: Any, **__: Any) -> Any:
+                self.skipped_files.append(f"{what}: a distributed checkpoint")
+                return DryFuture(None)
+
+            return skipped
+
+        for owner in (dcp, state_dict_saver):
+            for name in ("save", "async_save", "_save_state_dict"):
+                replaced.put_where_it_is(owner, name, skip("not saved"))
+        for owner in (dcp, state_dict_loader):
+            for name in ("load", "_load_state_dict"):
+                replaced.put_where_it_is(owner, name, skip("not loaded"))
+
     def _files(self, replaced: Replaced) -> None:
         def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
             self.skipped_files.append(
@@ -534,20 +562,7 @@ class Shim:
             )
 
         replaced.put(torch, "save", save)
-        with contextlib.suppress(ImportError):
-            import torch.distributed.checkpoint as dcp
-
-            for name in ("save", "async_save"):
-                replaced.put_where_it_is(
-                    dcp,
-                    name,
-                    lambda *_, **__: self.skipped_files.append("not saved: a distributed checkpoint"),
-                )
-            replaced.put_where_it_is(
-                dcp,
-                "load",
-                lambda *_, **__: self.skipped_files.append("not loaded: a distributed checkpoint"),
-            )
+        self._checkpoints(replaced)
         original = torch.load
 
         @functools.wraps(original)
@@ -604,6 +619,28 @@ def _on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return called
+
+
+_real_device: Any = torch.device
+
+
+class _DeviceKind(type):
+    """Has real devices count as instances of what stands for their type."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _real_device)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _real_device)
+
+
+class _Device(metaclass=_DeviceKind):
+    """Stands for torch.device, where a number means a GPU although this torch knows none."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], int):
+            args = ("cuda", args[0])
+        return _real_device(*args, **kwargs)
 
 
 class _Passing:
