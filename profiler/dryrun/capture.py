@@ -1,4 +1,4 @@
-"""The dispatch mode of a dry run: every operator, collective, wait and storage of the device, in one order."""
+"""The dispatch mode of a dry run: operators, collectives, waits and storages of the device in one order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedOperatorException
-from torch.utils._pytree import tree_map
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
 from shardtoll.profiler.dryrun.devices import FAKE, Tensors
@@ -293,7 +293,7 @@ class DryMode(TorchDispatchMode):
             return (given, *made[1:]) if isinstance(made, tuple) and len(made) > 1 else made
 
     def _stream_of(self, arguments: dict[str, Any], calls: Any) -> str:
-        """Return the stream that NCCL runs it on: the current one if the call is synchronous, else the group's."""
+        """Return the stream that NCCL runs it on: the current one if synchronous, else the group's."""
         if arguments.get("asyncOp") is False or arguments.get("async_op") is False:
             return self._timeline.current.name
         group = calls[0].group if calls else None

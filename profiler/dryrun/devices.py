@@ -1,9 +1,9 @@
 """What the program takes to be on a GPU: fake tensors on the CPU that say they are on `cuda`.
 
-Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it goes
-to a device, when it is made there, or when it becomes a parameter: a model may be built on the host, and 8
-billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if torch
-was built without CUDA.)
+Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it
+goes to a device, when it is made there, or when it becomes a parameter: a model may be built on the host, and
+8 billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if
+torch was built without CUDA.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tensors:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.gpu = torch.device(_GPU, local_rank)
         self.host: dict[int, Any] = {}
-        """Storage of a fake tensor of the host, by its address object -> a weak reference that keeps it known."""
+        """Address of the storage of a fake tensor of the host -> a weak reference to it."""
         self.in_function = 0
         """How many functions of torch's run that the program called: inside them a tensor is on the CPU."""
         self.in_operator = 0
@@ -182,7 +182,7 @@ class DeviceMode(TorchFunctionMode):
             _getters["is_cpu"]: lambda _, tensor: not self._on_gpu(tensor),
             torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
             torch.Tensor.to: self._to,
-            torch.Tensor.cuda: lambda _, tensor, device=None, *__, **___: self._move(tensor, True, None),
+            torch.Tensor.cuda: lambda _, tensor, *__, **___: self._move(tensor, True, None),
             torch.Tensor.cpu: lambda _, tensor, *__, **___: self._move(tensor, False, None),
             torch.Tensor.pin_memory: lambda _, tensor, *__, **___: tensor,
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),

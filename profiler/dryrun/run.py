@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,19 +13,21 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shardtoll.ledger import Ledger, UsageError
+from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.errors import Enough, user_line
-from shardtoll.profiler.dryrun.machine import Gpu
+from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
-from shardtoll.profiler.dryrun.shim import Memory, Shim, World
+from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.storages import Held, Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.values import Policy, Values
+from shardtoll.profiler.dryrun.world import World
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
-from shardtoll.profiler.live.times.patches import Patches, patched
 from shardtoll.profiler.live.session.session import Session, audit
+from shardtoll.profiler.live.times.patches import Patches, patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,11 @@ class DryOptions:
     """What a dry run plays and how much of it is recorded."""
 
     world: World
-    gpu: Gpu
+    machine: DryMachine
     fabric: str
     steps: int = 1
     """Steps that are recorded, after the first one, which builds the optimizer's state."""
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
     stop: bool = False
     """Whether the program is ended once they are recorded."""
     whole: bool = False
@@ -55,11 +57,16 @@ class DryRun:
         self.values = Values(options.policy, user_line)
         self.storages = Storages(self._timeline)
         self._mode = DryMode(world.rank, self._tensors, self._timeline, self.storages)
-        memory = Memory(options.gpu.memory_bytes)
+        memory = Memory(options.machine.memory_bytes)
         memory.live_bytes = lambda: self.storages.live_bytes
         memory.peak_bytes = lambda: self.storages.peak_bytes
         self.shim = Shim(
-            world, options.gpu, self._tensors, DeviceMode(self._tensors, self.values), self._timeline, memory
+            world,
+            options.machine,
+            self._tensors,
+            DeviceMode(self._tensors, self.values),
+            self._timeline,
+            memory,
         )
         self.ledger: Ledger | None = None
         """The records, once the run is over and if a step was recorded."""
@@ -67,6 +74,8 @@ class DryRun:
         """Optimizer steps that have ended."""
         self._optimizers: dict[int, Any] = {}
         self._first: Any = None
+        self._model: torch.nn.Module | None = None
+        """The first module that was called in training."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
@@ -130,7 +139,7 @@ class DryRun:
         self._tensors.close()
         self.values.close()
         self._optimizers.clear()
-        self._first = None
+        self._first = self._model = None
         gc.collect()
 
     # -- steps ---------------------------------------------------------------------------------------
@@ -156,12 +165,23 @@ class DryRun:
 
     def _install(self, patches: Patches) -> None:
         patches.around(torch.autograd.profiler.record_function, "__exit__", self._around_exit)
+        patches.around(torch.nn.Module, "__call__", self._around_call)
+
+    def _around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._model is None and torch.is_grad_enabled() and module.training:
+                self._model = module
+            return call(module, *args, **kwargs)
+
+        return __call__
 
     def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(span: Any, *args: Any) -> Any:
             result = leave(span, *args)
             if self._due:
-                self._due = False
+                self._model: torch.nn.Module | None = None
+        """The first module that was called in training."""
+        self._due = False
                 self._step_ended()
             return result
 
@@ -180,6 +200,8 @@ class DryRun:
         if self._session is None:
             self._session = audit(None, level="survey")
             self._session.open()
+            if self._model is not None:
+                self._session.capture.name_model(self._model)
         self._session.begin_step()
         recorder = self._session.capture.recorder
         self._mode.begin(self.steps - 1, recorder.attribution)

@@ -147,7 +147,7 @@ class Values:
 
             return chosen
 
-        def bincount(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
+        def bincount(tensor: torch.Tensor, _: Any = None, minlength: int = 0, **__: Any) -> torch.Tensor:
             made = tensor.new_zeros(max(int(minlength), 1), dtype=torch.int64)
             self.note_total(made, tensor.numel())
             return made
@@ -174,7 +174,7 @@ class Values:
             return tuple(made) if len(made) > 1 else flat
 
         def getitem(func: Any, tensor: torch.Tensor, index: Any) -> Any:
-            return func(tensor, self._plain_index(tensor, index, is_host))
+            return func(tensor, self._plain_index(index, is_host))
 
         return {
             torch.bincount: on_device(bincount),
@@ -188,7 +188,7 @@ class Values:
             torch.Tensor.__getitem__: getitem,
         }
 
-    def _plain_index(self, tensor: torch.Tensor, index: Any, is_host: Callable[[Any], bool]) -> Any:
+    def _plain_index(self, index: Any, is_host: Callable[[Any], bool]) -> Any:
         """Return an index without values that nobody knows: masks keep everything."""
 
         def plain(part: Any) -> Any:
