@@ -2,7 +2,7 @@
 
 Reading trace files needs no torch, so what captures inside a job is imported when it is first used.
 
-It may import `profiler.dryrun`, `profiler.live.entry`.
+It may import `profiler.live.entry`.
 Start reading in `live.session.session` for jobs, in `traces.job.job` for trace files, in `dryrun.run` for dry
 runs.
 """

@@ -10,18 +10,21 @@ import torch
 import torch.distributed as dist
 
 from shardtoll.ledger import Ledger
-from shardtoll.profiler.dryrun.machine import Gpu
-from shardtoll.profiler.dryrun.run import DryOptions, dry
-from shardtoll.profiler.dryrun.shim import World
+from shardtoll.ledger.answers.dry_step import DryMachine
+from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.run import dry
 from shardtoll.profiler.dryrun.values import Policy
+from shardtoll.profiler.dryrun.world import World
 from shardtoll.samples.strategies import common
 
-GPU = Gpu("h100-sxm", "NVIDIA H100 80GB HBM3", 80_000_000_000, 132, (9, 0))
+MACHINE = DryMachine(
+    "h100-sxm", "H100", "NVIDIA H100 80GB HBM3", 80_000_000_000, 132, (9, 0), "h100x8-ib400", 8
+)
 
 
 def options(world: int = 1, rank: int = 0, **choices: Any) -> DryOptions:
     """What tests play: a rank of a job on machines of eight H100."""
-    return DryOptions(World(world, rank, 8), GPU, "h100x8-ib400", **choices)
+    return DryOptions(World(world, rank, 8), MACHINE, MACHINE.fabric, **choices)
 
 
 def recorded(program: Callable[[], Any], world: int = 1, rank: int = 0, **choices: Any) -> Ledger:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def replace_files(shim: Shim, replaced: Replaced) -> None:
     """Skip what is saved, and load onto the host."""
 
-    def save(_: Any, f: Any, *_: Any, **__: Any) -> None:
-        shim.skipped_files.append(
-            f"not saved: {f if isinstance(f, (str, bytes)) or hasattr(f, '__fspath__') else 'a stream'}"
-        )
+    def save(_: Any, f: Any, *__: Any, **___: Any) -> None:
+        named = isinstance(f, (str, bytes)) or hasattr(f, "__fspath__")
+        shim.skipped_files.append(f"not saved: {f if named else 'a stream'}")
 
     replaced.put(torch, "save", save)
     _checkpoints(shim, replaced)

@@ -15,7 +15,7 @@ from shardtoll.ledger.tables.tables import to_records, to_table
 from shardtoll.profiler.dryrun.storages import Held, category_of
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.run import DryOptions
+    from shardtoll.profiler.dryrun.dry_options import DryOptions
 
 _KEPT_NOTICES = ("capture-stopped",)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,37 +13,20 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shardtoll.ledger import Ledger, UsageError
-from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.errors import Enough, user_line
+from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.storages import Held, Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
-from shardtoll.profiler.dryrun.values import Policy, Values
-from shardtoll.profiler.dryrun.world import World
+from shardtoll.profiler.dryrun.values import Values
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
 from shardtoll.profiler.live.session.session import Session, audit
 from shardtoll.profiler.live.times.patches import Patches, patched
-
-
-@dataclass(frozen=True, slots=True)
-class DryOptions:
-    """What a dry run plays and how much of it is recorded."""
-
-    world: World
-    machine: DryMachine
-    fabric: str
-    steps: int = 1
-    """Steps that are recorded, after the first one, which builds the optimizer's state."""
-    policy: Policy = field(default_factory=Policy)
-    stop: bool = False
-    """Whether the program is ended once they are recorded."""
-    whole: bool = False
-    """Whether every layer runs; else repeated identical ones run a few times."""
 
 
 class DryRun:
@@ -179,9 +162,7 @@ class DryRun:
         def __exit__(span: Any, *args: Any) -> Any:
             result = leave(span, *args)
             if self._due:
-                self._model: torch.nn.Module | None = None
-        """The first module that was called in training."""
-        self._due = False
+                self._due = False
                 self._step_ended()
             return result
 
