@@ -19,9 +19,8 @@ from shardtoll.cli.jobs.stages import Stages
 from shardtoll.ledger import UsageError
 
 if TYPE_CHECKING:
-    from shardtoll.analyzers.roofline import Fabric, Gpu
     from shardtoll.ledger import Ledger
-    from shardtoll.ledger.answers.dry_step import DryStep
+    from shardtoll.ledger.answers.dry_step import DryMachine, DryStep
 
 _PRICE: Final = re.compile(r"^(\d+(?:\.\d+)?)(?:/gpu-hour)?$")
 
@@ -64,13 +63,15 @@ def dryrun(
     if out is not None:
         make_folder(out)
     here = Path.cwd()
-    fabric, gpu = _machine(request)
+    machine = _machine(request)
     with Stages(3) as stages:
-        stages.begin(f"{script.name} as rank {request.rank} of {request.world:,} on {gpu.title}")
-        ledger = _recorded(script, arguments, request, fabric, gpu)
+        stages.begin(f"{script.name} as rank {request.rank} of {request.world:,} on {machine.title}")
+        ledger = _recorded(script, arguments, request, machine)
         stages.begin("prices")
         from shardtoll.analyzers.forecast.dry import price_dry
+        from shardtoll.analyzers.roofline import load_fabric
 
+        fabric = load_fabric(machine.fabric)
         ledger, answer = price_dry(ledger, fabric, tokens=request.tokens, price_per_gpu_hour=per_hour)
         if out is not None:
             _keep(here / out, ledger)
@@ -97,41 +98,27 @@ def _price(text: str | None) -> float | None:
     return float(given.group(1))
 
 
-def _machine(request: DryRequest) -> tuple[Fabric, Gpu]:
-    from shardtoll.analyzers.forecast.compute.cards import card_of
-    from shardtoll.analyzers.forecast.plan.check import usual_fabric
-    from shardtoll.analyzers.roofline import load_fabric
+def _machine(request: DryRequest) -> DryMachine:
+    from shardtoll.analyzers.forecast.dry.machine import machine_of
 
-    gpu = card_of(request.gpu).gpu
-    return load_fabric(request.fabric or usual_fabric(request.gpu)), gpu
+    return machine_of(request.gpu, request.fabric)
 
 
-def _recorded(
-    script: Path, arguments: Sequence[str], request: DryRequest, fabric: Fabric, gpu: Gpu
-) -> Ledger:
+def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machine: DryMachine) -> Ledger:
     """Run the script; what it prints goes to stderr, as it is no result."""
-    from shardtoll.profiler.dryrun.machine import Gpu as DryGpu
-    from shardtoll.profiler.dryrun.run import DryOptions
+    from shardtoll.profiler.dryrun.dry_options import DryOptions
     from shardtoll.profiler.dryrun.script import run_dry
-    from shardtoll.profiler.dryrun.shim import World
     from shardtoll.profiler.dryrun.values import policy_of
+    from shardtoll.profiler.dryrun.world import World
 
     try:
         policy = policy_of(request.item)
     except ValueError:
         raise UsageError(f"--item {request.item!r:.40}", "give a number, or balanced") from None
-    per_host = 8 if fabric.ranks_per_node is None else int(fabric.ranks_per_node.value)
-    capability = tuple(int(part) for part in (gpu.capability or "9.0").split("."))
     options = DryOptions(
-        World(request.world, request.rank, per_host),
-        DryGpu(
-            gpu.name,
-            gpu.device_names[0] if gpu.device_names else gpu.title,
-            int(gpu.memory_bytes.value),
-            gpu.sms or 132,
-            (capability[0], capability[1]),
-        ),
-        fabric.name,
+        World(request.world, request.rank, machine.per_host),
+        machine,
+        machine.fabric,
         steps=request.steps,
         policy=policy,
         stop=True,

@@ -9,6 +9,24 @@ from shardtoll.ledger.answers.forecast import Band
 
 
 @dataclass(frozen=True, slots=True)
+class DryMachine:
+    """The machine that a dry run is made for."""
+
+    gpu: str
+    """A key of the GPU table, as `h100-sxm`."""
+    title: str
+    device: str
+    """As its driver names it: `NVIDIA H100 80GB HBM3`."""
+    memory_bytes: int
+    multiprocessors: int
+    capability: tuple[int, int]
+    fabric: str
+    """Name of a fabric, or its file."""
+    per_host: int
+    """GPUs of one host."""
+
+
+@dataclass(frozen=True, slots=True)
 class DryMemory:
     """Peak memory of one rank, in bytes."""
 

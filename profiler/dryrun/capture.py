@@ -1,4 +1,4 @@
-"""The dispatch mode of a dry run: every operator, collective, wait and storage of the device, in one order."""
+"""The dispatch mode of a dry run: operators, collectives, waits and storages of the device in one order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedOperatorException
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
 from shardtoll.profiler.dryrun.devices import FAKE, Tensors
@@ -89,16 +90,36 @@ class DryMode(TorchDispatchMode):
         if torch._C._get_dispatch_mode(FAKE) is not None and not self._tensors.making:
             # Somebody asks for the shape of a result.
             return func(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            return self._on_device(
+                func, args, {**kwargs, "device": torch.device("cpu")}, sys._getframe(1).f_back
+            )
         kind, decoder, launching, _ = self._kinds.get(id(func)) or self._classify(func)
         if kind == _HIGHER:
             return func(*args, **kwargs)
         if kind == _COLLECTIVE:
             return self._collective(func, args, kwargs, decoder)
-        result = func(*args, **kwargs)
         if kind == _WAIT:
-            self._wait(result if isinstance(result, torch.Tensor) else args[0], sys._getframe(1).f_back)
-            return result
+            self._wait(args[0])
+            # As the real operator does; the one for fake tensors makes another tensor.
+            return args[0]
+        result = func(*args, **kwargs)
         self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)
+        return result
+
+    def _on_device(self, func: Any, args: Any, kwargs: Any, frame: FrameType | None) -> Any:
+        """Run an operator that torch's own code, below the program's, asks of the GPU."""
+        given = tensors_in(args)
+        if not given:
+            with self._tensors.make():
+                result = func(*args, **kwargs)
+                self._ran(func, args, kwargs, result, launches(func), frame)
+                return result
+        if self._tensors.is_host(given[0]) and func._schema.name in ("aten::_to_copy", "aten::to"):
+            return self._tensors.on_gpu(given[0], kwargs.get("dtype"))
+        result = func(*args, **kwargs)
+        self._ran(func, args, kwargs, result, launches(func), frame)
         return result
 
     def _are_subclasses(self, types: tuple[type, ...]) -> bool:
@@ -129,12 +150,12 @@ class DryMode(TorchDispatchMode):
         if not made and not given:
             return
         storages = self.storages
-        if not any(storages.knows(tensor) for tensor in given):
-            if given or not self._tensors.making:
-                # All of it is on the host.
-                for tensor in made:
-                    self._tensors.note_host(tensor)
-                return
+        tensors = self._tensors
+        if all(tensors.is_host(tensor) for tensor in given) if given else not tensors.making:
+            # All of it is on the host.
+            for tensor in made:
+                tensors.note_host(tensor)
+            return
         if func._schema.name in _COUNTS and made:
             self.note_total(made[0], given[0].numel())
         elif func._schema.name in _KEEPS_COUNTS and given and made:
@@ -232,7 +253,7 @@ class DryMode(TorchDispatchMode):
             for _ in calls:
                 self.issued.append((self._timeline.next(), stream))
             first = self.issued[-1][0]
-        result = func(*args, **kwargs)
+        result = self._issued(func, args, kwargs)
         self.sent(arguments.get("tensors") or tensors_in(args)[:1])
         for tensor in tensors_in(result):
             if isinstance(tensor, FakeTensor) and not self.storages.knows(tensor):
@@ -240,6 +261,7 @@ class DryMode(TorchDispatchMode):
                     self._tensors.note_host(tensor)
                 else:
                     self.storages.born(tensor, op_text(func), None, first)
+        self._carry_total(calls, arguments, result)
         fakes = [t for t in (*tensors_in(args), *tensors_in(result)) if isinstance(t, FakeTensor)]
         if self.step is not None:
             for tensor in fakes:
@@ -248,15 +270,37 @@ class DryMode(TorchDispatchMode):
                 self._results[tensor.untyped_storage()._cdata] = first, stream
         return result
 
+    def _carry_total(self, calls: Any, arguments: dict[str, Any], result: Any) -> None:
+        """Have the counts that an all_to_all exchanges add up to what this rank sent: all ranks are alike."""
+        if not calls or calls[0].op != "all_to_all":
+            return
+        outputs = tensors_in(arguments.get("output", arguments.get("output_tensors"))) or tensors_in(result)
+        inputs = tensors_in(arguments.get("input", arguments.get("input_tensors")))
+        total = self.total_of(inputs[0]) if inputs and isinstance(inputs[0], FakeTensor) else None
+        if total is not None:
+            for tensor in outputs[:1]:
+                self.note_total(tensor, total)
+
+    def _issued(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except UnsupportedOperatorException:
+            # torch knows no result of it for fake tensors: it works in place, and a stand-in gets its Work.
+            stand_in = torch.empty(1)
+            tensors = tree_map(lambda value: stand_in if isinstance(value, FakeTensor) else value, args)
+            made = func(*tensors, **kwargs)
+            given = next((value for value in args if isinstance(value, (list, torch.Tensor))), None)
+            return (given, *made[1:]) if isinstance(made, tuple) and len(made) > 1 else made
+
     def _stream_of(self, arguments: dict[str, Any], calls: Any) -> str:
-        """Return the stream that NCCL runs it on: the current one if the call is synchronous, else the group's."""
+        """Return the stream that NCCL runs it on: the current one if synchronous, else the group's."""
         if arguments.get("asyncOp") is False or arguments.get("async_op") is False:
             return self._timeline.current.name
         group = calls[0].group if calls else None
         name = getattr(group, "group_name", None) or "?"
         return f"group:{name}"
 
-    def _wait(self, tensor: torch.Tensor, frame: FrameType | None) -> None:
+    def _wait(self, tensor: torch.Tensor) -> None:
         issued = self._results.get(tensor.untyped_storage()._cdata)
         if issued is not None:
             order, stream = issued

@@ -1,9 +1,9 @@
 """What the program takes to be on a GPU: fake tensors on the CPU that say they are on `cuda`.
 
-Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it goes
-to a device, when it is made there, or when it becomes a parameter: a model may be built on the host, and 8
-billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if torch
-was built without CUDA.)
+Tensors of the host stay real, so that a data loader's numbers are numbers. A tensor becomes fake when it
+goes to a device, when it is made there, or when it becomes a parameter: a model may be built on the host, and
+8 billion numbers of it would not fit there. (Fake tensors on `cuda` itself abort the process in autograd if
+torch was built without CUDA.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tensors:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.gpu = torch.device(_GPU, local_rank)
         self.host: dict[int, Any] = {}
-        """Storage of a fake tensor of the host, by its address object -> a weak reference that keeps it known."""
+        """Address of the storage of a fake tensor of the host -> a weak reference to it."""
         self.in_function = 0
         """How many functions of torch's run that the program called: inside them a tensor is on the CPU."""
         self.in_operator = 0
@@ -149,6 +149,17 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.is_contiguous() else torch.empty(tensor.shape, device="meta").stride()
 
 
+def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
+    if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        made = value.detach()
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, tensor.requires_grad)
+        torch.utils.swap_tensors(tensor, made)
+        return
+    func(tensor, value)
+
+
 _getters: Final = {
     "device": torch.Tensor.device.__get__,  # type: ignore[attr-defined]
     "is_cuda": torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
@@ -169,14 +180,14 @@ class DeviceMode(TorchFunctionMode):
             _getters["device"]: self._device,
             _getters["is_cuda"]: lambda _, tensor: self._on_gpu(tensor),
             _getters["is_cpu"]: lambda _, tensor: not self._on_gpu(tensor),
+            torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
             torch.Tensor.to: self._to,
-            torch.Tensor.cuda: lambda _, tensor, device=None, *__, **___: self._move(tensor, True, None),
+            torch.Tensor.cuda: lambda _, tensor, *__, **___: self._move(tensor, True, None),
             torch.Tensor.cpu: lambda _, tensor, *__, **___: self._move(tensor, False, None),
             torch.Tensor.pin_memory: lambda _, tensor, *__, **___: tensor,
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),
             torch.Tensor.get_device: lambda _, tensor: self.tensors.gpu.index if self._on_gpu(tensor) else -1,
             torch.Tensor.type: self._type,
-            torch.Tensor.record_stream: lambda _, tensor, stream: self.values.record_stream(tensor, stream),
             torch.nn.functional.scaled_dot_product_attention: self._attention,
             **self.values.handlers(self.tensors.is_host),
         }
@@ -306,7 +317,7 @@ class DeviceMode(TorchFunctionMode):
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         aten: Any = torch.ops.aten
-        if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        if attn_mask is None:
             made = aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, False, scale=scale
             )

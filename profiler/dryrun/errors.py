@@ -28,9 +28,7 @@ def line_of(trace: TracebackType | None, script: Path) -> str:
     innermost = None
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if name == str(script) or not (
-            name.startswith((_OURS, "<")) or "site-packages" in name or name.startswith(_STDLIB)
-        ):
+        if name == str(script) or not (name.startswith((_OURS, "<", _STDLIB)) or "site-packages" in name):
             innermost = f"{Path(name).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return innermost or script.name

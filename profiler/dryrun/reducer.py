@@ -1,10 +1,10 @@
 """DDP's reducer in Python: the same buckets, reductions and waits, on tensors that hold no numbers.
 
 torch's own reducer takes results from futures, which a process group that moves nothing does not have, and
-allocates its buckets past fake tensors. Buckets are assigned by torch's own function: first in reverse order of
-the parameters, and once a backward has shown in which order gradients come, in that order. The real reducer
-does that at the next forward, with two broadcasts; here it happens at the end of that backward, so that the
-second step is already one of all others.
+allocates its buckets past fake tensors. Buckets are assigned by torch's own function: first in reverse order
+of the parameters, and once a backward has shown in which order gradients come, in that order. The real
+reducer does that at the next forward, with two broadcasts; here it happens at the end of that backward, so
+that the second step is already one of all others.
 """
 
 from __future__ import annotations
@@ -162,19 +162,25 @@ class DryReducer:
 
     def _reduce(self, bucket: DryBucket) -> None:
         if self._hook is None:
-            bucket.work = dist.all_reduce(bucket.data, group=self._group, async_op=True)
+            bucket.work = self._all_reduce(bucket.data)
             return
         state, hook = self._hook
         bucket.future = hook(state, bucket)
+
+    def _all_reduce(self, tensor: torch.Tensor) -> Any:
+        # As the real reducer, past torch's Python functions: they would be taken for what asked for it.
+        options = dist.AllreduceOptions()
+        options.asyncOp = True
+        return self._group.allreduce([tensor], options)
 
     def _finish(self) -> None:
         self._expecting = False
         for bucket in self._buckets:
             if bucket.work is None and bucket.future is None:
-                # Of parameters that this backward did not reach: the others wait for their bucket all the same.
+                # Of parameters that this backward did not reach: the others wait for it all the same.
                 self._reduce(bucket)
         if self._find_unused:
-            dist.all_reduce(self._used, group=self._group)
+            self._all_reduce(self._used).wait()
         for bucket in self._buckets:
             self._take(bucket)
         if not self._rebuilt and len(set(self._order)) == len(self._parameters):
@@ -214,7 +220,7 @@ class DryReducer:
 
     # -- what DDP calls ------------------------------------------------------------------------------
 
-    def prepare_for_backward(self, outputs: Any) -> None:
+    def prepare_for_backward(self, _: Any) -> None:
         """Expect a backward whose gradients are to be reduced."""
         self._expecting = True
 

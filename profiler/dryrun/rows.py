@@ -15,7 +15,7 @@ from shardtoll.ledger.tables.tables import to_records, to_table
 from shardtoll.profiler.dryrun.storages import Held, category_of
 
 if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.run import DryOptions
+    from shardtoll.profiler.dryrun.dry_options import DryOptions
 
 _KEPT_NOTICES = ("capture-stopped",)
 
@@ -55,10 +55,10 @@ def ledger_of(
         audited.run,
         source="dry",
         world_size=options.world.size,
-        device=options.gpu.name,
-        device_memory_bytes=options.gpu.memory_bytes,
-        device_sms=options.gpu.multiprocessors,
-        device_capability=".".join(map(str, options.gpu.capability)),
+        device=options.machine.device,
+        device_memory_bytes=options.machine.memory_bytes,
+        device_sms=options.machine.multiprocessors or None,
+        device_capability=".".join(map(str, options.machine.capability)),
         devices_per_host=options.world.local_size,
         ranks_per_host=options.world.local_size,
         hosts=(),
@@ -67,7 +67,7 @@ def ledger_of(
         cores=None,
         core_ids=(),
         epoch_ns=0,
-        gpu=options.gpu.key,
+        gpu=options.machine.gpu,
         fabric=options.fabric,
     )
     return Ledger(run, audited.groups, tables, audited.findings)

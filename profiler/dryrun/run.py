@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,31 +16,17 @@ from shardtoll.ledger import Ledger, UsageError
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.errors import Enough, user_line
-from shardtoll.profiler.dryrun.machine import Gpu
+from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
-from shardtoll.profiler.dryrun.shim import Memory, Shim, World
+from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.storages import Held, Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
-from shardtoll.profiler.dryrun.values import Policy, Values
+from shardtoll.profiler.dryrun.values import Values
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
 from shardtoll.profiler.live.session.session import Session, audit
-
-
-@dataclass(frozen=True, slots=True)
-class DryOptions:
-    """What a dry run plays and how much of it is recorded."""
-
-    world: World
-    gpu: Gpu
-    fabric: str
-    steps: int = 1
-    """Steps that are recorded, after the first one, which builds the optimizer's state."""
-    policy: Policy = Policy()
-    stop: bool = False
-    """Whether the program is ended once they are recorded."""
-    whole: bool = False
-    """Whether every layer runs; else repeated identical ones run a few times."""
+from shardtoll.profiler.live.times.patches import Patches, patched
 
 
 class DryRun:
@@ -54,11 +40,16 @@ class DryRun:
         self.values = Values(options.policy, user_line)
         self.storages = Storages(self._timeline)
         self._mode = DryMode(world.rank, self._tensors, self._timeline, self.storages)
-        memory = Memory(options.gpu.memory_bytes)
+        memory = Memory(options.machine.memory_bytes)
         memory.live_bytes = lambda: self.storages.live_bytes
         memory.peak_bytes = lambda: self.storages.peak_bytes
         self.shim = Shim(
-            world, options.gpu, self._tensors, DeviceMode(self._tensors, self.values), self._timeline, memory
+            world,
+            options.machine,
+            self._tensors,
+            DeviceMode(self._tensors, self.values),
+            self._timeline,
+            memory,
         )
         self.ledger: Ledger | None = None
         """The records, once the run is over and if a step was recorded."""
@@ -66,6 +57,10 @@ class DryRun:
         """Optimizer steps that have ended."""
         self._optimizers: dict[int, Any] = {}
         self._first: Any = None
+        self._model: torch.nn.Module | None = None
+        """The first module that was called in training."""
+        self._due = False
+        """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
         self._parts: list[Any] = []
         self._works: dict[int, tuple[Any, tuple[int, str]]] = {}
@@ -90,6 +85,8 @@ class DryRun:
             undo.callback(_no_longer_dry)
             undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
             undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
+            # Hooks cannot be added or removed while they run: a step ends when the optimizer's range does.
+            undo.callback(patched(self._install))
             self._undo = undo.pop_all()
         return self
 
@@ -125,7 +122,7 @@ class DryRun:
         self._tensors.close()
         self.values.close()
         self._optimizers.clear()
-        self._first = None
+        self._first = self._model = None
         gc.collect()
 
     # -- steps ---------------------------------------------------------------------------------------
@@ -147,8 +144,31 @@ class DryRun:
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
                 self.storages.mark(tensors, "optimizer")
-        if optimizer is not self._first:
-            return
+        self._due = optimizer is self._first
+
+    def _install(self, patches: Patches) -> None:
+        patches.around(torch.autograd.profiler.record_function, "__exit__", self._around_exit)
+        patches.around(torch.nn.Module, "__call__", self._around_call)
+
+    def _around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._model is None and torch.is_grad_enabled() and module.training:
+                self._model = module
+            return call(module, *args, **kwargs)
+
+        return __call__
+
+    def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(span: Any, *args: Any) -> Any:
+            result = leave(span, *args)
+            if self._due:
+                self._due = False
+                self._step_ended()
+            return result
+
+        return __exit__
+
+    def _step_ended(self) -> None:
         if self._session is not None:
             self._end_step()
         self.steps += 1
@@ -161,6 +181,8 @@ class DryRun:
         if self._session is None:
             self._session = audit(None, level="survey")
             self._session.open()
+            if self._model is not None:
+                self._session.capture.name_model(self._model)
         self._session.begin_step()
         recorder = self._session.capture.recorder
         self._mode.begin(self.steps - 1, recorder.attribution)

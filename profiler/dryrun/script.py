@@ -9,7 +9,8 @@ from pathlib import Path
 
 from shardtoll.ledger import Ledger, ShardtollError, UsageError
 from shardtoll.profiler.dryrun.errors import Enough, line_of, one_line
-from shardtoll.profiler.dryrun.run import DryOptions, dry
+from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.run import dry
 
 
 def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger:

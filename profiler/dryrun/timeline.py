@@ -136,7 +136,7 @@ class DryEvent:
         """Whether it has passed: always."""
         return True
 
-    def elapsed_time(self, end: DryEvent) -> float:
+    def elapsed_time(self, _: DryEvent) -> float:
         """Milliseconds to another event: 0.0, as no time passes in a dry run."""
         return 0.0
 

@@ -111,6 +111,7 @@ class Values:
 
         one = torch.Tensor
         return {
+            **self._sizes(is_host),
             one.item: reading("item()", item),
             one.tolist: reading("tolist()", self._answer),
             one.__bool__: reading("bool()", lambda tensor: bool(item(tensor))),
@@ -133,6 +134,82 @@ class Values:
                 func(first, second, *args, **kwargs) if is_host(first) and is_host(second) else True
             ),
         }
+
+    def _sizes(self, is_host: Callable[[Any], bool]) -> dict[Any, Callable[..., Any]]:
+        """Return what runs instead of the functions whose result has as many elements as the values say."""
+
+        def on_device(run: Callable[..., Any]) -> Callable[..., Any]:
+            def chosen(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                if is_host(tensor) or tensor.is_meta:
+                    return func(tensor, *args, **kwargs)
+                self._note(getattr(func, "__name__", "size"))
+                return run(tensor, *args, **kwargs)
+
+            return chosen
+
+        def bincount(tensor: torch.Tensor, _: Any = None, minlength: int = 0, **__: Any) -> torch.Tensor:
+            made = tensor.new_zeros(max(int(minlength), 1), dtype=torch.int64)
+            self.note_total(made, tensor.numel())
+            return made
+
+        def nonzero(tensor: torch.Tensor, *, as_tuple: bool = False) -> Any:
+            # Every element counts as one that is not zero: the most that there can be.
+            places = tensor.new_zeros(tensor.numel(), max(tensor.dim(), 1), dtype=torch.int64)
+            return places.unbind(1) if as_tuple else places
+
+        def masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return tensor.expand_as(mask).reshape(-1) if mask.dim() >= tensor.dim() else tensor.reshape(-1)
+
+        def unique(
+            tensor: torch.Tensor,
+            *_: Any,
+            return_inverse: bool = False,
+            return_counts: bool = False,
+            **__: Any,
+        ) -> Any:
+            flat = tensor.reshape(-1).clone()
+            made = [flat]
+            made += [torch.zeros_like(tensor, dtype=torch.int64)] if return_inverse else []
+            made += [torch.ones_like(flat, dtype=torch.int64)] if return_counts else []
+            return tuple(made) if len(made) > 1 else flat
+
+        def getitem(func: Any, tensor: torch.Tensor, index: Any) -> Any:
+            return func(tensor, self._plain_index(index, is_host))
+
+        return {
+            torch.bincount: on_device(bincount),
+            torch.Tensor.bincount: on_device(bincount),
+            torch.nonzero: on_device(nonzero),
+            torch.Tensor.nonzero: on_device(nonzero),
+            torch.masked_select: on_device(masked_select),
+            torch.Tensor.masked_select: on_device(masked_select),
+            torch.unique: on_device(unique),
+            torch.Tensor.unique: on_device(unique),
+            torch.Tensor.__getitem__: getitem,
+        }
+
+    def _plain_index(self, index: Any, is_host: Callable[[Any], bool]) -> Any:
+        """Return an index without values that nobody knows: masks keep everything."""
+
+        def plain(part: Any) -> Any:
+            if isinstance(part, slice):
+                ends = (part.start, part.stop, part.step)
+                if any(isinstance(end, torch.Tensor) and not is_host(end) for end in ends):
+                    return slice(*(end.item() if isinstance(end, torch.Tensor) else end for end in ends))
+            if isinstance(part, torch.Tensor) and part.dtype == torch.bool and not is_host(part):
+                self._note("a mask as index")
+                if part.dim() == 1:
+                    return slice(None)
+                return torch.nonzero(part, as_tuple=True)
+            return part
+
+        if isinstance(index, tuple):
+            flat: list[Any] = []
+            for part in index:
+                made = plain(part)
+                flat += made if isinstance(made, tuple) else [made]
+            return tuple(flat)
+        return plain(index)
 
     def _numpy(self, tensor: torch.Tensor) -> Any:
         import numpy as np

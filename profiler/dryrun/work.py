@@ -89,14 +89,14 @@ class Work:
         self.dtype = None if first is None else dtype_text(first)
         describe = self._describer()
         if describe is not None:
-            describe(arguments_of(func, args, kwargs), result)
+            describe(arguments_of(func, args, kwargs))
         if not self.flops and has_flops(func) and not self.columns.get("groups"):
             self.flops = flops_of(func, args, kwargs, result)
         self.elements = max((tensor.numel() for tensor in self.made), default=0)
         if not self.made or func._schema.is_mutable:
             self.elements = max(self.elements, sum(tensor.numel() for tensor in self.given[:1]))
 
-    def _describer(self) -> Callable[[dict[str, Any], Any], None] | None:
+    def _describer(self) -> Callable[[dict[str, Any]], None] | None:
         if self.name in _MATRICES:
             return self._matrices
         if self.name in _GROUPED:
@@ -122,7 +122,7 @@ class Work:
             made = read
         return read, made
 
-    def _matrices(self, arguments: dict[str, Any], result: Any) -> None:
+    def _matrices(self, arguments: dict[str, Any]) -> None:
         left, right = (arguments[name] for name in _MATRICES[self.name])
         self.kind = "gemm"
         self.dtype = dtype_text(left)
@@ -135,7 +135,7 @@ class Work:
         batch = self.columns["batch"]
         self.flops = 2 * batch * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
-    def _grouped(self, arguments: dict[str, Any], result: Any) -> None:
+    def _grouped(self, _: dict[str, Any]) -> None:
         left, right = self.given[0], self.given[1]
         self.kind = "grouped_gemm"
         self.dtype = dtype_text(left)
@@ -147,7 +147,7 @@ class Work:
         self.columns |= {"groups": groups, "m": rows, "n": right.shape[-1], "k": left.shape[-1], "batch": 1}
         self.flops = 2 * rows * left.shape[-1] * right.shape[-1]
 
-    def _convolution(self, arguments: dict[str, Any], result: Any) -> None:
+    def _convolution(self, arguments: dict[str, Any]) -> None:
         weight = arguments["weight"]
         transposed, groups = bool(arguments.get("transposed")), int(arguments.get("groups") or 1)
         image = arguments["input"] if self.name.endswith("backward") else self.made[0]
@@ -164,7 +164,7 @@ class Work:
             "k": math.prod(weight.shape[1:]),
         }
 
-    def _attention(self, arguments: dict[str, Any], result: Any) -> None:
+    def _attention(self, arguments: dict[str, Any]) -> None:
         query, key = arguments.get("query"), arguments.get("key")
         if query is None or key is None or query.dim() != 4:
             return

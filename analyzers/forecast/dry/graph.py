@@ -51,7 +51,7 @@ class _Lanes:
         self._given.setdefault(stream, []).append((order, node))
 
     def last_before(self, stream: str, order: int) -> list[int]:
-        """Return the nodes to wait for, for all that the stream ("": each stream) was given before `order`."""
+        """Return the last node that the stream ("": each stream) was given before `order`, if any."""
         streams = list(self._given) if not stream else [stream]
         made = []
         for name in streams:
@@ -78,7 +78,7 @@ def build(
     rows += [(row.order or 0, 1, place) for place, row in enumerate(collectives)]
     rows += [(wait.order, 2, place) for place, wait in enumerate(waits)]
     communicators: dict[str, int] = {}
-    for order, kind, place in sorted(rows):
+    for _, kind, place in sorted(rows):
         if kind == 0:
             _operator(builder, lanes, ops[place], graph, place, prices)
         elif kind == 1:

@@ -21,7 +21,7 @@ from shardtoll.ledger.records.dry import DryOp
 from shardtoll.ledger.records.record import Collective, Group
 
 _FUSED: Final = 0.5
-"""Share of the bytes of fused elementwise operators that still move: what lies between them stays in registers."""
+"""Share of the bytes of fused elementwise operators that still move: the rest stays in registers."""
 _PCIE_GBPS: Final = 25.0
 """Between host and device: a 16-lane link of the fourth generation moves so many GB/s in practice."""
 

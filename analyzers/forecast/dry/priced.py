@@ -20,12 +20,13 @@ from shardtoll.analyzers.forecast.plan.network import FabricNetwork
 from shardtoll.analyzers.replay.contention import Contention
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.roofline import Fabric
+from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryStep
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
 from shardtoll.ledger.records.record import Collective, Compute, Step
+from shardtoll.ledger.report.dry_entries import PRICE
 from shardtoll.ledger.tables.tables import to_records, to_table
 
 _TENSOR_AND_STAGES = ("tp", "tensor", "model", "mp", "pp", "pipe", "pipeline", "stage")
@@ -80,13 +81,19 @@ def price_dry(
     ]
     tables = _filled(ledger, steps, rank)
     storages: list[DryStorage] = to_records("dry_storages", ledger.tables["dry_storages"])
-    answer = _answer(ledger, fabric, steps[-1], tokens, constants, price_per_gpu_hour)
+    answer = _answer(ledger, fabric, steps[-1], tokens, price_per_gpu_hour)
     capacity = run.device_memory_bytes or 0
     if storages:
         used = {row.group for row in rows}
         memory = peak_memory(storages, [group for group in ledger.groups if group.name in used], capacity)
         answer = replace(answer, memory=memory)
     return replace(ledger, tables=tables), answer
+
+
+@PRICE.entry
+def price_on(ledger: Ledger, fabric: str) -> tuple[Ledger, DryStep]:
+    """Return what `price_dry` does for a fabric by its name; FabricError for an unknown one."""
+    return price_dry(ledger, load_fabric(fabric))
 
 
 def _priced(
@@ -185,12 +192,11 @@ def _answer(
     fabric: Fabric,
     step: PricedStep,
     tokens: int | None,
-    constants: Constants,
     price_per_gpu_hour: float | None,
 ) -> DryStep:
     run = ledger.run
     assert run.gpu is not None
-    low, high = _half_width(step, ledger)
+    low, high = _half_width(step)
     time = Band(step.step_ns, step.step_ns * exp(-low), step.step_ns * exp(high))
     total = tokens if tokens is not None else _tokens(ledger, step.ops)
     rate = None if total is None else time.inverse(total * 1e9 / run.world_size)
@@ -225,7 +231,7 @@ def _answer(
     )
 
 
-def _half_width(step: PricedStep, ledger: Ledger) -> tuple[float, float]:
+def _half_width(step: PricedStep) -> tuple[float, float]:
     """Return the logarithms of how far the step may be faster and slower, as for plans."""
     numbers = widths()
     whole = max(step.step_ns, 1.0)

@@ -198,6 +198,10 @@ class Capturing:
             self.guarded(lambda: self._shards.take(step, self._names.parameters()))
         self.guarded(lambda: self._regions.begin(step, survey=survey))
 
+    def name_model(self, model: nn.Module) -> None:
+        """Take names of modules and parameters from a model that is known only now."""
+        self._names.add_root(model)
+
     def _met_root(self) -> None:
         """Take the shards of a module that a forward made known, as long as no optimizer has changed them."""
         region = self.recorder.region
