@@ -57,6 +57,19 @@ class RankAllocations:
         self._micro_batches(1)
         return self.tape.events
 
+    def state_bytes(self) -> float:
+        """Bytes that live through the whole step: parameters, buffers and the optimizer's state."""
+        self._state()
+        self._optimizer()
+        live: dict[object, int] = {}
+        for key, size, _, _ in self.tape.events:
+            if size is None:
+                del live[key]
+            else:
+                live[key] = size
+        self.tape = Tape()
+        return float(sum(live.values()))
+
     def _state(self) -> None:
         r, tape, layout = self.recipe, self.tape, self.plan.layout
         for elements in self.tensors:
