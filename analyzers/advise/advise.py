@@ -14,8 +14,9 @@ from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
 from shardtoll.analyzers.advise.search import Priced, Search, reported_bytes
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
-from shardtoll.analyzers.forecast.plan import Network
-from shardtoll.analyzers.roofline import known_gpus
+from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
+from shardtoll.analyzers.roofline import known_gpus, load_fabric
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Advice, Candidate, LoaderAdvice, Question
 from shardtoll.ledger.answers.training_plan import Layout
@@ -46,7 +47,8 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     """Return the advice. Raises UsageError for an unknown GPU or if nothing divides the batch."""
     beside = beside or Beside()
     capacity = capacity_of(question.gpu)
-    search = Search(question, network, capacity)
+    wire = network or FabricNetwork(load_fabric(question.fabric or usual_fabric(question.gpu)))
+    search = Search(question, wire, capacity)
     priced = search.run()
     if not search.legal:
         raise UsageError(
@@ -102,7 +104,7 @@ def _families(
 ) -> list[tuple[Family, Candidate | None, Candidate | None]]:
     made = []
     for family in FAMILIES:
-        members = [each for each in priced if family.holds(each.plan.layout)]
+        members = search.members(priced, family.holds)
         fast = search.fitting(members, 1)
         smallest = None if fast else _smallest(search, family)
         made.append((family, fast[0] if fast else None, smallest))

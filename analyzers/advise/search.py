@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -11,12 +12,16 @@ from shardtoll.analyzers.advise.layouts import legal_layouts, levers, lighter, w
 from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.memory.quick import quick_peak_bytes
+from shardtoll.analyzers.advise.block_time import BlockTimes
 from shardtoll.analyzers.forecast.plan import Network, price_plan
 from shardtoll.ledger.answers.advice import Candidate, Question
 from shardtoll.ledger.answers.training_plan import Layout, TrainingPlan
 
 _QUICK_LEAST: Final = 0.97
 """The closed form is below the replay in most plans: nothing that it finds too large by less is dropped."""
+_HOPELESS: Final = 1.25
+"""A layout whose least step is longer than this times the fastest step so far is not priced."""
+_PRICED_LEAST: Final = 40
 _REPORTED_GIB_PER_GB: Final = 0.988
 """An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8."""
 
@@ -46,36 +51,63 @@ def plan_for(question: Question, layout: Layout) -> TrainingPlan:
 class Search:
     """Candidates of one question on one network and one kind of GPU."""
 
-    def __init__(self, question: Question, network: Network | None, capacity_bytes: int) -> None:
+    def __init__(self, question: Question, network: Network, capacity_bytes: int) -> None:
+        self._blocks = BlockTimes(network)
         self.question, self.network, self.capacity_bytes = question, network, capacity_bytes
         self.legal = 0
         self.too_large = 0
+        self.slow: list[TrainingPlan] = []
         self._full: dict[tuple[Layout, bool, str], Candidate] = {}
 
     def run(self, layouts: Iterable[Layout] | None = None) -> list[Priced]:
-        """Price every legal layout that may fit, fastest first. Checkpointing is added only if memory asks for it.
+        """Price the legal layouts that may fit and may be fast, fastest first.
 
-        `layouts`: these instead of all legal ones, as they are.
+        Checkpointing is added only if memory asks for it. `layouts`: these instead of all legal ones, as they are.
         """
-        priced = []
-        if layouts is not None:
-            for layout in layouts:
-                self.legal += 1
-                self._add(priced, [layout])
-        else:
-            for layout in legal_layouts(self.question):
-                self.legal += 1
-                self._add(priced, lighter(layout))
-        return sorted(priced, key=lambda each: (each.step_ns, levers(each.plan.layout), words(each.plan.layout)))
+        plans = []
+        for layout in legal_layouts(self.question) if layouts is None else layouts:
+            self.legal += 1
+            plan = self._held(lighter(layout) if layouts is None else [layout])
+            if plan is not None:
+                plans.append((self._least_ns(plan), len(plans), plan))
+        plans.sort()
+        fastest, self.slow = math.inf, []
+        priced: list[Priced] = []
+        for least, _, plan in plans:
+            if least > _HOPELESS * fastest and len(priced) >= _PRICED_LEAST:
+                self.slow.append(plan)
+                continue
+            priced.append(self._priced(plan))
+            fastest = min(fastest, priced[-1].step_ns)
+        return _in_order(priced)
 
-    def _add(self, priced: list[Priced], versions: Sequence[Layout]) -> None:
+    def members(self, priced: Sequence[Priced], holds: Callable[[Layout], bool]) -> list[Priced]:
+        """Priced layouts for which `holds` is true; of those that looked slow a few, if there is none."""
+        those = [each for each in priced if holds(each.plan.layout)]
+        if not those:
+            slow = [plan for plan in self.slow if holds(plan.layout)][:3]
+            those = _in_order([self._priced(plan) for plan in slow])
+        return those
+
+    def _held(self, versions: Sequence[Layout]) -> TrainingPlan | None:
+        """The plan of the first version that the closed form finds small enough."""
         limit = self.question.memory_share * self.capacity_bytes
         for layout in versions:
             plan = plan_for(self.question, layout)
             if _QUICK_LEAST * quick_peak_bytes(plan) + outside_bytes(plan) <= limit:
-                priced.append(Priced(plan, price_plan(plan, self.network).step_ns.expected))
-                return
+                return plan
         self.too_large += 1
+        return None
+
+    def _least_ns(self, plan: TrainingPlan) -> float:
+        """About the least step: blocks of one stage and the pipeline's bubble, no replicas, no optimizer."""
+        layout = plan.layout
+        block_ns = self._blocks.time_ns(plan)
+        idle = (layout.pp - 1) / (layout.accumulation * layout.chunks)
+        return layout.accumulation * block_ns * plan.model.layers / layout.pp * (1 + idle)
+
+    def _priced(self, plan: TrainingPlan) -> Priced:
+        return Priced(plan, price_plan(plan, self.network).step_ns.expected)
 
     def candidate(self, layout: Layout, *, offload: bool = False, precision: str | None = None) -> Candidate:
         """The layout with price and replayed memory."""
@@ -109,12 +141,16 @@ class Search:
         return sorted(chosen, key=lambda each: (each.step_ns.expected, each.levers, each.words))
 
 
+def _in_order(priced: list[Priced]) -> list[Priced]:
+    return sorted(priced, key=lambda each: (each.step_ns, levers(each.plan.layout), words(each.plan.layout)))
+
+
 _OFFLOAD_GBPS: Final = 20.0
 """PCIe 5 to pinned host memory as measured in one direction, GB/s; both directions overlap."""
 
 
 def _candidate(
-    plan: TrainingPlan, network: Network | None, capacity_bytes: int, share: float, offload: bool
+    plan: TrainingPlan, network: Network, capacity_bytes: int, share: float, offload: bool
 ) -> Candidate:
     memory = plan_memory(plan, capacity_bytes)
     price = price_plan(plan, network)
