@@ -20,7 +20,7 @@ import typer.core
 
 COMMANDS: Final = (
     *("demo", "run", "report", "serve", "verify", "compare"),
-    *("hang", "check", "budget", "fabrics", "calibrate", "dryrun"),
+    *("hang", "check", "budget", "fabrics", "calibrate", "dryrun", "advise"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 

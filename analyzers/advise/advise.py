@@ -18,7 +18,14 @@ from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import known_gpus, load_fabric
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.answers.advice import Advice, Candidate, LoaderAdvice, Question
+from shardtoll.ledger.answers.advice import (
+    Advice,
+    BatchAdvice,
+    Candidate,
+    FailureAdvice,
+    LoaderAdvice,
+    Question,
+)
 from shardtoll.ledger.answers.training_plan import Layout
 from shardtoll.ledger.words import human
 
@@ -132,9 +139,7 @@ def _single(search: Search) -> Candidate | None:
 
 
 def _ties(fitting: Sequence[Candidate], best: Candidate, fastest: Candidate) -> tuple[Candidate, ...]:
-    overlapping = [
-        each for each in fitting if each is not best and each.step_ns.low <= fastest.step_ns.high
-    ]
+    overlapping = [each for each in fitting if each is not best and each.step_ns.low <= fastest.step_ns.high]
     return (best, *sorted(overlapping, key=lambda each: (each.levers, each.step_ns.expected))[:_TIES])
 
 
@@ -158,13 +163,13 @@ def _headline(
     return text
 
 
-def _batch(question: Question, beside: Beside):  # type: ignore[no-untyped-def]
+def _batch(question: Question, beside: Beside) -> BatchAdvice:
     return batch_advice(
         question.sequences, question.sequence, beside.sequences_before, beside.noise_scale_tokens
     )
 
 
-def _failures(question: Question, beside: Beside):  # type: ignore[no-untyped-def]
+def _failures(question: Question, beside: Beside) -> FailureAdvice:
     return failure_advice(
         gpus=question.gpus,
         parameters=parameter_count(question.model),

@@ -20,7 +20,15 @@ class BlockTimes:
     def time_ns(self, plan: TrainingPlan) -> float:
         """One block's forward and backward for one micro-batch, with the collectives that it waits for."""
         layout = plan.layout
-        key = (plan.model, plan.precision, layout.tp, layout.cp, layout.ep, layout.micro_batch, layout.checkpointing)
+        key = (
+            plan.model,
+            plan.precision,
+            layout.tp,
+            layout.cp,
+            layout.ep,
+            layout.micro_batch,
+            layout.checkpointing,
+        )
         if layout.ep > 1:
             key = (*key, layout.dp)
         if key not in self._times:

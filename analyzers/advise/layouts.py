@@ -31,7 +31,9 @@ def legal_layouts(question: Question) -> Iterator[Layout]:
             if pp > model.layers:
                 continue
             for cp in divisors(question.gpus // tp // pp):
-                if cp > 1 and (question.sequence < _LONG_SEQUENCE or question.sequence // cp < _LEAST_CONTEXT):
+                if cp > 1 and (
+                    question.sequence < _LONG_SEQUENCE or question.sequence // cp < _LEAST_CONTEXT
+                ):
                     break
                 yield from _with_batch(question, tp, pp, cp, question.gpus // tp // pp // cp)
 
@@ -68,7 +70,11 @@ def _chunks(question: Question, layout: Layout) -> list[int]:
     if layout.pp == 1 or layout.accumulation % layout.pp:
         return [1]
     layers = question.model.layers
-    return [each for each in (1, 2, 4) if layout.pp * each <= layers and (each == 1 or layers % (layout.pp * each) == 0)]
+    return [
+        each
+        for each in (1, 2, 4)
+        if layout.pp * each <= layers and (each == 1 or layers % (layout.pp * each) == 0)
+    ]
 
 
 def _sharded(question: Question, layout: Layout) -> Iterator[Layout]:

@@ -39,12 +39,26 @@ def _split(layout: Layout) -> Iterator[tuple[str, Layout]]:
         more = layout.accumulation * 2
         yield (
             f"TP {layout.tp * 2}",
-            replace(layout, tp=layout.tp * 2, sequence_parallel=True, dp=layout.dp // 2, accumulation=more, shard_size=None),
+            replace(
+                layout,
+                tp=layout.tp * 2,
+                sequence_parallel=True,
+                dp=layout.dp // 2,
+                accumulation=more,
+                shard_size=None,
+            ),
         )
         plain = "zero1" if layout.sharding == "fsdp" else layout.sharding
         yield (
             f"PP {layout.pp * 2}",
-            replace(layout, pp=layout.pp * 2, dp=layout.dp // 2, accumulation=more, shard_size=None, sharding=plain),
+            replace(
+                layout,
+                pp=layout.pp * 2,
+                dp=layout.dp // 2,
+                accumulation=more,
+                shard_size=None,
+                sharding=plain,
+            ),
         )
     if layout.tp % 2 == 0 and layout.accumulation % 2 == 0:
         yield (

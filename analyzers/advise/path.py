@@ -30,7 +30,10 @@ FAMILIES: Final = (
         lambda x: _one_stage(x) and x.tp == 1 and x.sharding == "ddp" and x.checkpointing == "none",
     ),
     Family("DDP with checkpointing", lambda x: _one_stage(x) and x.tp == 1 and x.sharding == "ddp"),
-    Family("a sharded optimizer (ZeRO-1)", lambda x: _one_stage(x) and x.tp == 1 and x.sharding in ("ddp", "zero1")),
+    Family(
+        "a sharded optimizer (ZeRO-1)",
+        lambda x: _one_stage(x) and x.tp == 1 and x.sharding in ("ddp", "zero1"),
+    ),
     Family("fully sharded (FSDP)", lambda x: _one_stage(x) and x.tp == 1),
     Family("tensor parallel", lambda x: _one_stage(x)),
     Family("pipeline parallel", lambda x: x.cp == x.ep == 1),
@@ -38,7 +41,9 @@ FAMILIES: Final = (
 )
 
 
-def choose(fitting: Sequence[Candidate], family_best: Callable[[Family], Candidate | None]) -> Candidate | None:
+def choose(
+    fitting: Sequence[Candidate], family_best: Callable[[Family], Candidate | None]
+) -> Candidate | None:
     """The fastest layout of the simplest family that is within the noise of the fastest of all."""
     if not fitting:
         return None
@@ -67,10 +72,16 @@ def path(
     if single is not None:
         needed = human.size(single.memory_high_bytes)
         if single.fits:
-            steps.append(Decision("Does one GPU hold the model?", f"{needed} of {limit}", "Yes: replicas suffice."))
+            steps.append(
+                Decision("Does one GPU hold the model?", f"{needed} of {limit}", "Yes: replicas suffice.")
+            )
         else:
             steps.append(
-                Decision("Does one GPU hold the model?", f"{needed}, {limit}", "No: state or activations must be cut.")
+                Decision(
+                    "Does one GPU hold the model?",
+                    f"{needed}, {limit}",
+                    "No: state or activations must be cut.",
+                )
             )
     for family, fastest, smallest in families:
         question = f"Does {family.name} do?"

@@ -56,7 +56,13 @@ def _best_at(search: Search, best: Candidate, gpus: int) -> Candidate | None:
         if layout.chunks > 1 and accumulation % layout.pp:
             continue
         layouts.append(
-            replace(layout, dp=dp, micro_batch=micro_batch, accumulation=accumulation, shard_size=_shards(layout.shard_size, dp))
+            replace(
+                layout,
+                dp=dp,
+                micro_batch=micro_batch,
+                accumulation=accumulation,
+                shard_size=_shards(layout.shard_size, dp),
+            )
         )
     smaller = Search(replace(question, gpus=gpus), search.network, search.capacity_bytes)
     fitting = smaller.fitting(smaller.run(layouts), 1)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from shardtoll.analyzers.advise.block_time import BlockTimes
 from shardtoll.analyzers.advise.layouts import legal_layouts, levers, lighter, words
 from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.memory.quick import quick_peak_bytes
-from shardtoll.analyzers.advise.block_time import BlockTimes
 from shardtoll.analyzers.forecast.plan import Network, price_plan
 from shardtoll.ledger.answers.advice import Candidate, Question
 from shardtoll.ledger.answers.training_plan import Layout, TrainingPlan
@@ -115,7 +115,9 @@ class Search:
         key = (layout, offload, question.precision)
         if key not in self._full:
             plan = plan_for(question, layout)
-            self._full[key] = _candidate(plan, self.network, self.capacity_bytes, question.memory_share, offload)
+            self._full[key] = _candidate(
+                plan, self.network, self.capacity_bytes, question.memory_share, offload
+            )
         return self._full[key]
 
     def fitting(self, priced: Sequence[Priced], most: int) -> list[Candidate]:

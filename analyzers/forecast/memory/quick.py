@@ -27,7 +27,9 @@ def quick_peak_bytes(plan: TrainingPlan) -> int:
             tp=layout.tp, sequence_parallel=layout.sequence_parallel, cp=layout.cp, ep=layout.ep,
             micro_batch=layout.micro_batch, checkpointing=layout.checkpointing,
         )  # fmt: skip
-        kept, most = _block(plan.model, one, plan.sequence, plan.precision, plan.framework, plan.compiled, ahead)
+        kept, most = _block(
+            plan.model, one, plan.sequence, plan.precision, plan.framework, plan.compiled, ahead
+        )
         state = rank.state_bytes()
         forward = in_flight * rank.layers * kept + rank.logits * 4 * recipe.logits_copies
         gradients = rank.parameters * recipe.gradient_bytes if not rank.fsdp else 0.0
@@ -38,10 +40,18 @@ def quick_peak_bytes(plan: TrainingPlan) -> int:
 
 @lru_cache(maxsize=4096)
 def _block(
-    model: ModelShape, layout: Layout, sequence: int, precision: str, framework: str, compiled: bool, ahead: bool
+    model: ModelShape,
+    layout: Layout,
+    sequence: int,
+    precision: str,
+    framework: str,
+    compiled: bool,
+    ahead: bool,
 ) -> tuple[float, float]:
     """Bytes that a block saves, and the most that one holds while it runs."""
-    plan = TrainingPlan(model, layout, sequence, "", precision=precision, framework=framework, compiled=compiled)
+    plan = TrainingPlan(
+        model, layout, sequence, "", precision=precision, framework=framework, compiled=compiled
+    )
     tape = Tape()
     block = Block(plan, recipe_of(plan), ahead)
     saved = block.forward(tape)
