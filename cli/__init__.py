@@ -19,8 +19,9 @@ import typer
 import typer.core
 
 COMMANDS: Final = (
-    *("demo", "run", "report", "serve", "verify", "compare"),
-    *("hang", "check", "budget", "fabrics", "calibrate", "dryrun", "forecast"),
+    *("demo", "run", "report", "serve", "verify", "compare", "whatif"),
+    *("hang", "check", "budget", "fabrics", "calibrate"),
+    *("dryrun", "forecast", "advise"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 

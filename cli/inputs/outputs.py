@@ -44,6 +44,11 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.hang:hang_to_json",
         ".md": "shardtoll.dashboards.hang.hang_shown:markdown",
     },
+    "advise": {
+        ".html": "shardtoll.dashboards.advise.advice_page:render",
+        ".json": "shardtoll.ledger.answers.advice:advice_to_json",
+        ".md": "shardtoll.dashboards.advise.advice_shown:markdown",
+    },
     "compare": {
         ".html": "shardtoll.dashboards.compare.compare_page:render",
         ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
@@ -66,6 +71,7 @@ _SHOWN: Final = {
     "check": "shardtoll.dashboards.check.check_shown:renderable",
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
     "hang": "shardtoll.dashboards.hang.hang_shown:renderable",
+    "advise": "shardtoll.dashboards.advise.advice_shown:renderable",
 }
 """Command -> what shows its answer on a terminal of some width."""
 

@@ -57,6 +57,30 @@ class RankAllocations:
         self._micro_batches(1)
         return self.tape.events
 
+    def state_bytes(self) -> float:
+        """Bytes that live through the whole step: parameters, buffers and the optimizer's state."""
+        r, layout, count = self.recipe, self.plan.layout, self.parameters
+        cut = self.optimizer_shards if layout.sharding in ("zero2", "fsdp") else 1
+        total = count * (r.parameter_bytes / self.state_shards + r.accumulated_bytes / cut)
+        total += count * (r.master_bytes + 8) / self.optimizer_shards
+        if self._has_buckets():
+            total += count * r.bucket_bytes
+        if self._has_gather_buffer():
+            total += self.block.sizes.full
+        if self.stays_gathered:
+            total += count * (self.element + 4)
+        elif self.fsdp:
+            total += sum(self._tables()) * self.element
+        return total
+
+    def _has_buckets(self) -> bool:
+        layout = self.plan.layout
+        return self.recipe.bucket_bytes > 0 and layout.dp * layout.cp > 1 and not self.fsdp
+
+    def _has_gather_buffer(self) -> bool:
+        layout = self.plan.layout
+        return self.recipe.gathers_twice and layout.tp > 1 and layout.sequence_parallel
+
     def _state(self) -> None:
         r, tape, layout = self.recipe, self.tape, self.plan.layout
         for elements in self.tensors:
@@ -66,10 +90,10 @@ class RankAllocations:
             tape.new(self.parameters * r.accumulated_bytes / shards, "gradients")
         if r.master_bytes:
             tape.new(self.parameters * r.master_bytes / self.optimizer_shards, "optimizer")
-        if r.bucket_bytes and layout.dp * layout.cp > 1 and not self.fsdp:
+        if self._has_buckets():
             for elements in self.tensors:
                 tape.new(elements * r.bucket_bytes, "communication")
-        if r.gathers_twice and layout.tp > 1 and layout.sequence_parallel:
+        if self._has_gather_buffer():
             tape.new(self.block.sizes.full, "communication")
         if self.fsdp:  # embedding and output projection stay gathered, in a pipeline all parameters
             for elements in self.tensors if self.stays_gathered else self._tables():
