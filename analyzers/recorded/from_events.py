@@ -203,6 +203,7 @@ def _recorded(
     duration[waited] = np.maximum(0.0, columns.end[waited] - np.maximum(awaited, columns.start)[waited])
     release[host & (before < 0)] = columns.start[host & (before < 0)]
     _device(columns, before, gap, lag, release, unknown)
+    asked = np.where(columns.launch >= 0, columns.start[columns.launch], columns.start)
     builder = Builder()
     builder.nodes(
         columns.rank, columns.lane, columns.kind, duration,
@@ -215,7 +216,7 @@ def _recorded(
     graph = builder.graph()
     return Recorded(
         graph, order_of(graph, force=True), "events", ranks, steps, columns.step, columns.row,
-        columns.phase, columns.name, columns.names, columns.module, unknown, columns.start, columns.end,
+        columns.phase, columns.name, columns.names, columns.module, unknown, asked, columns.start, columns.end,
     )
 
 

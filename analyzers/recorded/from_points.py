@@ -185,6 +185,7 @@ def _joined(
         names=names,
         module=np.zeros(len(row), dtype=np.int64),
         unknown_ns=np.where(graph.kind == int(Kind.GAP), graph.duration_ns, 0.0),
+        asked_ns=np.array([value for part in parts for value in part.start]),
         start_ns=np.array([value for part in parts for value in part.start]),
         end_ns=np.array([value for part in parts for value in part.end]),
     )
