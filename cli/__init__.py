@@ -19,7 +19,7 @@ import typer
 import typer.core
 
 COMMANDS: Final = (
-    *("demo", "run", "report", "serve", "verify", "compare"),
+    *("demo", "run", "report", "serve", "whatif", "verify", "compare"),
     *("hang", "check", "budget", "fabrics", "calibrate", "dryrun"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.

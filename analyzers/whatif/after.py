@@ -1,4 +1,4 @@
-"""The ledger of a step that nobody ran: the record with the times of an edited replay, analysed as any other."""
+"""The ledger of a step that nobody ran: the record with the times of an edited replay."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     return replace(ledger, tables=tables, findings=())
 
 
-def _collectives(
-    ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array
-) -> pa.Table:
+def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array) -> pa.Table:
     recorded = draft.recorded
     table = ledger.tables["collectives"]
     kept = pc.is_in(table.column("step"), steps).to_numpy(zero_copy_only=False)
@@ -80,9 +78,7 @@ def _collectives(
     return table.filter(pa.array(kept & ~gone))
 
 
-def _steps(
-    table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, less_ns: float
-) -> pa.Table:
+def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, less_ns: float) -> pa.Table:
     """Return the rows with each part as many times as long as replay has it, adding up."""
     parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, less_ns)
     rows = []
@@ -91,12 +87,11 @@ def _steps(
         if was is None or now is None or not was.step_ns:
             rows.append(row)
             continue
-        compute = round(row["compute_ns"] * now.compute_ns / was.compute_ns) if was.compute_ns else 0
-        copy = round(row["exposed_copy_ns"] * now.exposed_copy_ns / was.exposed_copy_ns) if was.exposed_copy_ns else 0
         whole = round(row["duration_ns"] * now.step_ns / was.step_ns)
-        comm = round(row["exposed_comm_ns"] * now.exposed_comm_ns / was.exposed_comm_ns) if was.exposed_comm_ns else 0
-        compute = min(compute, whole)
+        compute = min(whole, _times(row["compute_ns"], was.compute_ns, now.compute_ns))
+        comm = _times(row["exposed_comm_ns"], was.exposed_comm_ns, now.exposed_comm_ns)
         comm = min(comm, whole - compute)
+        copy = _times(row["exposed_copy_ns"], was.exposed_copy_ns, now.exposed_copy_ns)
         copy = min(copy, whole - compute - comm)
         rest = whole - compute - comm - copy
         unattributed = min(rest, row["unattributed_ns"])
@@ -113,3 +108,7 @@ def _steps(
             row[name] = None
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def _times(part_ns: int, was_ns: int, now_ns: int) -> int:
+    return round(part_ns * now_ns / was_ns) if was_ns else 0

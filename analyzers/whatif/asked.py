@@ -1,4 +1,4 @@
-"""Changes that a user asks for beside the fixes of findings: another network, device, rank, dtype or bucket."""
+"""Changes asked for beside the fixes of findings: another network, device, rank, dtype or bucket."""
 
 from __future__ import annotations
 
@@ -100,7 +100,13 @@ def _without(context: Context, words: str) -> Edit:
         names = frame["op"].fillna("") + " " + frame["caused_by_op"].fillna("")
         chosen &= names.str.contains(re.escape(op)).to_numpy(dtype=bool)
     if line:
-        places = frame["source"].fillna("") + " " + frame["module"].fillna("") + " " + frame["parameter"].fillna("")
+        places = (
+            frame["source"].fillna("")
+            + " "
+            + frame["module"].fillna("")
+            + " "
+            + frame["parameter"].fillna("")
+        )
         chosen &= places.str.contains(re.escape(line)).to_numpy(dtype=bool)
     if not chosen.any() or not words.strip("@"):
         there = ", ".join(sorted(frame["op"].dropna().unique())[:6])
@@ -206,7 +212,9 @@ def _bucket(context: Context, bucket_bytes: int) -> Edit:
     is_one = ((frame["op"] == "all_reduce") & (frame["phase"] == "backward")).to_numpy(dtype=bool)
     is_one &= frame["message_bytes"].notna().to_numpy(dtype=bool)
     if not is_one.any():
-        raise UsageError("--bucket: the run has no all_reduce in backward", "it is for DDP's gradient buckets")
+        raise UsageError(
+            "--bucket: the run has no all_reduce in backward", "it is for DDP's gradient buckets"
+        )
     moved = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0)
     latency = _latency(context)
 
@@ -227,7 +235,12 @@ def _bucket(context: Context, bucket_bytes: int) -> Edit:
 
 
 def _one_rank(
-    draft: Draft, nodes: npt.NDArray[np.int64], moved: Floats, latency: Floats, most: int, work: npt.NDArray[np.int64]
+    draft: Draft,
+    nodes: npt.NDArray[np.int64],
+    moved: Floats,
+    latency: Floats,
+    most: int,
+    work: npt.NDArray[np.int64],
 ) -> None:
     rows = draft.recorded.row[nodes]
     held: list[int] = []

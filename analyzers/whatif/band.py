@@ -1,4 +1,4 @@
-"""How sure a predicted saving is: what the replay itself gets wrong, clocks, gaps, models and the steps' spread."""
+"""How sure a predicted saving is: replay's own error, clocks, gaps, models and the spread of steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
     skew = np.abs(skew[np.isfinite(skew)])
     return Doubt(
         replay_ns=abs(recorded.lasts_ns(outcome) - lasted),
-        replay_error=max(errors, default=0.0),
+        replay_error=float(max(errors, default=0.0)),
         clock_ns=float(np.median(skew)) if len(skew) else 0.0,
         spread_ns=_spread(context),
         unknown_share=unknown_share,

@@ -129,7 +129,7 @@ class Draft:
             values[here] *= factor[key[here]]
 
     def _parts_of(self, places: list[int]) -> Ints:
-        """Return for each node a number of the part of the step that it is in, the same on all these ranks."""
+        """Return for each node a number of the part of the step that it is in, alike on all these ranks."""
         recorded, graph = self.recorded, self.recorded.graph
         steps, step = np.unique(recorded.step, return_inverse=True)
         issued = np.zeros(len(graph), dtype=np.int64)

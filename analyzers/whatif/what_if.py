@@ -1,4 +1,4 @@
-"""The answer of `shardtoll whatif`: the step before and after, anatomy by anatomy, and what became of the bill."""
+"""The answer of `shardtoll whatif`: the step before and after, and what becomes of the bill."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
 from shardtoll.ledger.answers.what_if import Change, RankParts, WhatIf
 from shardtoll.ledger.report.report import WHAT_IF
+
+_UNCHANGED: Final = ("trust", "correctness")
 
 MOST_ANALYSED: Final = 400_000
 """Nodes up to which the changed step is analysed anew for the findings that vanish and appear."""
@@ -89,7 +91,9 @@ def what_if(
 
 
 def _fabric(report: Report) -> Fabric:
-    return load_fabric(report.fabric.name) if report.fabric.name in fabric_names() else choose_fabric(report.run)
+    return (
+        load_fabric(report.fabric.name) if report.fabric.name in fabric_names() else choose_fabric(report.run)
+    )
 
 
 def _fixes(context: Context, report: Report, fixes: Sequence[int], first: int | None) -> list[Edit]:
@@ -135,8 +139,8 @@ def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding])
 
 
 def _bills(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the findings that only the first and only the second bill has, those about the record left out."""
-    bills = [[each for each in bill if each.family not in ("trust", "correctness")] for bill in (before, after)]
+    """Return the findings that only the first, and only the second bill has; not those of the record."""
+    bills = [[each for each in bill if each.family not in _UNCHANGED] for bill in (before, after)]
     pairs = paired(*bills)
     words = [[f"{each.kind}: {place(each.where)}" for each in bill] for bill in bills]
     vanished = tuple(text for row, text in enumerate(words[0]) if row not in pairs)
