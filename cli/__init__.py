@@ -19,7 +19,7 @@ import typer
 import typer.core
 
 COMMANDS: Final = (
-    *("demo", "run", "report", "serve", "verify", "compare", "whatif"),
+    *("demo", "run", "report", "serve", "whatif", "verify", "compare"),
     *("hang", "check", "budget", "fabrics", "calibrate"),
     *("dryrun", "forecast", "advise"),
 )

@@ -31,7 +31,7 @@ NEAR_NS: Final = 20_000
 _SOONEST_NS: Final = 2_000.0
 """No device begins sooner after the call that launches its work."""
 _FROZEN: Final = 0.5
-"""If a larger share of the work begins sooner, the calls were written down with the work, and tell nothing."""
+"""If a larger share of the work begins sooner, calls were written down with the work, and tell nothing."""
 _KINDS: Final = {
     "launch": Kind.HOST,
     "sync": Kind.SYNC,
@@ -203,10 +203,17 @@ def _recorded(
     duration[waited] = np.maximum(0.0, columns.end[waited] - np.maximum(awaited, columns.start)[waited])
     release[host & (before < 0)] = columns.start[host & (before < 0)]
     _device(columns, before, gap, lag, release, unknown)
+    asked = np.where(columns.launch >= 0, columns.start[columns.launch], columns.start)
     builder = Builder()
     builder.nodes(
-        columns.rank, columns.lane, columns.kind, duration,
-        gap_ns=gap, meet=meet, role=role, release_ns=release,
+        columns.rank,
+        columns.lane,
+        columns.kind,
+        duration,
+        gap_ns=gap,
+        meet=meet,
+        role=role,
+        release_ns=release,
     )
     launched = np.flatnonzero(columns.launch >= 0)
     builder.edges(columns.launch[launched], launched, lag[launched])
@@ -214,8 +221,21 @@ def _recorded(
     builder.edges(columns.awaits[waits], waits)
     graph = builder.graph()
     return Recorded(
-        graph, order_of(graph, force=True), "events", ranks, steps, columns.step, columns.row,
-        columns.phase, columns.name, columns.names, columns.module, unknown, columns.start, columns.end,
+        graph=graph,
+        order=order_of(graph, force=True),
+        source="events",
+        ranks=ranks,
+        steps=steps,
+        step=columns.step,
+        row=columns.row,
+        phase=columns.phase,
+        name=columns.name,
+        names=columns.names,
+        module=columns.module,
+        unknown_ns=unknown,
+        asked_ns=asked,
+        start_ns=columns.start,
+        end_ns=columns.end,
     )
 
 

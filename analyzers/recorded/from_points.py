@@ -101,8 +101,16 @@ def _rank(
             match, feeds = int(graph.match[row]), int(graph.feeds[row])
             role = Role.FEEDS if match < 0 else Role.WAITS if feeds < 0 else Role.BOTH
             moving[row] = part.node(
-                at, float(ended[row]), index, number, -1, Kind.COLLECTIVE, float(graph.moved_ns[row]),
-                meet=max(match, feeds), role=role, after=[here],
+                at,
+                float(ended[row]),
+                index,
+                number,
+                -1,
+                Kind.COLLECTIVE,
+                float(graph.moved_ns[row]),
+                meet=max(match, feeds),
+                role=role,
+                after=[here],
             )
         else:
             part.node(at, at, index, number, number, Kind.POINT, 0.0, after=[moving[row]])
@@ -144,9 +152,7 @@ def _first_ns(context: Context, graph: Graph) -> int:
     return int(began.min())
 
 
-def _joined(
-    context: Context, parts: list[_Part], ranks: tuple[int, ...], steps: tuple[int, ...]
-) -> Recorded:
+def _joined(context: Context, parts: list[_Part], ranks: tuple[int, ...], steps: tuple[int, ...]) -> Recorded:
     graphs_of = [part.builder.graph() for part in parts]
     lanes = meets = nodes = 0
     shifted: dict[str, list[npt.NDArray[np.generic]]] = {}
@@ -185,6 +191,7 @@ def _joined(
         names=names,
         module=np.zeros(len(row), dtype=np.int64),
         unknown_ns=np.where(graph.kind == int(Kind.GAP), graph.duration_ns, 0.0),
+        asked_ns=np.array([value for part in parts for value in part.start]),
         start_ns=np.array([value for part in parts for value in part.start]),
         end_ns=np.array([value for part in parts for value in part.end]),
     )
@@ -193,8 +200,13 @@ def _joined(
 def _words(context: Context, row: Ints) -> tuple[tuple[str, ...], Ints, npt.NDArray[np.uint8]]:
     """Return names, the place of each node's name, and its phase: of a collective, else of the next one."""
     code, words = pd.factorize(context.collectives["op"].to_numpy(dtype=object))
-    phase_of = context.collectives["phase"].map({name: nth for nth, name in enumerate(PHASES)}).to_numpy(np.uint8)
+    number = {name: nth for nth, name in enumerate(PHASES)}
+    phase_of = context.collectives["phase"].map(number).to_numpy(np.uint8)
     place = context.collectives.index.get_indexer(pd.Index(row))
     following = pd.Series(np.where(place >= 0, place, -1)).replace(-1, np.nan).bfill().ffill()
-    phase = phase_of[following.fillna(0).to_numpy(dtype=np.int64)] if len(phase_of) else np.zeros(len(row), np.uint8)
+    phase = (
+        phase_of[following.fillna(0).to_numpy(dtype=np.int64)]
+        if len(phase_of)
+        else np.zeros(len(row), np.uint8)
+    )
     return ("", *map(str, words)), np.where(place >= 0, code[place] + 1, 0).astype(np.int64), phase

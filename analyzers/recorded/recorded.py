@@ -47,6 +47,8 @@ class Recorded:
     """[n] Place in `names`; 0, the empty text, where not known."""
     unknown_ns: Floats
     """[n] The part of its gap or lag that no record explains."""
+    asked_ns: Floats
+    """[n] When the rank's own thread came to it: of device work, its launch."""
     start_ns: Floats
     """[n] As recorded, on one clock, from the graph's zero."""
     end_ns: Floats

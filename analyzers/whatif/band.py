@@ -1,4 +1,4 @@
-"""How sure a predicted saving is: what the replay itself gets wrong, clocks, gaps, models and the steps' spread."""
+"""How sure a predicted saving is: replay's own error, clocks, gaps, models and the spread of steps."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+_ON_HOST = (Kind.HOST, Kind.SYNC, Kind.DATA)
+
 
 class Draft:
     """Edits change times only, so that the order of events stays that of the record."""
@@ -103,29 +105,46 @@ class Draft:
                 self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
 
     def rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
-        """Give a rank its peers' median times, by step, phase and kind of node, where they are shorter."""
+        """Give a rank its peers' median times, where they are shorter: between one collective and the next if
+        all issue as many, else by phase of the step; by kind of node."""
         recorded, graph = self.recorded, self.recorded.graph
-        if rank not in recorded.ranks:
+        others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
+        if rank not in recorded.ranks or not others:
             return
         mine = recorded.ranks.index(rank)
-        others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
-        if not others:
-            return
+        part = self._parts_of([mine, *others])
         own = (graph.kind != Kind.COLLECTIVE) & (recorded.step >= 0)
-        steps, step = np.unique(recorded.step, return_inverse=True)
-        key = (step * 16 + graph.kind) * 8 + recorded.phase
-        size = (len(steps) * 16 + 16) * 8
+        key = part * 16 + graph.kind
+        size = (int(part.max(initial=0)) + 1) * 16
         for values in (self.duration, self.gap):
-            host = own if values is self.duration else own & (graph.kind == Kind.HOST)
-
-            def sums(place: int, values: Floats = values, host: Bools = host) -> Floats:
-                here = host & (graph.rank == place)
-                return np.bincount(key[here], np.maximum(values[here], 0.0), minlength=size)
-
-            was = sums(mine)
-            of_peers = np.array([sums(place) for place in others])
-            wanted = np.quantile(of_peers, 0.5, axis=0, method="lower")
-            with np.errstate(invalid="ignore", divide="ignore"):
-                factor = np.where(was > 0, np.minimum(1.0, wanted / np.where(was > 0, was, 1.0)), 1.0)
-            here = host & (graph.rank == mine)
+            counts = own if values is self.duration else own & np.isin(graph.kind, _ON_HOST)
+            sums = [
+                np.bincount(key[here], np.maximum(values[here], 0.0), minlength=size)
+                for here in (counts & (graph.rank == place) for place in (mine, *others))
+            ]
+            wanted = np.quantile(np.array(sums[1:]), 0.5, axis=0, method="lower")
+            was = sums[0]
+            factor = np.where(was > wanted, wanted / np.where(was > 0, was, 1.0), 1.0)
+            here = counts & (graph.rank == mine)
             values[here] *= factor[key[here]]
+
+    def _parts_of(self, places: list[int]) -> Ints:
+        """Return for each node a number of the part of the step that it is in, alike on all these ranks."""
+        recorded, graph = self.recorded, self.recorded.graph
+        steps, step = np.unique(recorded.step, return_inverse=True)
+        issued = np.zeros(len(graph), dtype=np.int64)
+        counts = []
+        for place in places:
+            nodes = np.flatnonzero(graph.rank == place)
+            asked = recorded.asked_ns[nodes]
+            number = step[nodes]
+            order = np.lexsort((graph.kind[nodes] != Kind.COLLECTIVE, asked, number))
+            is_one = (graph.kind[nodes] == Kind.COLLECTIVE)[order]
+            begun = np.cumsum(is_one)
+            first = np.searchsorted(number[order], np.arange(len(steps)))
+            before = np.where(first > 0, begun[np.maximum(first - 1, 0)], 0)
+            issued[nodes[order]] = begun - before[number[order]]
+            counts.append(np.bincount(number[order], is_one, minlength=len(steps)).astype(int).tolist())
+        if all(count == counts[0] for count in counts):
+            return step * (int(issued.max(initial=0)) + 1) + issued
+        return step * 8 + recorded.phase

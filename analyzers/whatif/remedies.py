@@ -67,7 +67,7 @@ def _without(context: Context, finding: Finding) -> Edit | None:
         return None
     gone = left < 0.01
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, _end: float) -> None:
         nodes = draft.nodes_of(rows)
         if gone:
             draft.remove(nodes)
@@ -114,7 +114,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
     if not late or len(late) > max(1, len(peers) // 2):
         return None
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, _end: float) -> None:
         for rank in late:
             draft.rank_as(rank, tuple(peer for peer in peers[rank] if peer not in late) or peers[rank])
 
@@ -122,10 +122,10 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
     return Edit(f"rank {named} as fast as its peers", apply)
 
 
-def _balanced(context: Context, finding: Finding) -> Edit | None:
+def _balanced(_: Context, __: Finding) -> Edit | None:
     """Every rank computes the mean of all."""
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, _end: float) -> None:
         recorded = draft.recorded
         chosen = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.step >= 0)
         sums = np.bincount(recorded.graph.rank[chosen], draft.duration[chosen], len(recorded.ranks))
@@ -138,8 +138,8 @@ def _balanced(context: Context, finding: Finding) -> Edit | None:
 def _removed(kind: Kind, label: str) -> Maker:
     """Nodes of a kind take no time; where the graph has none, as much is taken off the ranks' own time."""
 
-    def make(context: Context, finding: Finding) -> Edit | None:
-        def apply(draft: Draft, _: float) -> None:
+    def make(_: Context, finding: Finding) -> Edit | None:
+        def apply(draft: Draft, _end: float) -> None:
             nodes = np.flatnonzero(draft.recorded.of_kinds((kind,)))
             if not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, (Kind.COPY,) if kind == Kind.COPY else (Kind.HOST, Kind.GAP))
@@ -158,10 +158,10 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
         draft.shorten(kinds, finding.saving_ns, finding.ranks or draft.recorded.ranks, None)
 
 
-def _recompute(context: Context, finding: Finding) -> Edit | None:
+def _recompute(_: Context, finding: Finding) -> Edit | None:
     phase = PHASES.index("recompute")
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, _end: float) -> None:
         nodes = np.flatnonzero((draft.recorded.phase == phase) & draft.recorded.of_kinds((Kind.COMPUTE,)))
         if len(nodes) and draft.recorded.source == "events":
             draft.duration[nodes] = 0.0
@@ -171,7 +171,7 @@ def _recompute(context: Context, finding: Finding) -> Edit | None:
     return Edit("without the second forward", apply)
 
 
-def _less_compute(context: Context, finding: Finding) -> Edit | None:
+def _less_compute(_: Context, finding: Finding) -> Edit | None:
     if not finding.saving_ns:
         return None
     phase = PHASES.index(finding.where.phase) if finding.where.phase in PHASES else None
@@ -182,13 +182,13 @@ def _less_compute(context: Context, finding: Finding) -> Edit | None:
     )
 
 
-def _bubble(context: Context, finding: Finding) -> Edit | None:
+def _bubble(_: Context, finding: Finding) -> Edit | None:
     """More micro-batches: the bubble shrinks by what the finding claims, spread over the step."""
     if not finding.saving_ns:
         return None
     saving = float(finding.saving_ns)
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, _end: float) -> None:
         draft.end_shift_ns += saving
 
     return Edit("a bubble as small as the schedule allows", apply)

@@ -35,6 +35,11 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.verification:verification_to_json",
         ".md": "shardtoll.dashboards.verify.verify_shown:markdown",
     },
+    "whatif": {
+        ".html": "shardtoll.dashboards.whatif.what_if_page:render",
+        ".json": "shardtoll.ledger.answers.what_if:what_if_to_json",
+        ".md": "shardtoll.dashboards.whatif.what_if_shown:markdown",
+    },
     "check": {
         ".json": "shardtoll.ledger.answers.overrun:check_to_json",
         ".md": "shardtoll.dashboards.check.check_shown:markdown",
@@ -68,6 +73,7 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
 
 _SHOWN: Final = {
     "verify": "shardtoll.dashboards.verify.verify_shown:renderable",
+    "whatif": "shardtoll.dashboards.whatif.what_if_shown:renderable",
     "check": "shardtoll.dashboards.check.check_shown:renderable",
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
     "hang": "shardtoll.dashboards.hang.hang_shown:renderable",

@@ -67,7 +67,7 @@ class PathPart:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The chain of work and waiting that the job's time consists of: shortening anything else saves nothing."""
+    """The chain of work and gaps that the job's time consists of: shortening anything else saves nothing."""
 
     step_ns: int
     """Its length per step."""

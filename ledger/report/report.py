@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -16,7 +16,7 @@ from shardtoll.ledger.answers.pipeline import Pipelines
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
 from shardtoll.ledger.answers.unbilled import Unbilled
-from shardtoll.ledger.answers.what_if import Foreseen
+from shardtoll.ledger.answers.what_if import Foreseen, WhatIf
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.plain import from_plain, to_plain
@@ -192,6 +192,16 @@ class Report:
         """
         TENSORBOARD.load()(self, writer, step)
 
+    def whatif(self, *fixes: int, **changes: Any) -> WhatIf:
+        """Return the step after fixing these findings, by number on the bill, and after other changes.
+
+        `changes` are those of `shardtoll whatif`: `without=("all_gather@train.py:12",)`, `network=2.0`,
+        `gpu=1.3`, `ranks=(3,)`, `fabric="h100x8"`, `dtype="bf16"`, `bucket_bytes=25 << 20`,
+        `micro_batches=16`, `batch_ready=True`, `async_copies=True`, `no_recompute=True`, `first=3`. Raises
+        UsageError where nothing is asked for or the run cannot be replayed.
+        """
+        return WHAT_IF.load()(self, fixes, **changes)
+
     def to_json(self) -> str:
         """Return the report as JSON, schema version 1. Unknown is null."""
         return "".join(self.json_pieces())
@@ -340,6 +350,21 @@ class Track(Protocol):
         """Log it."""
 
 
+class WhatIfs(Protocol):
+    """Replays a report's steps with changes."""
+
+    def __call__(
+        self,
+        report: Report,
+        fixes: Sequence[int] = (),
+        *,
+        first: int | None = None,
+        name: str = "the run",
+        **asked: Any,
+    ) -> WhatIf:
+        """Return the step after them."""
+
+
 class Judge(Protocol):
     """Holds a report to a budget."""
 
@@ -364,6 +389,7 @@ TENSORBOARD: Final = EntryPoint[Callable[[Report, Any, int], None]](
     "shardtoll.dashboards.exports.to_tensorboard:log"
 )
 JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.judge:judge")
+WHAT_IF: Final = EntryPoint[WhatIfs]("shardtoll.analyzers.whatif.what_if:what_if")
 BUDGET_LINES: Final = EntryPoint[Callable[["BudgetCheck"], list[str]]](
     "shardtoll.dashboards.check.words:lines"
 )

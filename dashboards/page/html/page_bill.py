@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
 from shardtoll.ledger.words import human
@@ -105,7 +105,7 @@ def _remedy(finding: Finding) -> str:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
         against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
-        parts.append(
-            f"<p>Saves at most {human.duration(finding.saving_ns)} per step, against: {against}.</p>"
-        )
+        parts.append(f"<p>Saves {safe(replayed_words.saving(finding))} per step, against: {against}.</p>")
+        if finding.replayed is not None:
+            parts.append(f"<p>Replayed: {safe(clip(finding.replayed, 200))}.</p>")
     return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

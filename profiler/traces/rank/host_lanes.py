@@ -66,7 +66,12 @@ def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -
 
     usual = int(np.median((end - start)[launching[chosen]])) if launching.any() else 0
     for number, begin, finish, thread, work in zip(
-        chosen.tolist(), start.tolist(), end.tolist(), calls.thread[chosen].tolist(), awaits.tolist(), strict=True
+        chosen.tolist(),
+        start.tolist(),
+        end.tolist(),
+        calls.thread[chosen].tolist(),
+        awaits.tolist(),
+        strict=True,
     ):
         is_launch = bool(launching[number])
         if is_launch:
@@ -112,16 +117,16 @@ def _awaited(facts: Facts, rows: I64, chosen: I64, syncs: npt.NDArray[np.bool_])
     return made
 
 
-def _fetches(
-    facts: Facts, main: int, first_ns: int, last_ns: int, called: I64
-) -> list[tuple[int, int, str]]:
+def _fetches(facts: Facts, main: int, first_ns: int, last_ns: int, called: I64) -> list[tuple[int, int, str]]:
     """Return when the training thread fetched batches, up to the first call within."""
     names = matching(facts.trace, FETCH)
     made = []
     until = 0
     for work in (facts.trace.annotations, facts.trace.ops):
         rows = rows_of(work, names)
-        rows = rows[(work.thread[rows] == main) & (work.start_ns[rows] >= first_ns) & (work.start_ns[rows] < last_ns)]
+        rows = rows[
+            (work.thread[rows] == main) & (work.start_ns[rows] >= first_ns) & (work.start_ns[rows] < last_ns)
+        ]
         for row in rows[np.argsort(work.start_ns[rows], kind="stable")].tolist():
             begin, finish = int(work.start_ns[row]), int(work.end_ns[row])
             place = int(np.searchsorted(called, begin))
@@ -134,7 +139,7 @@ def _fetches(
 
 
 def lanes_of(host: HostRows) -> I64:
-    """Return a number for each event's thread; threads that take turns, as training and autograd, share one."""
+    """Return a number for each event's thread; those that take turns, as training and autograd, share one."""
     threads, counts = np.unique(host.thread, return_counts=True)
     by_size = threads[np.argsort(-counts, kind="stable")].tolist()
     lane = np.zeros(len(host.thread), dtype=np.int64)

@@ -63,7 +63,10 @@ def events(facts: Facts, phases: Phases, work: Work, rank: int, epoch_ns: int, m
     total = count + len(rows) + len(waits)
     text: list[list[Any]] = [[None] * total for _ in range(4)]
     kind, name, phase, module = text
-    numbers = {key: np.full(total, -1, dtype=np.int64) for key in ("stream", "thread", "launch", "awaits", "collective")}
+    numbers = {
+        key: np.full(total, -1, dtype=np.int64)
+        for key in ("stream", "thread", "launch", "awaits", "collective")
+    }
     start, lasted = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     step = np.full(total, facts.steps.none, dtype=np.int64)
     # The host.
