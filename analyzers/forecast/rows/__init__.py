@@ -2,5 +2,6 @@
 
 Start reading in `parse`.
 
-It may import `analyzers.forecast.plan`, `analyzers.roofline`, `ledger`, `ledger.answers`.
+It may import `analyzers.forecast.compute`, `analyzers.forecast.memory`, `analyzers.forecast.plan`,
+`analyzers.roofline`, `ledger`, `ledger.answers`.
 """
