@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardtoll.ledger.disk import flight_layout as layout
-from shardtoll.ledger.disk.regular import read_regular
 from shardtoll.ledger.disk.store import flight_path, stacks_path
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Life, RankFlight
+from shardtoll.ledger.records.regular import read_regular
 
 _INT_MOST: Final = 1 << 62
 _TEXT_MOST: Final = 400

@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardtoll.ledger import Ledger, UsageError
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
-from shardtoll.profiler.dryrun.errors import Enough, user_line
 from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.errors import Enough, user_line
 from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.plan.price import usual_fabric
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.ledger.report.dry_entries import MACHINE

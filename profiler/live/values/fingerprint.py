@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
 from shardtoll.profiler.live.values.print_readback import Arriving, CudaReadback, PlainReadback, Readback
 
 SAMPLE: Final = 4096
