@@ -87,7 +87,13 @@ def graphs(context: Context) -> tuple[Graph, ...]:
         ends = (
             step_rows.loc[int(str(step))] if int(str(step)) in step_rows.index.get_level_values(0) else None
         )
-        if rows_left < 0 or ends is None or set(ends.index) != set(rows["rank"].unique()):
+        # Nor one that a damaged file holds twice.
+        if (
+            rows_left < 0
+            or ends is None
+            or not ends.index.is_unique
+            or set(ends.index) != set(rows["rank"].unique())
+        ):
             continue
         made.append(_graph(context, int(str(step)), rows, ends))
     return tuple(made)

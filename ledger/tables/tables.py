@@ -169,12 +169,25 @@ def check_values(table: str, data: pa.Table) -> None:
     for item, values in zip(data.schema, data.columns, strict=True):
         if len(values) == values.null_count:
             continue
+        if pa.types.is_integer(item.type):
+            most = _most(item.name)
+            if most is not None and (pc.max(values).as_py() > most or pc.min(values).as_py() < -most):
+                raise ValueError(f"{table}.{item.name} holds a number beyond {most:.0e}")
         measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
         if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
             raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
         words = _CLOSED.get(item.name)
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+
+
+def _most(name: str) -> int | None:
+    """Return the largest number that a column may hold: sums and differences of such still fit 64 bits."""
+    if name in INSTANTS:
+        return 4 * 10**18
+    if name.endswith("_ns"):
+        return 10**17
+    return 10**18 if name.endswith("_bytes") or name == "step" else None
 
 
 def check_ranks(table: str, data: pa.RecordBatch | pa.Table, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -86,10 +87,11 @@ def ledgers() -> Attack:
             name = chance.choice(sorted(name for name, table in tables.items() if table.num_rows))
             try:
                 tables[name] = validated(name, _changed(tables[name], chance))
+                ledger = Ledger(base.run, base.groups, tables)
             except ValueError as error:
                 # As readers refuse it, whatever they read it from.
                 raise RunFolderError(f"a damaged table ({error})", "run the job again") from error
-        drawn(analyze(Ledger(base.run, base.groups, tables)), chance, folder)
+        drawn(analyze(ledger), chance, folder)
 
     return attack
 
@@ -103,7 +105,10 @@ def damage(run: Path, chance: random.Random) -> None:
     if way < 0.04:
         _other_kind(path, chance)
     elif path.suffix == ".json" and way < 0.8:
-        path.write_text(json.dumps(of_tree(json.loads(path.read_bytes()), chance)), errors="surrogatepass")
+        with contextlib.suppress(ValueError):
+            # Not if it was damaged before.
+            made = json.dumps(of_tree(json.loads(path.read_bytes()), chance))
+            path.write_bytes(made.encode("utf-8", "surrogatepass"))
     elif path.suffix != ".json" and way < 0.6:
         _values(path, chance)
     else:

@@ -58,7 +58,8 @@ def audit(
 
     Call it on every rank. `model` gives modules and parameters their names (without it they are taken
     from the modules seen). `out` is the run folder that `shardtoll report` reads; each rank writes
-    there as it goes, so a rank that is killed leaves its finished steps, but for those of its last second.
+    there as it goes, so a rank that is killed leaves its finished steps, but for watched ones of its last
+    quarter second.
     Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
     seconds for ranks that still live.
 
