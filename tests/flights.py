@@ -51,7 +51,7 @@ def flight(
 
 
 class Issued:
-    """What `Flight.returned` needs of a call."""
+    """What `Flight.returned` needs to know of a call."""
 
     def __init__(self, op: str, *, blocking: bool = False) -> None:
         self.call = self
@@ -86,7 +86,7 @@ def write_flight(
         if hang_in and number == calls:
             continue
         said: Any = Issued("all_reduce", blocking=True)
-        writer.returned(issued, None, [(pending, said)], 1_000 * number + 500)
+        writer.returned_calls(issued, None, [(pending, said)], 1_000 * number + 500)
     if state is not None:
         writer.end(state)
     return writer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from shardtoll.analyzers.hang.job import Job, Key
 from shardtoll.ledger.answers.hang import Difference, Divergence
@@ -48,7 +48,7 @@ def _splits(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
     return tuple(Difference(rank, "splits", sent, got) for rank, (sent, got) in sorted(uneven.items()))
 
 
-def _most(said: Mapping[int, Hashable]) -> Hashable:
+def _most(said: Mapping[int, Any]) -> Any:
     """Return what most ranks say; of equally many the side of the lowest rank."""
     counts = Counter(said.values())
     return max(counts, key=lambda value: (counts[value], -min(r for r, v in said.items() if v == value)))
@@ -60,7 +60,8 @@ def first_divergence(job: Job) -> Divergence | None:
     A collective that ranks disagree on counts, and one that comes next on one rank and not on another; a line
     of the user's only if both ranks have issued from the same lines before.
     """
-    strong, weak = [], []
+    strong: list[Divergence] = []
+    weak: list[Divergence] = []
     for key, ranks in job.members.items():
         present = [rank for rank in ranks if rank in job.ranks]
         if len(present) < 2:

@@ -99,7 +99,7 @@ def _calls(data: bytes, epoch_ns: int) -> tuple[FlightCall, ...]:
     calls = []
     for index in range(layout.RING):
         entry = layout.ENTRY.unpack_from(data, layout.RING_AT + index * layout.ENTRY.size)
-        number, issued, finished, place, code, step, _, again = entry
+        number, issued, finished, place, code, step, again = entry
         if number <= 0 or number != again or number % layout.RING != index or code <= 0:
             continue
         if code not in texts:
@@ -164,7 +164,7 @@ def _blocked(
     number = words[layout.BLOCKED]
     if number == 0:
         return None, None
-    if number < 0:
+    if number < 0 or number == layout.UNKNOWN_CALL:
         return (0 if number == layout.UNKNOWN_CALL else -number), words[layout.WAITING_SINCE] + epoch_ns
     issued = next((call.issued_ns for call in reversed(calls) if call.number == number), None)
     return number, issued
@@ -213,7 +213,7 @@ def _whole(said: Mapping[str, Any], name: str) -> int | None:
 
 def _number(said: Mapping[str, Any], name: str) -> float | None:
     value = said.get(name)
-    return float(value) if type(value) in (int, float) and 0 < value < 1e9 else None
+    return float(value) if isinstance(value, (int, float)) and 0 < value < 1e9 else None
 
 
 def _text(said: Mapping[str, Any], name: str) -> str | None:

@@ -25,34 +25,33 @@ BEAT: Final = WORDS_AT // 8
 """Index of the heartbeat's word among the file's words of eight bytes; the others follow."""
 STEP: Final = BEAT + 1
 """The step that runs, -1 between steps."""
-LAST: Final = BEAT + 2
-"""Number of the call issued last."""
-BLOCKED: Final = BEAT + 3
+BLOCKED: Final = BEAT + 2
 """Number of the call that the training thread is in, negative while it waits for its Work; 0 in none.
 `UNKNOWN_CALL` while it waits for one whose number is unknown."""
-WAITING_SINCE: Final = BEAT + 4
+WAITING_SINCE: Final = BEAT + 3
 """When the wait began, if `BLOCKED` is negative."""
-STATE: Final = BEAT + 5
+STATE: Final = BEAT + 4
 """Index into `ledger.records.flight.STATES`."""
-MOVED: Final = BEAT + 6
+MOVED: Final = BEAT + 5
 """When a step last began or ended."""
-STOOD_SINCE: Final = BEAT + 7
+STOOD_SINCE: Final = BEAT + 6
 """Since when the watchdog has seen the training thread issue and finish nothing; 0 if it moves."""
-RAISED: Final = BEAT + 8
+RAISED: Final = BEAT + 7
 """Number of the call whose wait or issue raised an exception last; 0 none."""
-UNKNOWN_CALL: Final = -(1 << 62)
+UNKNOWN_CALL: Final = 1 << 62
 
 RING: Final = 512
 """Calls that are kept, the last ones."""
-ENTRY: Final = struct.Struct("<8q")
-"""Number, when issued, when finished (0: in flight, or its end was not seen), place (-1 unknown), number and
-slot of its kind's text, step, index of its group's first word, number again."""
+ENTRY: Final = struct.Struct("<7q")
+"""Number, when issued, when finished (0: in flight, or its end was not seen), place, number and slot of its
+kind's text, step, number again."""
 RING_AT: Final = WORDS_AT + 256
 
 GROUPS: Final = 64
 GROUP_BYTES: Final = 512
 GROUPS_AT: Final = RING_AT + RING * ENTRY.size
-"""Each group: place of the last finished and of the last issued collective (-1 unknown), then its text."""
+"""Each group: place of the last finished and of the last issued collective, 0 none, then its text. They are
+written when a step begins and while the rank stands still; what came since is in the ring."""
 GROUP_TEXT_AT: Final = 16
 
 TEXTS: Final = 512

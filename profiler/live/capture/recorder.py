@@ -326,7 +326,7 @@ class Recorder:
     def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
         """Note a collective about to be issued on another thread than the training's."""
         pending = self._pending(call, self.attribution.place_elsewhere(frame), self.now_ns())
-        self.flight.issue(pending, pending.issue_ns)
+        self.flight.issue(pending, pending.issue_ns, blocks=False)
         # Before it is counted, so that no step that counts it goes unmarked.
         self._of_other_threads.add(pending.message.group)
         return None if self.region is None else pending

@@ -96,10 +96,11 @@ class Watch:
         region = recorder.region
         if thread in self._inside:
             return original(*args, **kwargs)
-        if self._mode.muted or region is None:
-            return self._unrecorded(original, decode, args, kwargs)
+        recorded = not (self._mode.muted or region is None)
         if not (thread == self._thread or self._is_training()):
-            return self._elsewhere(original, args, kwargs)
+            return self._elsewhere(original, args, kwargs) if recorded else original(*args, **kwargs)
+        if region is None or not recorded:
+            return self._unrecorded(original, decode, args, kwargs)
         self._inside.add(thread)
         try:
             if region.watched:
@@ -129,7 +130,7 @@ class Watch:
                 flight.raised(number)
                 raise
             if issued:
-                flight.returned(number, result, issued, self._now_ns())
+                flight.returned_calls(number, result, issued, self._now_ns())
             return result
         finally:
             self._inside.discard(thread)
@@ -200,7 +201,10 @@ class Watch:
             return result
         try:
             returned_ns = now_ns()
-            recorder.flight.returned(number, result, issued, returned_ns)
+            if said[-1].plain and len(issued) == 1:
+                recorder.flight.returned(number, result)
+            else:
+                recorder.flight.returned_calls(number, result, issued, returned_ns)
             if recorder.region is not region:
                 return result
             if len(issued) == 1:
@@ -319,22 +323,24 @@ class Watch:
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""
+        if not self._is_training():
+            return original(*args, **kwargs)
         recorder = self._recorder
-        region = recorder.region
-        tensor = waited_for(args, kwargs)
-        key = tensor.data_ptr() if type(tensor) is torch.Tensor and tensor.layout is torch.strided else 0
-        begun_ns = self._now_ns()
-        recorder.flight.waits(key, begun_ns)
-        if region is None or not region.watched or self._mode.muted or not self._is_training():
-            result = original(*args, **kwargs)
-            recorder.flight.waited(key, self._now_ns())
-            return result
-        if recorder.device is not None:
+        region, flight, tensor = recorder.region, recorder.flight, waited_for(args, kwargs)
+        strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        noted = region is not None and region.watched and not self._mode.muted
+        if noted and recorder.device is not None:
             original = timed_wait(self._waits, recorder.device, original)
-        result = original(*args, **kwargs)
+        begun_ns = self._now_ns()
+        flight.waits(tensor.data_ptr() if strided else id(tensor), begun_ns)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            flight.wait_raised()
+            raise
         ended_ns = self._now_ns()
-        recorder.flight.waited(key, ended_ns)
-        if recorder.region is region:
+        flight.waited(ended_ns)
+        if noted and recorder.region is region:
             try:
                 self._waits.for_result(tensor, begun_ns, ended_ns)
             except Exception as error:  # noqa: BLE001 - the seam

@@ -72,36 +72,39 @@ class WaitMarks(Protocol):
     def waits(self, key: int, now_ns: int) -> object:
         """Note that a wait begins."""
 
-    def waited(self, key: int, now_ns: int) -> None:
+    def waited(self, now_ns: int) -> None:
         """Note that it is over."""
 
-    def wait_raised(self, key: int) -> None:
+    def wait_raised(self) -> None:
         """Note that it raised an exception."""
 
 
 def patch_work_wait(now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
-    """Have every `Work.wait` noted; returns what puts the original back."""
+    """Have every `Work.wait` of this thread noted; returns what puts the original back."""
     return _patch(getattr(dist, "Work", None) if dist.is_available() else None, now_ns, note, marks)
 
 
 def patch_future_wait(now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
-    """Have every wait for a future noted, `work.get_future().wait()` too; returns what undoes that."""
+    """Have this thread's waits for futures noted, `work.get_future().wait()` too; returns what undoes it."""
     return _patch(getattr(torch._C, "Future", None), now_ns, note, marks)
 
 
 def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
+    ident, thread = threading.get_ident, threading.get_ident()
+
     def noted(original: Any) -> Callable[..., Any]:
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if ident() != thread:
+                return original(self, *args, **kwargs)
             begun_ns = now_ns()
-            key = id(self)
-            marks.waits(key, begun_ns)
+            marks.waits(id(self), begun_ns)
             try:
                 result = original(self, *args, **kwargs)
                 ended_ns = now_ns()
-                marks.waited(key, ended_ns)
+                marks.waited(ended_ns)
             except BaseException:
                 ended_ns = now_ns()
-                marks.wait_raised(key)
+                marks.wait_raised()
                 raise
             finally:
                 note(self, begun_ns, ended_ns)
