@@ -142,7 +142,7 @@ class Tensors:
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -155,13 +155,13 @@ def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
         made = value.detach()
         if isinstance(tensor, torch.nn.Parameter):
             made = torch.nn.Parameter(made, tensor.requires_grad)
-        torch.utils.swap_tensors(tensor, made)
+        torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
         return
     func(tensor, value)
 
 
 _getters: Final = {
-    "device": torch.Tensor.device.__get__,  # type: ignore[attr-defined]
+    "device": torch.Tensor.device.__get__,
     "is_cuda": torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
     "is_cpu": torch.Tensor.is_cpu.__get__,  # type: ignore[attr-defined]
 }

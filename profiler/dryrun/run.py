@@ -17,9 +17,9 @@ from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.errors import Enough, user_line
-from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
+from shardtoll.profiler.dryrun.stand_ins import Memory
 from shardtoll.profiler.dryrun.storages import Held, Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.values import Values
@@ -102,7 +102,7 @@ class DryRun:
         self.shim.work_waited = self._work_waited
         self.shim.work_handed = self._work_handed
         self.shim.resized = self.storages.resized
-        mode.__enter__()
+        mode.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Put torch back as it was."""
@@ -111,7 +111,7 @@ class DryRun:
                 self._drop_session()
         finally:
             with contextlib.suppress(AssertionError, RuntimeError, IndexError, ValueError):
-                self._mode.__exit__(None, None, None)
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._undo.close()
 
     def _clear(self) -> None:
