@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import sys
 import uuid
@@ -124,17 +123,8 @@ def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machi
         stop=True,
         whole=request.whole,
     )
-    shown = (
-        io.TextIOWrapper(sys.stderr.buffer, write_through=True)
-        if hasattr(sys.stderr, "buffer")
-        else sys.stderr
-    )
-    try:
-        with contextlib.redirect_stdout(shown):
-            return run_dry(script, arguments, options)
-    finally:
-        if shown is not sys.stderr:
-            shown.detach()
+    with contextlib.redirect_stdout(sys.stderr):
+        return run_dry(script, arguments, options)
 
 
 def _keep(folder: Path, ledger: Ledger) -> None:

@@ -32,13 +32,13 @@ _KEEPS_COUNTS: Final = (
 )
 
 
-class DryMode(TorchDispatchMode):
+class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every operator on, and notes what the device would be asked to do."""
 
     supports_higher_order_operators = True
 
     def __init__(self, rank: int, tensors: Tensors, timeline: Timeline, storages: Storages) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._rank = rank
         self._tensors = tensors
         self._timeline = timeline

@@ -7,19 +7,17 @@ import linecache
 import sys
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.stand_ins import Passing, nothing
 from shardtoll.profiler.dryrun.timeline import DryEvent, DryStream, DryStreamContext
 
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
-
-def replace_cuda(shim: Shim, replaced: Replaced) -> None:
+def replace_cuda(shim: Playing, replaced: Replaced) -> None:
     """Have torch.cuda answer for the chosen GPU."""
     cuda: Any = torch.cuda
     timeline, gpu = shim.timeline, shim.machine
@@ -96,11 +94,11 @@ def replace_cuda(shim: Shim, replaced: Replaced) -> None:
     replaced.put_where_it_is(torch, "Event", Event)
 
 
-def _set_stream(shim: Shim, stream: DryStream) -> None:
+def _set_stream(shim: Playing, stream: DryStream) -> None:
     shim.timeline.current = stream
 
 
-def replace_accelerator(shim: Shim, replaced: Replaced) -> None:
+def replace_accelerator(shim: Playing, replaced: Replaced) -> None:
     """Have torch.accelerator answer as torch.cuda does."""
     owner: Any = getattr(torch, "accelerator", None)
     if owner is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -142,7 +143,7 @@ class Tensors:
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -155,17 +156,37 @@ def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
         made = value.detach()
         if isinstance(tensor, torch.nn.Parameter):
             made = torch.nn.Parameter(made, tensor.requires_grad)
-        torch.utils.swap_tensors(tensor, made)
+        torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
         return
     func(tensor, value)
 
 
 _getters: Final = {
-    "device": torch.Tensor.device.__get__,  # type: ignore[attr-defined]
+    "device": torch.Tensor.device.__get__,
     "is_cuda": torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
     "is_cpu": torch.Tensor.is_cpu.__get__,  # type: ignore[attr-defined]
 }
 """A new object at each look: they are compared by equality."""
+
+
+_MOST_REAL: Final = 1 << 24
+"""Elements of a tensor of the host that holds numbers; larger ones are weights, not data."""
+_SIZED: Final = (
+    torch.empty,
+    torch.zeros,
+    torch.ones,
+    torch.rand,
+    torch.randn,
+    torch.full,
+    torch.empty_strided,
+)
+
+
+def _elements(args: Any, kwargs: dict[str, Any]) -> int:
+    """Return how many elements a function is asked to make, whose size comes first."""
+    size = args[0] if args else kwargs.get("size", ())
+    sizes = size if isinstance(size, (tuple, list)) else [arg for arg in args if isinstance(arg, int)]
+    return math.prod(int(each) for each in sizes)
 
 
 class DeviceMode(TorchFunctionMode):
@@ -210,6 +231,8 @@ class DeviceMode(TorchFunctionMode):
             device = default_device.CURRENT_DEVICE
         if device is not None and is_gpu(device):
             return self._made_on_gpu(func, args, kwargs)
+        if func in _SIZED and device is None and _elements(args, kwargs) > _MOST_REAL:
+            return self._made_large(func, args, kwargs)
         if any(type(arg) is torch.device and arg.type == _GPU for arg in args):
             args = tuple(_CPU if type(arg) is torch.device and arg.type == _GPU else arg for arg in args)
         return func(*args, **kwargs)
@@ -228,6 +251,18 @@ class DeviceMode(TorchFunctionMode):
             return func(*args, **kwargs)
         with self.tensors.make():
             return func(*args, **kwargs)
+
+    def _made_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Make a tensor on the host that is too large to be real."""
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        if not dtype.is_floating_point or kwargs.get("out") is not None:
+            return func(*args, **kwargs)
+        kwargs.pop("pin_memory", None)
+        kwargs.pop("generator", None)
+        with self.tensors.make():
+            made = func(*args, **kwargs)
+        self.tensors.note_host(made)
+        return made
 
     def _on_gpu(self, tensor: torch.Tensor) -> bool:
         return not tensor.is_meta and not self.tensors.is_host(tensor)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shardtoll.profiler.dryrun.devices import is_gpu
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.reducer import DryFuture
 from shardtoll.profiler.dryrun.replaced import Replaced
 
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
-
-def replace_files(shim: Shim, replaced: Replaced) -> None:
+def replace_files(shim: Playing, replaced: Replaced) -> None:
     """Skip what is saved, and load onto the host."""
 
     def save(_: Any, f: Any, *__: Any, **___: Any) -> None:
@@ -25,7 +23,7 @@ def replace_files(shim: Shim, replaced: Replaced) -> None:
 
     replaced.put(torch, "save", save)
     _checkpoints(shim, replaced)
-    original = torch.load
+    original: Any = torch.load
 
     @functools.wraps(original)
     def load(f: Any, *args: Any, map_location: Any = None, **kwargs: Any) -> Any:
@@ -36,7 +34,7 @@ def replace_files(shim: Shim, replaced: Replaced) -> None:
     replaced.put(torch, "load", load)
 
 
-def _checkpoints(shim: Shim, replaced: Replaced) -> None:
+def _checkpoints(shim: Playing, replaced: Replaced) -> None:
     """Skip distributed checkpoints."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import state_dict_loader, state_dict_saver

@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch.distributed as dist
 from torch import nn
 
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.stand_ins import nothing
-
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
 _GROUP_MODULES: Final = (
     "torch.distributed",
@@ -31,7 +29,7 @@ _ISSUING: Final = (
 """Methods of a process group that return a Work."""
 
 
-def replace_groups(shim: Shim, replaced: Replaced) -> None:
+def replace_groups(shim: Playing, replaced: Replaced) -> None:
     """Have process groups move nothing, and DDP reduce in Python."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -85,14 +83,14 @@ def replace_groups(shim: Shim, replaced: Replaced) -> None:
     )
     replaced.put(dist, "Reducer", DryReducer)
     replaced.put(dist, "Logger", DryLogger)
-    replaced.put(dist, "_register_comm_hook", register_hook(dist._register_comm_hook))
+    replaced.put(dist, "_register_comm_hook", register_hook(vars(dist)["_register_comm_hook"]))
     replaced.put(dist, "_verify_params_across_processes", nothing)
     ddp: Any = nn.parallel.distributed
     replaced.put_where_it_is(ddp, "_verify_param_shape_across_processes", nothing)
     _objects(shim, replaced)
 
 
-def _handing(shim: Shim, method: Callable[..., Any]) -> Callable[..., Any]:
+def _handing(shim: Playing, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method with its Work handed on."""
 
     def issue(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +101,7 @@ def _handing(shim: Shim, method: Callable[..., Any]) -> Callable[..., Any]:
     return issue
 
 
-def _objects(shim: Shim, replaced: Replaced) -> None:
+def _objects(shim: Playing, replaced: Replaced) -> None:
     """Have collectives of Python objects answer with what this rank gave."""
     world = shim.world
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shardtoll.profiler.dryrun.devices import is_gpu
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.stand_ins import Counters, nothing
 
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
-
-class Memory:
-    """What torch.cuda's memory functions answer: set by what records storages."""
-
-    def __init__(self, total_bytes: int) -> None:
-        self.total_bytes = total_bytes
-        self.live_bytes: Callable[[], int] = lambda: 0
-        self.peak_bytes: Callable[[], int] = lambda: 0
-
-
-def replace_memory(shim: Shim, replaced: Replaced) -> None:
+def replace_memory(shim: Playing, replaced: Replaced) -> None:
     """Have memory functions answer by the storages that live."""
     memory = shim.memory
 
@@ -52,11 +40,9 @@ def replace_memory(shim: Shim, replaced: Replaced) -> None:
         ),
         "get_memory_info": lambda *_, **__: (memory.total_bytes, memory.total_bytes),
     }
-    nothings = ("empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats")
-    nothings += (
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
-        "set_per_process_memory_fraction",
+    nothings = (
+        *("empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+        *("reset_max_memory_allocated", "reset_max_memory_cached", "set_per_process_memory_fraction"),
     )
     for owner in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):
         for name, answer in answers.items():
@@ -69,7 +55,7 @@ def replace_memory(shim: Shim, replaced: Replaced) -> None:
     replaced.put_where_it_is(torch.cuda.memory, "_dump_snapshot", nothing)
 
 
-def replace_random(_: Shim, replaced: Replaced) -> None:
+def replace_random(_: Playing, replaced: Replaced) -> None:
     """Have random states of the GPU be there."""
     state = torch.zeros(16, dtype=torch.uint8)
     answers: dict[str, Any] = {
@@ -89,6 +75,7 @@ def replace_random(_: Shim, replaced: Replaced) -> None:
 
     class Generator(torch.Generator):
         def __new__(cls, device: Any = "cpu") -> Any:
-            return super().__new__(cls, device="cpu" if is_gpu(device) else device)
+            made: Any = super().__new__
+            return made(cls, device="cpu" if is_gpu(device) else device)
 
     replaced.put(torch, "Generator", Generator)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
 
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
-
-def replace_modules(shim: Shim, replaced: Replaced) -> None:
+def replace_modules(shim: Playing, replaced: Replaced) -> None:
     """Have parameters that are made on the host hold no numbers."""
     tensors = shim.tensors
     original = nn.Module.register_parameter
@@ -28,7 +26,7 @@ def replace_modules(shim: Shim, replaced: Replaced) -> None:
         original(module, name, param)
 
     replaced.put(nn.Module, "register_parameter", register_parameter)
-    applied = nn.Module._apply
+    applied: Any = nn.Module._apply
 
     @functools.wraps(applied)
     def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
@@ -65,7 +63,7 @@ def _converted(parameter: Any, fn: Callable[[Any], Any]) -> Any:
     return parameter
 
 
-def replace_compiler(shim: Shim, replaced: Replaced) -> None:
+def replace_compiler(shim: Playing, replaced: Replaced) -> None:
     """Run eagerly what would be compiled."""
 
     def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
@@ -84,7 +82,7 @@ def replace_compiler(shim: Shim, replaced: Replaced) -> None:
     replaced.put(nn.Module, "compile", compile_in_place)
 
 
-def _fused(shim: Shim, function: Callable[..., Any]) -> Callable[..., Any]:
+def _fused(shim: Playing, function: Callable[..., Any]) -> Callable[..., Any]:
     """Run eagerly what would be compiled, and mark what runs in it."""
     if getattr(function, "_dry_fused", False):
         return function
@@ -104,7 +102,7 @@ def _fused(shim: Shim, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def replace_loader(_: Shim, replaced: Replaced) -> None:
+def replace_loader(_: Playing, replaced: Replaced) -> None:
     """Have loaders fetch in this process."""
     owner: Any = torch.utils.data.DataLoader
     original = owner.__init__

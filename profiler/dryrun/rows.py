@@ -73,7 +73,7 @@ def ledger_of(
     return Ledger(run, audited.groups, tables, audited.findings)
 
 
-_NO_TIMES: dict[str, None] = {"issue_ns": None, "start_ns": None, "duration_ns": None, "exposed_ns": None}
+_NO_TIMES: dict[str, Any] = {"issue_ns": None, "start_ns": None, "duration_ns": None, "exposed_ns": None}
 
 
 def _kept(notices: pa.Table) -> pa.Table:

@@ -17,9 +17,9 @@ from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.errors import Enough, user_line
-from shardtoll.profiler.dryrun.memory_shim import Memory
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
+from shardtoll.profiler.dryrun.stand_ins import Memory
 from shardtoll.profiler.dryrun.storages import Held, Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.values import Values
@@ -39,6 +39,7 @@ class DryRun:
         self._tensors = Tensors(world.local_rank)
         self.values = Values(options.policy, user_line)
         self.storages = Storages(self._timeline)
+        self.storages.limit_bytes = options.machine.memory_bytes
         self._mode = DryMode(world.rank, self._tensors, self._timeline, self.storages)
         memory = Memory(options.machine.memory_bytes)
         memory.live_bytes = lambda: self.storages.live_bytes
@@ -59,6 +60,8 @@ class DryRun:
         self._first: Any = None
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
+        self._alone = False
+        """Whether the program trains without a process group."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
@@ -102,7 +105,7 @@ class DryRun:
         self.shim.work_waited = self._work_waited
         self.shim.work_handed = self._work_handed
         self.shim.resized = self.storages.resized
-        mode.__enter__()
+        mode.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Put torch back as it was."""
@@ -111,7 +114,7 @@ class DryRun:
                 self._drop_session()
         finally:
             with contextlib.suppress(AssertionError, RuntimeError, IndexError, ValueError):
-                self._mode.__exit__(None, None, None)
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._undo.close()
 
     def _clear(self) -> None:
@@ -154,6 +157,8 @@ class DryRun:
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._model is None and torch.is_grad_enabled() and module.training:
                 self._model = module
+                self.storages.limit_bytes = None
+                self._alone = not initialized()
             return call(module, *args, **kwargs)
 
         return __call__
@@ -226,6 +231,8 @@ class DryRun:
         ]
         if self.shim.fused_regions:
             lines.append("torch.compile: compiled functions ran eagerly; their operators are marked as fused")
+        if self._alone and self.options.world.size > 1:
+            lines.append("the program made no process group: each of the ranks would train alone")
         return lines + list(dict.fromkeys(self.shim.skipped_files))
 
     def _work_handed(self, work: Any) -> None:

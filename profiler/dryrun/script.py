@@ -26,7 +26,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
     sys.argv = [str(script), *arguments]
     try:
         with dry(options) as run:
-            ended: BaseException | None = None
+            ended: SystemExit | None = None
             try:
                 runpy.run_path(str(script), run_name="__main__")
             except (Enough, ShardtollError, KeyboardInterrupt):

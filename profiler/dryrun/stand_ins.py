@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -27,3 +28,12 @@ class Counters(dict[str, int]):
 
     def __missing__(self, key: str) -> int:
         return 0
+
+
+class Memory:
+    """What torch.cuda's memory functions answer: set by what records storages."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.live_bytes: Callable[[], int] = lambda: 0
+        self.peak_bytes: Callable[[], int] = lambda: 0

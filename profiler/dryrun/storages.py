@@ -45,6 +45,8 @@ class Storages:
         self.step: int | None = None
         self.phase = "other"
         """Phase of the operator that ran last."""
+        self.limit_bytes: int | None = None
+        """Memory of the device while the program builds its model; None afterwards."""
         self.live_bytes = 0
         self.peak_bytes = 0
 
@@ -72,6 +74,9 @@ class Storages:
 
     def _grow(self, nbytes: int) -> None:
         self.live_bytes += nbytes
+        if self.limit_bytes is not None and self.live_bytes > self.limit_bytes:
+            needed, has = (f"{size / 1e9:,.1f} GB" for size in (self.live_bytes, self.limit_bytes))
+            raise torch.OutOfMemoryError(f"the model alone takes {needed} so far, and the GPU has {has}")
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _died(self, key: int) -> None:

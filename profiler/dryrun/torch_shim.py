@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from shardtoll.profiler.dryrun.devices import is_gpu
+from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
 
-if TYPE_CHECKING:
-    from shardtoll.profiler.dryrun.shim import Shim
 
-
-def replace_torch(shim: Shim, replaced: Replaced) -> None:
+def replace_torch(shim: Playing, replaced: Replaced) -> None:
     """Have torch's own parts take fake tensors for those of a GPU."""
     fake_device: Any = vars(FakeTensor)["device"].fget
     replaced.put(
@@ -38,10 +37,16 @@ def replace_torch(shim: Shim, replaced: Replaced) -> None:
     checks = {**checkpoint._allowed_determinism_checks_to_fns, "default": _shape_and_dtype}
     replaced.put(checkpoint, "_allowed_determinism_checks_to_fns", checks)
     engine: Any = sys.modules["torch.autograd.graph"]
-    original = engine._engine_run_backward
+    original: Any = engine._engine_run_backward
     for owner in (engine, torch.autograd):
         if getattr(owner, "_engine_run_backward", None) is original:
-            replaced.put(owner, "_engine_run_backward", shim.mode.around_engine(original))
+            around: Any = shim.mode.around_engine
+            replaced.put(owner, "_engine_run_backward", around(original))
+    flat = importlib.import_module("torch.distributed.fsdp._flat_param")
+    # What holds no numbers has no address either.
+    replaced.put_where_it_is(
+        flat, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0
+    )
     _autocast(replaced)
     _storage(shim, replaced)
 
@@ -71,7 +76,7 @@ def _autocast(replaced: Replaced) -> None:
     replaced.put_where_it_is(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu"))
 
 
-def _storage(shim: Shim, replaced: Replaced) -> None:
+def _storage(shim: Playing, replaced: Replaced) -> None:
     """Note when a storage gets another size."""
     original = torch.UntypedStorage.resize_
 

@@ -73,7 +73,8 @@ class Attention(nn.Module):
         q, k = rotate(q, angles), rotate(k, angles)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-        return self.wo(out.transpose(1, 2).reshape(batch, length, -1))
+        made: torch.Tensor = self.wo(out.transpose(1, 2).reshape(batch, length, -1))
+        return made
 
 
 class FeedForward(nn.Module):
@@ -87,7 +88,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform [batch, sequence, hidden]."""
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+        made: torch.Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return made
 
 
 class Block(nn.Module):
@@ -103,7 +105,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         """Transform [batch, sequence, hidden]."""
         x = x + self.attention(self.attention_norm(x), angles)
-        return x + self.feed_forward(self.ffn_norm(x))
+        made: torch.Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return made
 
 
 class Llama(nn.Module):
@@ -123,7 +126,8 @@ class Llama(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, self.angles)
-        return self.output(self.norm(x))
+        logits: torch.Tensor = self.output(self.norm(x))
+        return logits
 
 
 def shard(model: Llama, mesh: DeviceMesh, options: argparse.Namespace) -> None:
@@ -194,7 +198,7 @@ def main() -> None:
         tokens = torch.randint(shape.vocab, (options.batch, options.length + 1), device=device)
         logits = model(tokens[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

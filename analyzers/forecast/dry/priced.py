@@ -258,8 +258,8 @@ def _tokens(ledger: Ledger, ops: Sequence[DryOp]) -> int | None:
     if len(shapes) < 2:
         return None
     count = 1
-    for size in shapes[1].partition("[")[2].rstrip("]").split(","):
-        count *= int(size or 1)
+    for text in shapes[1].partition("[")[2].rstrip("]").split(","):
+        count *= int(text or 1)
     together = 1
     for name, size in ledger.run.mesh.items():
         if name.lower() in _TENSOR_AND_STAGES:

@@ -201,6 +201,7 @@ class Capturing:
     def name_model(self, model: nn.Module) -> None:
         """Take names of modules and parameters from a model that is known only now."""
         self._names.add_root(model)
+        self.recorder.groups.note_tensors(parameter for _, parameter in self._names.parameters())
 
     def _met_root(self) -> None:
         """Take the shards of a module that a forward made known, as long as no optimizer has changed them."""

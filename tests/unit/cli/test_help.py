@@ -62,12 +62,12 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-# The others train, serve or need files: tests/live/test_demo.py and test_run_script.py,
+# The others train, serve or need files: tests/live/test_demo.py, test_run_script.py, test_dryrun_command.py,
 # test_serve_command.py, and test_fabrics_eval.py.
 @pytest.mark.parametrize(
     "command",
     [
-        *(name for name in COMMANDS if name not in ("demo", "run", "serve")),
+        *(name for name in COMMANDS if name not in ("demo", "run", "serve", "dryrun")),
         "fabrics list",
         "fabrics show",
         "budget init",
