@@ -115,8 +115,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
         return None
 
     def apply(draft: Draft, _end: float) -> None:
-        for rank in late:
-            draft.rank_as(rank, tuple(peer for peer in peers[rank] if peer not in late) or peers[rank])
+        draft.ranks_as(late, peers)
 
     named = ", ".join(map(str, late[:4]))
     return Edit(f"rank {named} as fast as its peers", apply)
