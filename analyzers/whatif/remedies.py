@@ -31,6 +31,7 @@ NO_EDIT: Final = {
     "duplicated-data": "other batches cost what equal ones do",
     "unused-parameter-search": "the search is not on record apart from the backward",
     "checkpoint-stall": "when the next checkpoint is written is not on record",
+    "hang": "a step that never ended has no time to save",
     "unattributed-time": "nothing on record says what the time is",
     "unmatched-collectives": "it is about the record",
     "incomplete-input": "it is about the record",
