@@ -234,6 +234,8 @@ def _recorded(
         module=columns.module,
         unknown_ns=unknown,
         asked_ns=asked,
+        graphs=(),
+        point=np.full(len(graph), -1, dtype=np.int64),
         start_ns=columns.start,
         end_ns=columns.end,
     )

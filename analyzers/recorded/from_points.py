@@ -27,7 +27,7 @@ _PARTS = (("compute", Kind.COMPUTE), ("copy", Kind.COPY), ("idle", Kind.HOST), (
 def from_points(context: Context, most: int | None = None) -> Recorded | None:
     """Return the graph of the steps that `graphs` can make; None where there is none.
 
-    `most`: as many nodes, whole steps, are kept at most, and one step at least.
+    `most`: as many nodes, whole steps, are kept at most.
     """
     made = graphs(context)
     if not made:
@@ -36,12 +36,14 @@ def from_points(context: Context, most: int | None = None) -> Recorded | None:
     nodes = 0
     for graph in made:
         nodes += 3 * len(graph.rank)
-        if kept and most is not None and nodes > most:
+        if most is not None and nodes > most:
             break
         kept.append(graph)
+    if not kept:
+        return None
     ranks = tuple(sorted({rank for graph in kept for rank in graph.ranks}))
     parts = [_step(context, graph, ranks) for graph in kept]
-    return _joined(context, parts, ranks, tuple(graph.step for graph in kept))
+    return _joined(context, parts, ranks, tuple(kept))
 
 
 class _Part:
@@ -50,13 +52,17 @@ class _Part:
     def __init__(self) -> None:
         self.builder = Builder()
         self.row: list[int] = []
+        self.point: list[int] = []
         self.start: list[float] = []
         self.end: list[float] = []
         self.step = -1
 
-    def node(self, start: float, end: float, row: int, *given: object, **more: object) -> int:
+    def node(
+        self, start: float, end: float, row: int, *given: object, point: int = -1, **more: object
+    ) -> int:
         """Add a node with its recorded time and its collective."""
         self.row.append(row)
+        self.point.append(point)
         self.start.append(start)
         self.end.append(end)
         return self.builder.node(*given, **more)  # type: ignore[arg-type]
@@ -90,7 +96,7 @@ def _rank(
         if row >= 0:
             at = float(ended[row] if graph.done[point] else arrival[row])
         for kind, lasts in _own(own, idle, share):
-            part.node(max(now, at - own), at, -1, number, number, kind, lasts, release_ns=first)
+            part.node(max(now, at - own), at, -1, number, number, kind, lasts, release_ns=first, point=point)
             first = 0.0
         now = at
         if row < 0:
@@ -152,7 +158,9 @@ def _first_ns(context: Context, graph: Graph) -> int:
     return int(began.min())
 
 
-def _joined(context: Context, parts: list[_Part], ranks: tuple[int, ...], steps: tuple[int, ...]) -> Recorded:
+def _joined(
+    context: Context, parts: list[_Part], ranks: tuple[int, ...], made_from: tuple[Graph, ...]
+) -> Recorded:
     graphs_of = [part.builder.graph() for part in parts]
     lanes = meets = nodes = 0
     shifted: dict[str, list[npt.NDArray[np.generic]]] = {}
@@ -183,7 +191,7 @@ def _joined(context: Context, parts: list[_Part], ranks: tuple[int, ...], steps:
         order=order_of(graph, force=True),
         source="points",
         ranks=ranks,
-        steps=steps,
+        steps=tuple(part.step for part in parts),
         step=np.repeat([part.step for part in parts], [len(part.row) for part in parts]).astype(np.int64),
         row=row,
         phase=phase,
@@ -192,9 +200,21 @@ def _joined(context: Context, parts: list[_Part], ranks: tuple[int, ...], steps:
         module=np.zeros(len(row), dtype=np.int64),
         unknown_ns=np.where(graph.kind == int(Kind.GAP), graph.duration_ns, 0.0),
         asked_ns=np.array([value for part in parts for value in part.start]),
+        graphs=made_from,
+        point=_points(parts, made_from),
         start_ns=np.array([value for part in parts for value in part.start]),
         end_ns=np.array([value for part in parts for value in part.end]),
     )
+
+
+def _points(parts: list[_Part], made_from: tuple[Graph, ...]) -> Ints:
+    """Return each node's point, counted over all graphs."""
+    made, before = [], 0
+    for part, graph in zip(parts, made_from, strict=True):
+        point = np.array(part.point, dtype=np.int64)
+        made.append(np.where(point >= 0, point + before, -1))
+        before += len(graph.own_ns)
+    return np.concatenate(made)
 
 
 def _words(context: Context, row: Ints) -> tuple[tuple[str, ...], Ints, npt.NDArray[np.uint8]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
 from shardtoll.analyzers.replay.event_order import Order
+from shardtoll.analyzers.replay.graph import Graph
 from shardtoll.analyzers.replay.outcome import Outcome
 
 Ints = npt.NDArray[np.int64]
@@ -49,6 +50,10 @@ class Recorded:
     """[n] The part of its gap or lag that no record explains."""
     asked_ns: Floats
     """[n] When the rank's own thread came to it: of device work, its launch."""
+    graphs: tuple[Graph, ...]
+    """Of `points`: what each step was made from; else empty."""
+    point: Ints
+    """[n] Of own time in `points`: its place among the points of all `graphs`; else -1."""
     start_ns: Floats
     """[n] As recorded, on one clock, from the graph's zero."""
     end_ns: Floats

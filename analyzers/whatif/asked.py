@@ -116,12 +116,12 @@ def _without(context: Context, words: str) -> Edit:
 
 
 def _rank(context: Context, rank: int) -> Edit:
-    peers = alike_ranks(context).peers.get(rank)
-    if not peers:
+    peers = alike_ranks(context).peers
+    if not peers.get(rank):
         raise UsageError(
             f"--rank {rank}=median: no other seen rank does the same work", "name a rank that has peers"
         )
-    return Edit(f"rank {rank} as fast as its peers", lambda draft, _: draft.rank_as(rank, peers))
+    return Edit(f"rank {rank} as fast as its peers", lambda draft, _: draft.ranks_as((rank,), peers))
 
 
 def _latency(context: Context) -> Floats:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.findings.stragglers.as_peers import Own
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
@@ -104,9 +105,27 @@ class Draft:
             if total > 0:
                 self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
 
-    def rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
-        """Give a rank its peers' median times, where they are shorter: between one collective and the next if
-        all issue as many, else by phase of the step; by kind of node."""
+    def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
+        """Give these ranks their peers' median times, where they are shorter.
+
+        Of steps made from points, idle time that others share without a reason on record shrinks too: they
+        wait there for something that is not on record.
+        """
+        if self.recorded.source == "points":
+            owns = [Own(graph, peers_of) for graph in self.recorded.graphs]
+            fixed = np.concatenate([own.with_fixed([r for r in ranks if r in own.points]) for own in owns])
+            was = np.concatenate([graph.own_ns for graph in self.recorded.graphs])
+            factor = np.minimum(1.0, fixed / np.maximum(was, 1))
+            here = self.recorded.point >= 0
+            self.duration[here] *= factor[self.recorded.point[here]]
+            return
+        for rank in ranks:
+            peers = tuple(peer for peer in peers_of.get(rank, ()) if peer not in ranks)
+            self._rank_as(rank, peers or peers_of.get(rank, ()))
+
+    def _rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
+        """Hold a rank to its peers between one collective and the next if all issue as many, else by phase of
+        the step; by kind of node."""
         recorded, graph = self.recorded, self.recorded.graph
         others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
         if rank not in recorded.ranks or not others:

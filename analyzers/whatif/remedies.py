@@ -31,6 +31,7 @@ NO_EDIT: Final = {
     "duplicated-data": "other batches cost what equal ones do",
     "unused-parameter-search": "the search is not on record apart from the backward",
     "checkpoint-stall": "when the next checkpoint is written is not on record",
+    "hang": "a step that never ended has no time to save",
     "unattributed-time": "nothing on record says what the time is",
     "unmatched-collectives": "it is about the record",
     "incomplete-input": "it is about the record",
@@ -115,8 +116,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
         return None
 
     def apply(draft: Draft, _end: float) -> None:
-        for rank in late:
-            draft.rank_as(rank, tuple(peer for peer in peers[rank] if peer not in late) or peers[rank])
+        draft.ranks_as(late, peers)
 
     named = ", ".join(map(str, late[:4]))
     return Edit(f"rank {named} as fast as its peers", apply)

@@ -120,7 +120,7 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
             raise ValueError(f"recordings of ranks {first.ranks_seen} and {part.run.ranks_seen}")
     epoch_ns = min(part.run.epoch_ns for part in parts)
     rows: dict[int, int] = {}
-    moved = []
+    moved: list[dict[str, pa.Table]] = []
     for part in parts:
         tables = shifted_by(part.tables, part.run.epoch_ns - epoch_ns)
         tables["leadups"] = _reindexed(tables["leadups"], rows)

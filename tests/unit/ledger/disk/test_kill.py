@@ -26,7 +26,9 @@ TABLES = [table for table in SCHEMAS if table not in DRY]
 def _steps_that_are_whole(ledger: Ledger) -> list[int]:
     """Return the steps, after checking that each has every row it was written with and no other is there."""
     steps = ledger.tables["steps"].column("step").to_pylist()
-    one = dict.fromkeys(("computes", "counts", "notices", "leadups", "stalls", "values", "device_ops"), 1)
+    one = dict.fromkeys(
+        ("computes", "counts", "notices", "leadups", "stalls", "values", "device_ops", "events"), 1
+    )
     rows = {"collectives": COLLECTIVES, **one}
     for table, each in rows.items():
         found = [row.step for row in to_records(table, ledger.tables[table]) if row.step is not None]
