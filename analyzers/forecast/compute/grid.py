@@ -29,7 +29,7 @@ class Grid:
     source: str
 
     def share(self, sizes: tuple[int, ...]) -> tuple[float, bool]:
-        """Return the share of the peak, and whether the sizes lie within the table.
+        """Return the share of the peak, and whether no size lies below the table.
 
         Above the table the share of its edge holds. Below it the logarithm of the time goes on with the slope
         of the last cell, so that a small operator does not cost nothing.

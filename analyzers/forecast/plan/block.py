@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.compute.operator import price_operator
 from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Work
 from shardtoll.analyzers.forecast.plan.counted import expert_columns
@@ -34,6 +35,8 @@ class Terms:
     operators."""
 
     matmul_ns: tuple[float, float]
+    least_ns: tuple[float, float]
+    """The same matmuls at the best rate that large ones were measured to reach."""
     attention_ns: tuple[float, float]
     bytes: tuple[float, float]
     kernels: int
@@ -42,6 +45,7 @@ class Terms:
         """Return the sum with `times` the other."""
         return Terms(
             (self.matmul_ns[0] + times * other.matmul_ns[0], self.matmul_ns[1] + times * other.matmul_ns[1]),
+            (self.least_ns[0] + times * other.least_ns[0], self.least_ns[1] + times * other.least_ns[1]),
             (
                 self.attention_ns[0] + times * other.attention_ns[0],
                 self.attention_ns[1] + times * other.attention_ns[1],
@@ -112,6 +116,7 @@ def block_terms(model: ModelShape, share: Share, gpu: str, dtype: str, traits: T
     streamed = _streamed(model, share, dtype, traits)
     return Terms(
         (_sum(gpu, forward), _sum(gpu, backward)),
+        (_least(gpu, dtype, forward), _least(gpu, dtype, backward)),
         attention,
         (streamed[0] + scores[0], streamed[1] + scores[1]),
         traits.kernels + (20 if model.experts > 1 else 0),
@@ -185,7 +190,13 @@ def head_terms(model: ModelShape, share: Share, gpu: str, traits: Traits) -> Ter
     forward = odd * price_operator(gpu, Matmul(m, n, k)).expected_ns
     backward = odd * _sum(gpu, (Matmul(m, k, n), Matmul(n, k, m)))
     moved = traits.loss_bytes * share.tokens * columns
-    return Terms((forward, backward), (0.0, 0.0), (0.5 * moved, 0.5 * moved), 16)
+    return Terms((forward, backward), (0.0, 0.0), (0.0, 0.0), (0.5 * moved, 0.5 * moved), 16)
+
+
+def _least(gpu: str, dtype: str, works: Iterable[Work]) -> float:
+    card = card_of(gpu)
+    rate = card.peak_tflops(dtype) * 1e3 * card.matmul_share
+    return sum(work.flops for work in works if isinstance(work, Matmul)) / rate
 
 
 def _sum(gpu: str, works: Iterable[Work]) -> float:

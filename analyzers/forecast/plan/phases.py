@@ -100,8 +100,8 @@ def _pass(
     sustained = constants.get(
         "sustained",
         f"{traits.name}.{plan.gpu}.{kind}",
-        f"{plan.gpu}.{kind}",
         f"{traits.name}.{plan.gpu}",
+        f"{plan.gpu}.{kind}",
         plan.gpu,
     )
     sustained *= power_share(plan)
@@ -113,7 +113,8 @@ def _pass(
     if plan.compiled:
         streamed *= 0.5
         kernels = round(kernels * 0.4)
-    matmul_ns = terms.matmul_ns[at]
+    # No step sustains more than the best matmul that was measured alone.
+    matmul_ns = max(terms.matmul_ns[at], terms.least_ns[at] * sustained)
     if at and plan.notes.get("frozen"):
         # Frozen weights need no gradient: only the half of backward that goes to the inputs.
         matmul_ns /= 2

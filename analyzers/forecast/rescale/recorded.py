@@ -141,7 +141,8 @@ def _graph(
     lanes: dict[str, int] = {}
     node_of: dict[int, int] = {}
     compute: list[int] = []
-    place, waits = start, []
+    place = start
+    waits: list[int] = []
     for time, is_end, index in [*sorted([*starts, *ends]), (end, 2, -1)]:
         own = (time - place) - _covered(exposed, place, time)
         node = builder.node(0, device, Kind.COMPUTE, float(max(0, own)), after=waits)
