@@ -164,7 +164,7 @@ class Make:
         records: dict[str, list[Any]] = {
             "steps": [row.step for row in rows],
             **{
-                table: [record for row in rows for record in getattr(row, table)]
+                table: [record for row in rows for record in getattr(row, table, ())]
                 for table in SCHEMAS
                 if table != "steps"
             },
