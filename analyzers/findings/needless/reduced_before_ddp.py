@@ -85,8 +85,7 @@ def _told(line: Line) -> Told:
     sums = reduce_op == "SUM"
     ranks = int(line.first["group_size"])
     return Told(
-        "gradients are reduced before DDP reduces them again: each of its buckets was equal on all ranks "
-        "before",
+        "reduced gradients that DDP reduces again: each of its buckets was equal on all ranks before",
         Remedy(
             "Remove the hook or the loop that reduces gradients: DDP averages them over the same ranks."
             + (

@@ -34,7 +34,7 @@ def backward(start: int) -> list[Any]:
 def test_a_loop_of_the_users_after_backward_is_of_the_optimizers_phase() -> None:
     (finding,) = found(small("other"), "latency-bound", computes=backward(1 * MS))
     assert finding.where.phase == "optimizer"
-    assert "100 small all_reduces a step" in finding.title
+    assert "100 small all_reduces per step" in finding.title
     assert (finding.bytes, finding.count) == (4 * COUNT, COUNT)
     assert finding.remedy is not None
     assert "clip_grad_norm_" in finding.remedy.text

@@ -269,7 +269,7 @@ def test_ranks_of_one_host_have_one_clock():
     rows = [collective(rank=0, start_ns=0), collective(rank=1, start_ns=9 * MS)]
     found = {f.kind: f.title for f in running("clock-skew", "incomplete-input")(ledger(rows)).findings}
     assert "clock-skew" not in found
-    assert "left before another rank of their host arrived" in found["incomplete-input"]
+    assert "left before another rank of its host arrived" in found["incomplete-input"]
 
 
 def test_collectives_of_nothing_prove_nothing_about_clocks():

@@ -47,7 +47,7 @@ class TestImplicitRedistribute:
         (finding,) = found("implicit-redistribute", rows)
         assert finding.title == (
             "aten.mm.default made DTensor redistribute (Shard(dim=0),) -> (Replicate(),): "
-            "2 all_gathers a step on mesh dim dp, 12.3 kB in blocks.0.scale at train.py:12 (forward)"
+            "2 all_gathers per step on mesh dim dp, 12.3 kB in blocks.0.scale at train.py:12 (forward)"
         )
         assert (finding.count, finding.bytes, finding.ranks) == (2, 4096 + 8192, (0, 1))
         assert (finding.toll_ns, finding.saving_ns) == (4 * MS, 4 * MS)

@@ -63,7 +63,7 @@ def test_lines_are_places_of_one_finding() -> None:
     assert [(place.toll_ns, place.count) for place in finding.places] == [(5 * US, 1), (3 * US, 1), (US, 1)]
     assert (finding.toll_ns, finding.count) == (9 * US, 3), "what the places cost together"
     assert finding.where == finding.places[0].where
-    assert "by calls at 3 places, mostly once a step in other at train.py:12 (step), " in finding.title
+    assert "by calls at 3 places, mostly once per step in other at train.py:12 (step), " in finding.title
 
 
 def test_a_line_that_reads_now_and_then_is_in_no_figure() -> None:

@@ -253,8 +253,8 @@ class TestRanksMissing:
         (finding,) = stragglers(rows, [one for one in leadups if one.rank != 1], run=about)
         assert (finding.ranks, finding.toll_ns, finding.confidence) == ((2,), 10 * MS, "possible")
         assert finding.title == (
-            "rank 2 is last of the ranks seen in 5 of 5 collectives, and the others wait at least 10.0 ms a "
-            "step (10 %) for it: it spends 10.0 ms longer idle while its batch is fetched than the others"
+            "rank 2 is last of the ranks seen in 5 of 5 collectives, and the others wait at least 10.0 ms "
+            "per step (10 %) for it: it spends 10.0 ms longer idle while its batch is fetched than the others"
         )
         assert "may have come later" in evidence(finding)["waits are lower bounds"]
 
