@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import synthetic_job
-from synthetic_spec import Spec
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
@@ -24,6 +22,10 @@ from shardtoll.ledger import Report, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.profiler.traces import read_traces
 from tests.unit.analyzers.made_jobs import pipelines
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+import synthetic_job
+from synthetic_spec import Spec
 
 MS = 1_000_000
 
@@ -127,8 +129,9 @@ def test_steps_from_points_take_what_they_took(slow: dict[int, float]) -> None:
     for key, time in recorded.step_times(recorded.recorded()).items():
         assert times[key] == pytest.approx(time, rel=1e-3)
     draft = Draft(recorded)
-    draft.duration[np.isin(recorded.graph.kind, (Kind.COMPUTE,))] *= 0.5
-    assert draft.lasts_ns() < 0.55 * lasts(recorded)
+    # All of the ranks' own time in half, as in the test of the other replay of these jobs.
+    draft.duration[recorded.point >= 0] *= 0.5
+    assert 0.5 < draft.lasts_ns() / lasts(recorded) < 0.54
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
