@@ -206,7 +206,7 @@ def fit_bands(rows: Sequence[Measured], constants: Constants) -> dict[str, float
         error = math.log(parts.step_ns / each.step_ns)
         more = slope_width(each.read.plan, parts, SLOPES)
         over.setdefault(each.framework, []).append((error - more, -error - more))
-    bands = {**SLOPES, "faster": UNSEEN, "slower": UNSEEN, "anchored": 0.4, "anchored_difference": 0.12}
+    bands = {**SLOPES, "faster": UNSEEN, "slower": UNSEEN, "anchored": 0.6, "anchored_difference": 0.2}
     for framework, sides in over.items():
         for place, name in enumerate(("faster", "slower")):
             width = float(np.quantile([each[place] for each in sides], COVERED))
