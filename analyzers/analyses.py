@@ -127,7 +127,8 @@ def context_of(ledger: Ledger, fabric: Fabric | None = None) -> Context:
 def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple[Finding, ...]:
     """Return what the analyses find and what was found while the job ran, `ranked`.
 
-    `kinds`: only analyses that make findings of these run.
+    `kinds`: only analyses that make findings of these run. Savings are those that each analysis claims;
+    `run` replaces them by what a replay predicts.
     """
     made = [
         finding
@@ -137,7 +138,7 @@ def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple
     ]
     earlier = context.ledger.findings
     billed = wrapped(context, [*earlier, *without_repeated(earlier, one_line_each(context, made))])
-    return ranked(with_effort(with_predictions(context, billed)))
+    return ranked(with_effort(billed))
 
 
 def collectives_of(context: Context) -> pa.Table:
@@ -161,7 +162,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     Findings made while the job ran, as those of the gradient check, are ranked with the others.
     """
     context = context_of(ledger, fabric)
-    ledger, fabric, findings = context.ledger, context.fabric, findings_of(context)
+    ledger, fabric = context.ledger, context.fabric
+    findings = ranked(with_predictions(context, list(findings_of(context))))
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),
