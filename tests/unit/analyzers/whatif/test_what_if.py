@@ -94,6 +94,10 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
     (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
     finding = report.findings[number - 1]
     assert finding.replayed == "rank 3 as fast as its peers"
+    assert finding.saving_ns is not None
+    assert finding.toll_ns is not None
+    assert finding.saving_low_ns is not None
+    assert finding.saving_high_ns is not None
     assert finding.saving_low_ns <= finding.saving_ns <= finding.saving_high_ns <= finding.toll_ns
     answer = report.whatif(number)
     expected = lasts(job(strategy="ddp")[2])
@@ -113,6 +117,7 @@ def test_a_faster_network_saves_no_more_than_what_is_exposed(job: Callable[..., 
 
 def test_the_critical_path_is_as_long_as_the_steps(job: Callable[..., Job]) -> None:
     report, _, recorded = job(strategy="ddp", straggler=3, cause="backward")
+    assert report.foreseen is not None
     path = report.foreseen.path
     outcome = recorded.replay()
     assert path.step_ns == pytest.approx(float(outcome.end_ns.max()) / len(recorded.steps), rel=0.02)
