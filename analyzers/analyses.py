@@ -35,7 +35,7 @@ from shardtoll.analyzers.roofline import (
     with_links,
 )
 from shardtoll.analyzers.shared.effort import with_effort
-from shardtoll.analyzers.whatif.foresee import foreseen, with_predictions
+from shardtoll.analyzers.whatif.foresee import foreseen
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
@@ -127,8 +127,7 @@ def context_of(ledger: Ledger, fabric: Fabric | None = None) -> Context:
 def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple[Finding, ...]:
     """Return what the analyses find and what was found while the job ran, `ranked`.
 
-    `kinds`: only analyses that make findings of these run. Savings are those that each analysis claims;
-    `run` replaces them by what a replay predicts.
+    `kinds`: only analyses that make findings of these run.
     """
     made = [
         finding
@@ -163,7 +162,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     """
     context = context_of(ledger, fabric)
     ledger, fabric = context.ledger, context.fabric
-    findings = ranked(with_predictions(context, list(findings_of(context))))
+    findings = findings_of(context)
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),

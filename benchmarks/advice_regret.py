@@ -111,7 +111,9 @@ def summary(cells: list[Row]) -> Row:
 
 def main() -> None:
     """Read, choose, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("-o", "--out", type=Path)
     arguments = parser.parse_args()

@@ -137,7 +137,7 @@ def _no_peer(diagnosis: Diagnosis) -> str:
 def _no_file(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     return (
-        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, of which no file was given: "
+        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, and no file of them was given: "
         "add the run folders of the other nodes."
     )
 

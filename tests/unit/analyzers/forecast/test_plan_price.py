@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.forecast.plan import MeasuredNetwork, price_plan
-from shardtoll.analyzers.forecast.plan.counted import parameters
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.plan.schedule import schedule
+from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan

@@ -92,13 +92,12 @@ def test_without_a_stall_a_job_takes_what_it_takes_without(
 def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
     report, _, slow = job(strategy="ddp", straggler=3, cause="backward")
     (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
-    finding = report.findings[number - 1]
-    assert finding.replayed == "rank 3 as fast as its peers"
-    assert finding.saving_ns is not None
-    assert finding.toll_ns is not None
-    assert finding.saving_low_ns is not None
-    assert finding.saving_high_ns is not None
-    assert finding.saving_low_ns <= finding.saving_ns <= finding.saving_high_ns <= finding.toll_ns
+    assert report.foreseen is not None
+    (change,) = [each for each in report.foreseen.changes if each.number == number]
+    toll_ns = report.findings[number - 1].toll_ns
+    assert toll_ns is not None
+    assert change.label == "rank 3 as fast as its peers"
+    assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
     answer = report.whatif(number)
     expected = lasts(job(strategy="ddp")[2])
     assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
