@@ -260,7 +260,7 @@ def _frame(data: pa.Table) -> pd.DataFrame:
         {
             item.name: _words(values)
             if pa.types.is_string(item.type)
-            else kinds[item.type].__from_arrow__(values)  # type: ignore[attr-defined]
+            else kinds[item.type].__from_arrow__(values)
             for item, values in zip(data.schema, data.columns, strict=True)
         },
         copy=False,
