@@ -89,7 +89,9 @@ def test_more_work_takes_longer_and_the_parts_fit_the_step():
 
 
 def test_weak_scaling_never_gets_faster():
-    steps = [price_plan(plan(dp=n, sharding="fsdp", micro_batch=1)).step_ns.expected for n in (8, 16, 64, 512)]
+    steps = [
+        price_plan(plan(dp=n, sharding="fsdp", micro_batch=1)).step_ns.expected for n in (8, 16, 64, 512)
+    ]
     assert steps == sorted(steps)
 
 
