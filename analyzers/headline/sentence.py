@@ -115,7 +115,10 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
         if unknown is not None or share is None:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
-        return Said(leading, (f"; {_brief(context, share)}",) if share >= LEAST_SAID else (), advice)
+        more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
+        if advice is None and leading.startswith(headline_idle.REASONS["host"]):
+            more.insert(0, "; use CUDA graphs or torch.compile")
+        return Said(leading, tuple(more), advice)
     if unknown is not None or share is None:
         return Said(unknown or _NO_STEP)
     said = _sentence(context, share, findings)

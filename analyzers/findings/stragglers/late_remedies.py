@@ -52,8 +52,8 @@ def remedy(
         )
     if part == "began_ns":
         return (
-            f"Rank {rank} begins its step late, and what held it before is not on record: survey the steps "
-            "before as well. If the recording itself began there, ranks may only have started to record "
+            f"Record the steps before as well: rank {rank} begins its step late, and its work before is not "
+            "on record. If the recording itself began there, ranks may only have started to record "
             "at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
             "    for batch in loader:\n"
