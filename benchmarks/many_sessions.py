@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from harness import Result, main
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -50,7 +51,7 @@ def measure(options: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         # Forgets what earlier programs left where temporary folders go.
         tempfile.tempdir = folder
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
         first = max(options.sessions // 10, 3)
         before: dict[str, float] = {}

@@ -83,7 +83,7 @@ def command(
         typer.Option(
             "--hang-after",
             metavar="SECONDS",
-            help="Write the stacks of all threads to the run folder once a rank stands still longer than "
+            help="Write the stacks of all threads to the run folder if one rank stands still longer than "
             "this; 0 starts no watchdog. See shardtoll hang.",
         ),
     ] = None,
