@@ -93,7 +93,7 @@ def remedy(finding: Finding) -> str:
     if finding.remedy is None:
         return finding.title
     first = finding.remedy.text.partition(". ")[0].rstrip(".")
-    for mark in (": ", " (", ", and ", ", as ", ", "):
+    for mark in (": ", " (", ", and ", ", as ", ", ", " and "):
         head = first.partition(mark)[0]
         if len(first) > CLAUSE and len(head.split()) >= LEAST_WORDS:
             first = head
