@@ -1,5 +1,5 @@
 """How numbers, names and kinds are written, everywhere alike.
 
-It may import `ledger`, `ledger.records`.
+It may import `ledger`.
 Start reading in `text`.
 """

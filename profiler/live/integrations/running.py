@@ -23,7 +23,6 @@ class AuditOptions(TypedDict, total=False):
     gather_limit_s: float
     checks: Sequence[str]
     check_every: int
-    hang_after_s: float | None
 
 
 class RunningAudit:

@@ -22,7 +22,6 @@ from shardtoll.ledger import (
 )
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.volume import wire_bytes
-from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table
 
 MS = 1_000_000
@@ -129,7 +128,6 @@ def ledger(
     if steps is None:
         steps = [step(rank=rank) for rank in run.ranks_seen]
     tables = {
-        **empty_tables(),
         "steps": to_table("steps", steps),
         "collectives": to_table("collectives", collectives),
         "computes": to_table("computes", computes),

@@ -154,7 +154,7 @@ def test_bars_of_a_rank_add_up(ordinary: str):
         "compute",
         "exposed: waiting",
         "exposed: moving",
-        "exposed: waiting or moving unknown",
+        "exposed: not told which",
         "exposed copies",
         "idle",
         "unattributed",
@@ -198,8 +198,8 @@ def test_findings_in_order_with_evidence_remedy_and_source(ordinary: str):
         "470 MB/s",
         "bandwidth at the floorunknown",
         "'mlp.out': RowwiseParallel(output_layouts=Shard(1)),",
-        "Saves at most 8.20 ms per step, against: the same step without this all_reduce.",
-        "4 per step and rank",
+        "Saves at most 8.20 ms a step, against: the same step without this all_reduce.",
+        "4 a step and rank",
     ):
         assert part in text
     assert ordinary.index("<title>shardtoll: 1 error") < ordinary.index('id="headline"') < places[0]

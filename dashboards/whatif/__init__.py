@@ -1,6 +1,0 @@
-"""What `shardtoll whatif` answers, for terminals, files and pages.
-
-It may import `dashboards.facts`, `dashboards.page.html`, `dashboards.terminal`, `dashboards.words`,
-`ledger.answers`.
-Start reading in `what_if_shown`.
-"""
