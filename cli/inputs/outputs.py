@@ -44,6 +44,11 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
         ".md": "shardtoll.dashboards.compare.compare_shown:markdown",
     },
+    "advise": {
+        ".html": "shardtoll.dashboards.advise.advice_page:render",
+        ".json": "shardtoll.ledger.answers.advice:advice_to_json",
+        ".md": "shardtoll.dashboards.advise.advice_shown:markdown",
+    },
 }
 """Command -> ending of a file's name -> what makes the text, or the JSON values, of the command's answer."""
 
@@ -51,6 +56,7 @@ _SHOWN: Final = {
     "verify": "shardtoll.dashboards.verify.verify_shown:renderable",
     "check": "shardtoll.dashboards.check.check_shown:renderable",
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
+    "advise": "shardtoll.dashboards.advise.advice_shown:renderable",
 }
 """Command -> what shows its answer on a terminal of some width."""
 

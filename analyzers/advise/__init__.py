@@ -1,0 +1,7 @@
+"""Which layout, which lever, how often a checkpoint: answered from memory and price of many plans.
+
+Start reading in `advise`; `layouts` says what is legal, `path` what decides.
+
+It may import `analyzers.forecast.memory`, `analyzers.forecast.plan`, `analyzers.forecast.rows`,
+`analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.words`.
+"""

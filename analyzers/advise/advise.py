@@ -1,0 +1,236 @@
+"""Advice on one question: the layouts compared, the choice and what decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardtoll.analyzers.advise.batches import batch_advice
+from shardtoll.analyzers.advise.failures import LLAMA3, FailureRate, failure_advice
+from shardtoll.analyzers.advise.layouts import lighter
+from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
+from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
+from shardtoll.analyzers.advise.scaling import scaling
+from shardtoll.analyzers.advise.search import Priced, Search, reported_bytes
+from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
+from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
+from shardtoll.analyzers.roofline import known_gpus, load_fabric
+from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.advice import (
+    Advice,
+    BatchAdvice,
+    Candidate,
+    FailureAdvice,
+    LoaderAdvice,
+    Question,
+)
+from shardtoll.ledger.answers.training_plan import Layout, Sharding
+from shardtoll.ledger.words import human
+
+_REPLAYED: Final = 10
+"""Fastest layouts whose memory is replayed through the allocator."""
+_TIES: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is known beside the question: about failures, checkpoints, loaders and the batch."""
+
+    failure_rate: FailureRate = LLAMA3
+    failures_per_day: float | None = None
+    checkpoint_blocked_s: float | None = None
+    checkpoint_gbps: float | None = None
+    asynchronous: bool = False
+    recovery_s: float | None = None
+    sequences_before: int | None = None
+    noise_scale_tokens: float | None = None
+    loader_sequences_per_s: float | None = None
+    """Measured, per node."""
+
+
+def advise(question: Question, network: Network | None = None, beside: Beside | None = None) -> Advice:
+    """Return the advice. Raises UsageError for an unknown GPU or if nothing divides the batch."""
+    beside = beside or Beside()
+    capacity = capacity_of(question.gpu)
+    wire = network or FabricNetwork(load_fabric(question.fabric or usual_fabric(question.gpu)))
+    search = Search(question, wire, capacity)
+    priced = search.run()
+    if not search.legal:
+        raise UsageError(
+            f"no layout of {question.gpus} GPUs divides a batch of {question.sequences} sequences",
+            "give --batch-tokens that is a multiple of the sequence length times a divisor of the GPUs",
+        )
+    fitting = search.fitting(priced, _REPLAYED)
+    families = _families(search, priced)
+    best = choose(fitting, lambda family: next(fast for each, fast, _ in families if each is family))
+    current = search.candidate(question.current) if question.current is not None else None
+    if best is None:
+        return _none_fits(question, search, families, current, capacity, beside)
+    fastest = fitting[0]
+    ties = _ties(fitting, best, fastest)
+    others = tuple(each for each in fitting if each not in ties)[:10]
+    trade = lever_trade(search, best)
+    shown = [*fitting, best, *(each.candidate for each in trade), *(fast for _, fast, _ in families if fast)]
+    return Advice(
+        question=question,
+        headline=_headline(best, ties, current, capacity),
+        best=best,
+        ties=ties,
+        fastest=fastest,
+        current=current,
+        current_gap=None if current is None else current.step_ns.expected / best.step_ns.expected - 1,
+        path=path(_single(search), families, best, capacity, question.memory_share),
+        levers=trade,
+        pareto=pareto([each for each in shown if each.fits]),
+        others=others,
+        batch=_batch(question, beside),
+        failures=_failures(question, beside),
+        scaling=scaling(search, best),
+        loader=_loader(question, best, beside),
+        legal=search.legal,
+        too_large=search.too_large,
+        capacity_bytes=capacity,
+        notes=_notes(question, network),
+    )
+
+
+def capacity_of(gpu: str) -> int:
+    """Bytes that the driver reports of a GPU; UsageError for an unknown one."""
+    for each in known_gpus():
+        if each.name == gpu:
+            return reported_bytes(each.memory_bytes.value)
+    raise UsageError(
+        f"unknown GPU {gpu!r:.40}", f"name one of {', '.join(each.name for each in known_gpus())}"
+    )
+
+
+def _families(
+    search: Search, priced: Sequence[Priced]
+) -> list[tuple[Family, Candidate | None, Candidate | None]]:
+    made = []
+    for family in FAMILIES:
+        members = search.members(priced, family.holds)
+        fast = search.fitting(members, 1)
+        smallest = None if fast else _smallest(search, family)
+        made.append((family, fast[0] if fast else None, smallest))
+    return made
+
+
+def _smallest(search: Search, family: Family) -> Candidate | None:
+    """The family's layout with one sequence a micro-batch, as a size to show."""
+    question = search.question
+    if question.sequences % question.gpus:
+        return None
+    base = Layout(dp=question.gpus, micro_batch=1, accumulation=question.sequences // question.gpus)
+    kinds: tuple[Sharding, ...] = ("fsdp", "zero1", "ddp")
+    for sharding in kinds:
+        for layout in reversed(lighter(replace(base, sharding=sharding))):
+            if family.holds(layout):
+                return search.candidate(layout)
+    return None
+
+
+def _single(search: Search) -> Candidate | None:
+    if search.question.gpus == 1:
+        return None
+    alone = Search(replace(search.question, gpus=1), search.network, search.capacity_bytes)
+    return alone.candidate(Layout(micro_batch=1, accumulation=search.question.sequences))
+
+
+def _ties(fitting: Sequence[Candidate], best: Candidate, fastest: Candidate) -> tuple[Candidate, ...]:
+    overlapping = [each for each in fitting if each is not best and each.step_ns.low <= fastest.step_ns.high]
+    return (best, *sorted(overlapping, key=lambda each: (each.levers, each.step_ns.expected))[:_TIES])
+
+
+def _headline(
+    best: Candidate, ties: Sequence[Candidate], current: Candidate | None, capacity_bytes: int
+) -> str:
+    text = (
+        f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU, "
+        f"{human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
+    )
+    if current is not None:
+        gap = current.step_ns.expected / best.step_ns.expected - 1
+        if current.layout == best.layout:
+            text += " It is the layout that you named."
+        elif gap > 0:
+            text += f" The layout that you named takes {human.percent(gap)} longer per step."
+        else:
+            text += " The layout that you named is as fast, with more mechanisms."
+    elif len(ties) > 1:
+        text += f" {len(ties) - 1} other layouts are within the forecast's band."
+    return text
+
+
+def _batch(question: Question, beside: Beside) -> BatchAdvice:
+    return batch_advice(
+        question.sequences, question.sequence, beside.sequences_before, beside.noise_scale_tokens
+    )
+
+
+def _failures(question: Question, beside: Beside) -> FailureAdvice:
+    return failure_advice(
+        gpus=question.gpus,
+        parameters=parameter_count(question.model),
+        rate=beside.failure_rate,
+        failures_per_day=beside.failures_per_day,
+        blocked_s=beside.checkpoint_blocked_s,
+        write_gbps=beside.checkpoint_gbps,
+        recovery_s=beside.recovery_s,
+        asynchronous=beside.asynchronous,
+    )
+
+
+def _loader(question: Question, best: Candidate, beside: Beside) -> LoaderAdvice:
+    per_node = best.tokens_per_s_gpu.high * min(question.gpus, question.gpus_per_node) / question.sequence
+    layout = best.layout
+    per_node /= layout.tp * layout.cp if layout.tp * layout.cp <= question.gpus_per_node else 1
+    measured = beside.loader_sequences_per_s
+    text = f"Each node's loaders must deliver {per_node:.3g} sequences/s."
+    if measured is not None:
+        text += f" They delivered {measured:.3g}: " + ("enough." if measured >= per_node else "too slow.")
+    return LoaderAdvice(per_node, measured, text)
+
+
+def _notes(question: Question, network: Network | None) -> tuple[str, ...]:
+    notes = []
+    if question.fabric is None and network is None:
+        notes.append("No fabric was named: the usual one of this GPU is assumed.")
+    return tuple(notes)
+
+
+def _none_fits(
+    question: Question,
+    search: Search,
+    families: list[tuple[Family, Candidate | None, Candidate | None]],
+    current: Candidate | None,
+    capacity: int,
+    beside: Beside,
+) -> Advice:
+    sizes = [smallest for _, _, smallest in families if smallest is not None]
+    least = min((each.memory_high_bytes for each in sizes), default=None)
+    limit = human.size(question.memory_share * capacity)
+    needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
+    return Advice(
+        question=question,
+        headline=f"No layout of {question.gpus} GPUs fits in {limit}.{needs}",
+        best=None,
+        ties=(),
+        fastest=None,
+        current=current,
+        current_gap=None,
+        path=(),
+        levers=(),
+        pareto=(),
+        others=(),
+        batch=_batch(question, beside),
+        failures=_failures(question, beside),
+        scaling=(),
+        loader=None,
+        legal=search.legal,
+        too_large=search.too_large,
+        capacity_bytes=capacity,
+        notes=_notes(question, None),
+    )

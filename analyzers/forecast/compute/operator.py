@@ -1,0 +1,129 @@
+"""The price of one operator on one GPU, with a band and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from shardtoll.analyzers.forecast.compute.cards import Card, card_of, sibling_of
+from shardtoll.analyzers.forecast.compute.grid import grid_of, shares
+from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Streamed, Work
+
+_WITHIN: Final = 1.12
+"""Factor of the band of a shape inside a table: 90 % of held-out shapes lie within 10.5 %
+(`docs/forecast.md`)."""
+_BEYOND: Final = 1.3
+"""The same for a shape beyond the table, and for operators that bandwidth bounds."""
+_OTHER_GPU: Final = 1.45
+"""The same for a GPU that has no table and takes a sibling's shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an operator takes on the device, without launch gaps and without the sustained factor of a job."""
+
+    expected_ns: float
+    low_ns: float
+    """Eight of ten runs take at least this and at most `high_ns`."""
+    high_ns: float
+    source: str
+
+
+@lru_cache(maxsize=65536)
+def price_operator(gpu: str, work: Work) -> Price:
+    """Return the price of the operator on a GPU, a key of `gpus.toml` as `h100-sxm`.
+
+    Raises ShardtollError for an unknown GPU, with the known ones.
+    """
+    card = card_of(gpu)
+    if isinstance(work, Streamed):
+        return _streamed(card, work)
+    if isinstance(work, Attention):
+        return _attention(card, work)
+    if isinstance(work, GroupedMatmul):
+        return _grouped(card, work)
+    return _matmul(card, work)
+
+
+def _streamed(card: Card, work: Streamed) -> Price:
+    share = shares()["memory"]
+    floor_ns = work.kernels * 1000 * shares()["kernel_floor_us"]
+    time_ns = max(work.bytes / (card.memory_gbps * share), floor_ns)
+    return Price(time_ns, time_ns / _BEYOND, time_ns * _BEYOND, f"bytes over {share:.0%} of memory bandwidth")
+
+
+def _matmul(card: Card, work: Matmul) -> Price:
+    dtype = _table_dtype(work.dtype)
+    sibling = sibling_of(card.name, "matmul", dtype)
+    grid = None if sibling is None else grid_of("matmul", sibling.name, dtype)
+    if sibling is None or grid is None:
+        return _by_constant(card, work.flops, work.bytes, work.dtype)
+    share, within = grid.share((work.m * work.batch, work.n, work.k))
+    scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share
+    time_ns = work.flops / (card.peak_tflops(work.dtype) * 1e3 * share * scale)
+    time_ns = max(time_ns, work.bytes / card.memory_gbps, 1000 * shares()["kernel_floor_us"])
+    factor = _WITHIN if within else _BEYOND
+    if sibling is not card:
+        return _band(time_ns, max(factor, _OTHER_GPU), f"{grid.source}, scaled from {sibling.name}")
+    return _band(time_ns, factor, grid.source)
+
+
+def _attention(card: Card, work: Attention) -> Price:
+    sibling = sibling_of(card.name, "attention", "bfloat16")
+    grid = None if sibling is None else grid_of("attention", sibling.name)
+    assert sibling is not None, "some GPU has a table of attention"
+    assert grid is not None
+    tiles = work.batch * work.heads
+    reach = max(1, round(max(work.queries, work.keys) if work.causal else work.queries))
+    share, within = grid.share((tiles, reach))
+    share *= _head_share(work.head_dim)
+    if work.direction == "backward":
+        # A backward fills a small GPU sooner than a forward: its share is bounded below by the forward's
+        # ratio.
+        full, _ = grid.share((max(tiles, 64), reach))
+        share = shares()["attention_backward"] * (share * full * _head_share(work.head_dim)) ** 0.5
+    scale = 1.0 if sibling is card else card.matmul_share / sibling.matmul_share
+    dtype = "bfloat16" if work.dtype.startswith("float8") else work.dtype
+    time_ns = work.flops / (card.peak_tflops(dtype) * 1e3 * share * scale)
+    time_ns = max(time_ns, 1000 * shares()["kernel_floor_us"])
+    factor = _WITHIN if within and sibling is card else _OTHER_GPU if sibling is not card else _BEYOND
+    return _band(time_ns, factor, grid.source)
+
+
+def _head_share(head_dim: int) -> float:
+    """Return what a head dimension other than 128 reaches of the share at 128."""
+    if head_dim >= 128:
+        return 1.0 if head_dim < 192 else shares()["attention_head_192"]
+    return shares()["attention_head_64"] * min(1.0, head_dim / 64) + max(0, head_dim - 64) / 64 * (
+        1 - shares()["attention_head_64"]
+    )
+
+
+def _grouped(card: Card, work: GroupedMatmul) -> Price:
+    one = _matmul(card, Matmul(work.m, work.n, work.k, work.dtype))
+    whole = _matmul(card, Matmul(work.m * work.groups, work.n, work.k, work.dtype))
+    # Groups share waves: a grouped kernel lies between one matmul and its groups one after another.
+    time_ns = (
+        whole.expected_ns ** (1 - shares()["grouped"])
+        * (work.groups * one.expected_ns) ** shares()["grouped"]
+    )
+    return _band(max(time_ns, whole.expected_ns), _BEYOND, f"grouped, from {whole.source}")
+
+
+def _by_constant(card: Card, flops: float, bytes_: float, dtype: str) -> Price:
+    rate = card.peak_tflops(dtype) * 1e3 * card.matmul_share
+    time_ns = max(flops / rate, bytes_ / card.memory_gbps, 1000 * shares()["kernel_floor_us"])
+    return _band(time_ns, _OTHER_GPU, "share of the peak that large matmuls reach")
+
+
+def _band(time_ns: float, factor: float, source: str) -> Price:
+    return Price(time_ns, time_ns / factor, time_ns * factor, source)
+
+
+def _table_dtype(dtype: str) -> str:
+    if dtype.startswith("float8"):
+        return "float8"
+    if dtype.startswith("float4"):
+        return "float4"
+    return "bfloat16" if dtype in ("bfloat16", "float16") else dtype

@@ -1,0 +1,1 @@
+"""Packaged data of the forecast: measured compute and fitted constants, each with its source; no code."""

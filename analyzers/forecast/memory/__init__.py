@@ -1,0 +1,16 @@
+"""Peak memory of a step: allocations replayed through a model of torch's caching allocator.
+
+It may import `ledger`, `ledger.answers`.
+Start reading in `peak`; `allocator` replays any list of allocations.
+"""
+
+from typing import TYPE_CHECKING
+
+from shardtoll.ledger.lazy import exports
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.forecast.memory.allocator import Replayed as Replayed
+    from shardtoll.analyzers.forecast.memory.allocator import replay as replay
+    from shardtoll.analyzers.forecast.memory.peak import plan_memory as plan_memory
+else:
+    __getattr__, __dir__ = exports(__name__, {"allocator": "Replayed replay", "peak": "plan_memory"})

@@ -1,0 +1,13 @@
+"""What a whole training step takes: a plan's operators, collectives and schedule, put together by the engine.
+
+Start reading in `price`.
+
+It may import `analyzers.forecast.compute`, `analyzers.replay`, `analyzers.roofline`, `ledger`,
+`ledger.answers`.
+"""
+
+from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork, MeasuredNetwork, Network
+from shardtoll.analyzers.forecast.plan.price import price_plan
+
+__all__ = ["Constants", "FabricNetwork", "MeasuredNetwork", "Network", "price_plan"]

@@ -1,0 +1,119 @@
+"""The groups of a plan on its network, and the collectives that blocks wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from shardtoll.analyzers.forecast.plan.block import Share
+from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.network import Network, Timed, place_group
+from shardtoll.analyzers.forecast.plan.passes import Phase
+from shardtoll.analyzers.forecast.plan.traits import Traits
+from shardtoll.analyzers.roofline import Placement
+from shardtoll.ledger import FabricError
+from shardtoll.ledger.answers.training_plan import TrainingPlan
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Ranks count tensor-parallel first, then context, data and pipeline: as Megatron, nanotron and
+    torchtitan do."""
+
+    network: Network
+    per_node: int
+    tensor: Placement
+    context: Placement
+    data: Placement
+    """Ranks with equal parameters: data and context parallel together."""
+    expert: Placement
+    pair: Placement
+    """Two neighbours of the pipeline."""
+
+    def time(
+        self, op: str, message_bytes: float, placement: Placement, constants: Constants, *scopes: str
+    ) -> Timed:
+        """Return the time of one collective, with its launch; FabricError if the network does not know it."""
+        timed = self.network.time(op, message_bytes, placement)
+        if timed is None:
+            raise FabricError(
+                f"fabric {self.network.name} has no price of {op} over {placement.nodes} nodes",
+                "name another with --fabric",
+            )
+        if not timed.expected_ns:
+            return timed
+        factor = constants.get("net" if placement.spans_nodes else "near", *scopes)
+        return Timed(timed.expected_ns * factor, timed.low_ns * factor, timed.high_ns * factor)
+
+    def block_collectives(
+        self,
+        plan: TrainingPlan,
+        share: Share,
+        traits: Traits,
+        constants: Constants,
+        direction: Literal["forward", "backward"],
+    ) -> Phase:
+        """Return what one block's collectives cost one pass, by cause."""
+        scopes = (f"{traits.name}.{plan.gpu}", traits.name)
+        hidden = 2.0 * share.tokens * plan.model.hidden
+        exposed: dict[str, float] = {}
+        calls = 0
+        if share.tp > 1:
+            # A reduce-scatter and an all-gather take what one all-reduce takes.
+            one = self.time("all_reduce", hidden, self.tensor, constants, *scopes).expected_ns
+            part = 1.0
+            if plan.layout.async_tp or traits.overlaps_tensor:
+                part = constants.get("tensor_exposed", *scopes)
+            exposed["tensor"] = 2 * one * part
+            calls += 4 if share.sequence_parallel else 2
+        if share.cp > 1:
+            keys = (
+                2.0
+                * share.micro_batch
+                * share.sequence
+                * plan.model.head_width
+                * 2
+                * plan.model.kv_heads
+                / share.tp
+            )
+            one = self.time("all_gather", keys, self.context, constants, *scopes).expected_ns
+            one *= 2 if direction == "backward" else 1
+            exposed["context"] = one * constants.get("context_exposed", *scopes)
+            calls += share.cp - 1
+        if share.ep > 1 and plan.model.experts > 1:
+            rows = share.tokens / share.tp * share.expert_tp * plan.model.topk
+            one = self.time(
+                "all_to_all", 2.0 * rows * plan.model.hidden, self.expert, constants, *scopes
+            ).expected_ns
+            exposed["expert"] = 2 * one * constants.get("expert_exposed", *scopes)
+            calls += 2
+        # Each collective waits for the slowest of its hosts, so a host-bound block loses more in larger
+        # groups.
+        skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
+        return Phase(0.0, 1000 * calls * skew * constants.get("call_us", *scopes), exposed)
+
+    def beyond_nodes(self, exposed_ns: Mapping[str, float]) -> float:
+        """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""
+        places = {"tensor": self.tensor, "context": self.context, "expert": self.expert}
+        return sum(exposed_ns.get(cause, 0.0) for cause, place in places.items() if place.spans_nodes)
+
+
+def groups_of(plan: TrainingPlan, network: Network) -> Groups:
+    """Return where the plan's groups stand."""
+    layout = plan.layout
+    per_node = network.ranks_per_node or plan.gpus_per_node
+    inner = layout.tp * layout.cp
+    expert_stride = (
+        1 if layout.ep > layout.dp * layout.cp or "bridge" in plan.framework.casefold() else layout.tp
+    )
+    stage = inner * layout.dp
+    return Groups(
+        network,
+        per_node,
+        place_group(layout.tp, 1, per_node),
+        place_group(layout.cp, layout.tp, per_node),
+        place_group(layout.dp * layout.cp, layout.tp, per_node),
+        place_group(layout.ep, expert_stride, per_node),
+        place_group(2, stage, per_node) if layout.pp > 1 else place_group(1, 1, per_node),
+    )

@@ -1,0 +1,77 @@
+"""The price of a plan: its blocks, collectives and schedule put together by the event engine."""
+
+from __future__ import annotations
+
+import math
+
+from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.plan.band import half_width
+from shardtoll.analyzers.forecast.plan.check import check_plan, usual_fabric
+from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
+from shardtoll.analyzers.forecast.plan.groups import groups_of
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
+from shardtoll.analyzers.forecast.plan.parts import Parts
+from shardtoll.analyzers.forecast.plan.phases import DTYPES, phases_of
+from shardtoll.analyzers.forecast.plan.price_sharded import sharded_parts
+from shardtoll.analyzers.forecast.plan.price_staged import staged_parts
+from shardtoll.analyzers.forecast.plan.sizes import model_flops_per_token
+from shardtoll.analyzers.forecast.plan.traits import traits_of
+from shardtoll.analyzers.roofline import Fabric, load_fabric
+from shardtoll.ledger.answers.forecast import Band, PlanPrice
+from shardtoll.ledger.answers.training_plan import TrainingPlan
+
+
+def price_plan(
+    plan: TrainingPlan, network: Fabric | Network | None = None, constants: Constants | None = None
+) -> PlanPrice:
+    """Return what one optimizer step of the plan takes, with a band that holds eight of ten measured steps.
+
+    `network`: a fabric, or bandwidths measured by node count; without it the plan's fabric, else the usual
+    one
+    of its GPU. Raises ShardtollError in one line where the layout cannot be: a world that does not divide, an
+    unknown GPU, fabric or precision.
+    """
+    check_plan(plan)
+    wire = _network(plan, network)
+    parts = price_parts(plan, wire, constants)
+    return _priced(plan, wire, parts)
+
+
+def price_parts(plan: TrainingPlan, network: Network, constants: Constants | None = None) -> Parts:
+    """Return the step's time and its parts, without bands."""
+    constants = constants or fitted()
+    traits = traits_of(plan.framework)
+    groups = groups_of(plan, network)
+    phases = phases_of(plan, traits, groups, constants)
+    if plan.layout.sharding == "fsdp" and plan.layout.pp == 1 and plan.layout.dp * plan.layout.cp > 1:
+        return sharded_parts(plan, traits, groups, phases, constants)
+    return staged_parts(plan, traits, groups, phases, constants)
+
+
+def _network(plan: TrainingPlan, network: Fabric | Network | None) -> Network:
+    if isinstance(network, Fabric):
+        return _of_fabric(network)
+    if network is not None:
+        return network
+    return _of_fabric(load_fabric(plan.fabric or usual_fabric(plan.gpu)))
+
+
+def _of_fabric(fabric: Fabric) -> FabricNetwork:
+    return FabricNetwork(fabric)
+
+
+def _priced(plan: TrainingPlan, network: Network, parts: Parts) -> PlanPrice:
+    layout = plan.layout
+    width = half_width(plan, parts)
+    step = Band(parts.step_ns, parts.step_ns * math.exp(-width[0]), parts.step_ns * math.exp(width[1]))
+    tokens = step.inverse(1e9 * plan.tokens / layout.world_size)
+    flops = model_flops_per_token(plan.model, plan.sequence)
+    peak = 1e12 * card_of(plan.gpu).peak_tflops(DTYPES[plan.precision])
+    mfu = tokens.scaled(flops / peak)
+    repeated = {"none": 1.0, "selective": 1.15, "full": 4 / 3}[layout.checkpointing]
+    assumptions = () if plan.fabric else (f"network {network.name}",)
+    return PlanPrice(
+        step, tokens, mfu, mfu.scaled(repeated), parts.compute_ns,
+        {cause: value for cause, value in parts.exposed_ns.items() if value > 0},
+        parts.bubble_ns, parts.optimizer_ns, parts.host_ns, network.name, assumptions,
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""The parts of a step in stages, or in one whose replicas keep all parameters."""
+
+from __future__ import annotations
+
+from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.groups import Groups
+from shardtoll.analyzers.forecast.plan.local import local_parameters, optimizer_ns
+from shardtoll.analyzers.forecast.plan.parts import Parts
+from shardtoll.analyzers.forecast.plan.passes import EMPTY, Phase
+from shardtoll.analyzers.forecast.plan.phases import Phases, share_of
+from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
+from shardtoll.analyzers.forecast.plan.stages import stage_layers
+from shardtoll.analyzers.forecast.plan.traits import Traits
+from shardtoll.ledger.answers.training_plan import TrainingPlan
+
+
+def staged_parts(
+    plan: TrainingPlan, traits: Traits, groups: Groups, phases: Phases, constants: Constants
+) -> Parts:
+    """Return the step of any plan but one with full sharding and one stage."""
+    layout = plan.layout
+    scopes = (f"{traits.name}.{plan.gpu}", traits.name)
+    layers = stage_layers(plan, traits, phases)
+    passes = [_stage_passes(phases, layers, stage, layout.chunks) for stage in range(layout.pp)]
+    local = [local_parameters(plan, layers[stage], ends=_ends(plan, stage)) for stage in range(layout.pp)]
+    reduce, gather, optimizer = _replicas(plan, traits, groups, constants, local)
+    share = share_of(plan, traits)
+    sent = 2.0 * share.tokens * plan.model.hidden / (share.tp if share.sequence_parallel else 1)
+    send = 0.0
+    if layout.pp > 1:
+        send = groups.time("send", sent, groups.pair, constants, *scopes).expected_ns
+        send += 1000 * constants.get("send_us", *scopes)
+    fsdp = layout.sharding == "fsdp"
+    topology = Topology(
+        layout.pp, layout.chunks, max(reduce) > 0, max(gather) > 0, traits.overlaps_data or fsdp,
+        traits.gathers_early or fsdp, traits.overlaps_pipeline,
+        any(word in layout.schedule.casefold() for word in ("afab", "gpipe")),
+    )  # fmt: skip
+    times = StagedTimes(
+        topology,
+        tuple(tuple(each.time_ns for each in stage[0]) for stage in passes),
+        tuple(tuple(each.time_ns for each in stage[1]) for stage in passes),
+        send, tuple(reduce), tuple(gather), tuple(optimizer),
+    )  # fmt: skip
+    step = staged_step_ns(times, layout.accumulation, constants.get("contention", *scopes))
+    sends = 0.0
+    if layout.pp > 1 and not topology.sends_beside:
+        sends = send * layout.accumulation * (2 if layout.pp > 2 or layout.chunks > 1 else 1) * layout.chunks
+    return _parts(plan, groups, constants, traits, passes, optimizer, step, sends, max(reduce) + max(gather))
+
+
+def _parts(
+    plan: TrainingPlan,
+    groups: Groups,
+    constants: Constants,
+    traits: Traits,
+    passes: list[tuple[list[Phase], list[Phase]]],
+    optimizer: list[float],
+    step: float,
+    sends: float,
+    replicas: float,
+) -> Parts:
+    layout = plan.layout
+    fixed = 1e6 * constants.get("step_ms", f"{traits.name}.{plan.gpu}", traits.name)
+    whole = [_total(stage) for stage in passes]
+    busiest = max(whole, key=lambda each: each.time_ns)
+    busy = layout.accumulation * busiest.time_ns
+    exposed = {cause: layout.accumulation * value for cause, value in busiest.exposed_ns.items()}
+    rest = max(0.0, step - busy - max(optimizer) - sends)
+    # Replicas come after the pipeline's own gaps: at most what their collectives take is theirs.
+    exposed["data"] = min(rest, replicas) if layout.pp == 1 else min(rest, replicas, 0.5 * step)
+    exposed["pipeline"] = sends
+    bubble = rest - exposed["data"] if layout.pp > 1 else 0.0
+    compute = layout.accumulation * busiest.compute_ns
+    host = max(0.0, busy - compute - layout.accumulation * sum(busiest.exposed_ns.values()))
+    net = exposed["data"] if groups.data.spans_nodes else 0.0
+    net += sends if groups.pair.spans_nodes else 0.0
+    return Parts(
+        step + fixed,
+        compute,
+        exposed,
+        bubble,
+        max(optimizer),
+        host + fixed,
+        net + groups.beyond_nodes(exposed),
+    )
+
+
+def _total(stage: tuple[list[Phase], list[Phase]]) -> Phase:
+    total = EMPTY
+    for each in (*stage[0], *stage[1]):
+        total = total.plus(each)
+    return total
+
+
+def _ends(plan: TrainingPlan, stage: int) -> float:
+    if plan.layout.pp == 1:
+        return 1 if plan.model.tied else 2
+    return 1 if stage in (0, plan.layout.pp - 1) else 0
+
+
+def _stage_passes(
+    phases: Phases, layers: tuple[float, ...], stage: int, chunks: int
+) -> tuple[list[Phase], list[Phase]]:
+    """Return forward and backward of each chunk of a stage."""
+    per_chunk = layers[stage] / chunks
+    forward = [EMPTY.plus(phases.block_forward, per_chunk) for _ in range(chunks)]
+    backward = [EMPTY.plus(phases.block_backward, per_chunk) for _ in range(chunks)]
+    if stage == 0:
+        forward[0] = forward[0].plus(phases.embedding)
+    if stage == len(layers) - 1:
+        forward[-1] = forward[-1].plus(phases.head_forward)
+        backward[-1] = backward[-1].plus(phases.head_backward)
+    return forward, backward
+
+
+def _replicas(
+    plan: TrainingPlan, traits: Traits, groups: Groups, constants: Constants, local: list[float]
+) -> tuple[list[float], list[float], list[float]]:
+    """Return by stage what reducing gradients, gathering parameters and the optimizer take."""
+    layout = plan.layout
+    scopes = (f"{traits.name}.{plan.gpu}", traits.name)
+    replicas = layout.dp * layout.cp
+    shards = 1 if layout.sharding == "ddp" else replicas
+    reduce, gather, optimizer = [], [], []
+    for count in local:
+        grads = count * traits.gradient_bytes
+        op = "all_reduce" if layout.sharding == "ddp" else "reduce_scatter"
+        took = groups.time(op, grads, groups.data, constants, *scopes).expected_ns if replicas > 1 else 0.0
+        reduce.append(took)
+        gathered = 0.0
+        if shards > 1:
+            gathered = groups.time("all_gather", 2.0 * count, groups.data, constants, *scopes).expected_ns
+        gather.append(gathered)
+        optimizer.append(optimizer_ns(plan, traits, constants, count / shards))
+    return reduce, gather, optimizer

@@ -1,0 +1,73 @@
+"""Prices a table of rows, each by itself, and scores the prices of those that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.memory.peak import plan_memory
+from shardtoll.analyzers.forecast.plan.price import price_plan
+from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
+from shardtoll.analyzers.forecast.rows.measured import measured_memory_gib, measured_step_ns
+from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, number, read_row
+from shardtoll.ledger import ShardtollError
+from shardtoll.ledger.answers.forecast import Band, PlanPrice, PricedRow
+
+Row = Mapping[str, str]
+
+GIB = 2.0**30
+
+
+def priced_rows(rows: Sequence[Row], anchors: Sequence[Anchor] = ()) -> Iterator[PricedRow]:
+    """Yield the price of each row, or the reason why it has none. `anchors`: measured rows to scale by."""
+    for place, row in enumerate(rows, start=1):
+        yield priced_row(place, row, anchors)
+
+
+def priced_row(place: int, row: Row, anchors: Sequence[Anchor] = ()) -> PricedRow:
+    """Return one row's price."""
+    try:
+        read = read_row(row)
+        price = price_plan(read.plan, read.network)
+    except (Abstain, ShardtollError) as error:
+        return _named(place, row, getattr(error, "message", None) or str(error))
+    anchor = anchor_for(read.plan, anchors)
+    if anchor is not None:
+        price = calibrated(read.plan, price, anchor)
+    return _filled(_named(place, row, None), row, read, price, anchor)
+
+
+def _named(place: int, row: Row, reason: str | None) -> PricedRow:
+    return PricedRow(
+        place,
+        row.get("group") or "",
+        row.get("model") or "",
+        row.get("gpu") or row.get("hardware") or "",
+        number(row, "gpus"),
+        row.get("metric") or "",
+        reason,
+    )
+
+
+def _filled(named: PricedRow, row: Row, read: ReadRow, price: PlanPrice, anchor: Anchor | None) -> PricedRow:
+    step = price.step_ns.scaled(1e-9)
+    waits = sum(price.exposed_ns.values()) + price.bubble_ns
+    memory, fits = _memory(read)
+    measured = measured_step_ns(row, read.plan)
+    return PricedRow(
+        named.number, named.group, named.model, named.gpu, named.gpus, named.metric, None,
+        step, price.tokens_per_s_gpu, price.mfu, min(1.0, waits / price.step_ns.expected),
+        memory, fits, read.assumed, anchor.number if anchor else None,
+        None if measured is None else measured / 1e9, measured_memory_gib(row),
+    )  # fmt: skip
+
+
+def _memory(read: ReadRow) -> tuple[Band | None, bool | None]:
+    capacity = int(card_of(read.plan.gpu).gpu.memory_bytes.value)
+    try:
+        memory = plan_memory(read.plan, capacity)
+    except ShardtollError:
+        return None, None
+    reserved = memory.reserved
+    band = Band(*(each / GIB for each in (reserved.expected_bytes, reserved.low_bytes, reserved.high_bytes)))
+    return band, memory.fits()

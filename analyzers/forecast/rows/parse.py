@@ -1,0 +1,316 @@
+"""A published row as a plan. What a row does not state is taken from its config, its model's name, or not at
+all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardtoll.analyzers.forecast.plan.check import check_plan
+from shardtoll.analyzers.forecast.plan.network import Network
+from shardtoll.analyzers.forecast.plan.sizes import parameters
+from shardtoll.analyzers.forecast.plan.traits import traits_of
+from shardtoll.analyzers.forecast.rows.models import model_of
+from shardtoll.analyzers.forecast.rows.networks import network_of
+from shardtoll.analyzers.roofline import find_gpu
+from shardtoll.ledger import ShardtollError
+from shardtoll.ledger.answers.training_plan import Checkpointing, Layout, ModelShape, Sharding, TrainingPlan
+
+Row = Mapping[str, str]
+
+_GPUS: Final = (
+    ("gb300", "gb300"),
+    ("gb200", "gb200"),
+    ("b300", "b300-sxm"),
+    ("b200", "b200-sxm"),
+    ("h200", "h200-sxm"),
+    ("gh200", "gh200-96gb"),
+    ("h800", "h800-sxm"),
+    ("h100", "h100-sxm"),
+    ("a100-40", "a100-sxm-40gb"),
+    ("a100 40", "a100-sxm-40gb"),
+    ("a100 sxm 40", "a100-sxm-40gb"),
+    ("a800", "a800-sxm-80gb"),
+    ("a100", "a100-sxm-80gb"),
+    ("ampere", "a100-sxm-80gb"),
+    ("mi300x", "mi300x"),
+)
+
+
+class Abstain(Exception):
+    """The row cannot be priced; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRow:
+    """A row that can be priced."""
+
+    plan: TrainingPlan
+    network: Network
+    assumed: tuple[str, ...]
+    """Fields that the row does not state."""
+
+
+def read_row(row: Row) -> ReadRow:
+    """Return the plan of a row. Raises Abstain with the reason where too much is unknown."""
+    config = " ".join((row.get("config") or "", row.get("note") or ""))
+    assumed: list[str] = []
+    gpu = _gpu(row)
+    model = _model(row)
+    layout, sequence = _layout(row, config, model, assumed)
+    framework = row.get("framework") or _framework(row)
+    precision = _precision(row, config)
+    notes = _hardware_notes(row)
+    _refuse_unstated(row, config, model, layout, assumed)
+    if "grad_op" in (row.get("shard") or "").casefold():
+        notes["sharding"] = "grad_op"
+    if "lora" in f"{row.get('model')} {config}".casefold():
+        notes["frozen"] = "LoRA"
+    plan = TrainingPlan(
+        model, layout, sequence, gpu, precision=precision, framework=framework,
+        compiled=_compiled(row, config), notes=notes,
+    )  # fmt: skip
+    try:
+        network, stated = network_of(gpu, row.get("hardware") or "", row.get("net") or "")
+        check_plan(plan)
+    except ShardtollError as error:
+        raise Abstain(error.message) from error
+    if not stated and layout.world_size > plan.gpus_per_node:
+        assumed.append("network")
+    return ReadRow(plan, network, tuple(assumed))
+
+
+def _hardware_notes(row: Row) -> dict[str, str]:
+    """Return what the row says of a card that differs from the one as sold: power limit, kind of memory."""
+    words = f"{row.get('hardware') or ''} {row.get('note') or ''} {row.get('gpu') or ''}".casefold()
+    notes = {}
+    watts = re.search(r"(?<!\d)(\d{3,4})\s*w(?![a-z])", words)
+    if watts is not None:
+        notes["watts"] = watts[1]
+    if "h100" in words and "hbm2e" in words:
+        # GUESS: H100 cards with HBM2e are sold with 2.0 TB/s (PCIe); nobody publishes those for SXM.
+        notes["memory_gbps"] = "2400"
+    return notes
+
+
+def _refuse_unstated(row: Row, config: str, model: ModelShape, layout: Layout, assumed: list[str]) -> None:
+    """Raise Abstain where the batch or the layout decides the step and nobody states it."""
+    batch = {"mbs", "ga"} <= set(assumed)
+    if batch and (row.get("metric") in ("iter_s", "step_s") or layout.pp > 1):
+        raise Abstain("the batch is unknown: neither mbs, ga nor gbs is stated")
+    named = any(row.get(name) for name in ("tp", "pp", "dp", "shard")) or re.search(
+        r"FSDP|ZeRO|DDP|TP\d|PP\d|SHARD", config, re.IGNORECASE
+    )
+    if not named and parameters(model) > _LARGE:
+        raise Abstain("the layout is unknown: no tp, pp, dp or shard is stated for a large model")
+
+
+_LARGE: Final = 13e9
+"""Parameters from which on a model is seldom trained without model parallelism or sharding."""
+
+
+def _gpu(row: Row) -> str:
+    text = f"{row.get('gpu') or ''} {row.get('hardware') or ''}".casefold()
+    for word, name in _GPUS:
+        if word in text:
+            return name
+    found_gpu = find_gpu(row.get("gpu") or row.get("hardware"))
+    if found_gpu is None:
+        raise Abstain(f"unknown GPU {(row.get('gpu') or row.get('hardware') or '')!r:.60}")
+    return found_gpu.name
+
+
+def number(row: Row, name: str) -> int | None:
+    """Return a whole number of a column; None where it is empty or no number."""
+    text = (row.get(name) or "").strip()
+    try:
+        return int(float(text))
+    except ValueError:
+        return None
+
+
+_GATED: Final = ("llama", "hf-", "mixtral", "grok", "qwen", "deepseek", "mistral", "gemma", "oss")
+
+
+def _model(row: Row) -> ModelShape:
+    name = row.get("model") or ""
+    published = model_of(name)
+    columns = {key: number(row, key) for key in ("layers", "hidden", "heads", "ffn", "vocab")}
+    if all(columns.values()):
+        stated = {key: int(value or 0) for key, value in columns.items()}
+        gated = published.gated if published else any(word in name.casefold() for word in _GATED)
+        experts = number(row, "experts") or 1
+        base = ModelShape(
+            **stated,
+            kv_heads=number(row, "kv_heads") or stated["heads"],
+            gated=gated,
+            tied=(row.get("tied") or "") in ("1", "true", "True"),
+            experts=experts,
+            topk=number(row, "topk") or 1,
+            params=number(row, "params"),
+            name=name,
+        )
+        if published is None or published.hidden != base.hidden:
+            return base
+        extra = {
+            key: getattr(published, key)
+            for key in ("head_dim", "expert_ffn", "shared_experts", "dense_layers")
+        }
+        ffn = published.ffn if published.expert_ffn else base.ffn
+        return replace(base, **extra, ffn=ffn)
+    if published is None:
+        raise Abstain(f"model {name!r:.60} has no stated shape and no published one")
+    layers = number(row, "layers")
+    return replace(published, layers=layers) if layers else published
+
+
+def _degree(row: Row, config: str, column: str, *words: str) -> int | None:
+    stated = number(row, column)
+    if stated:
+        return stated
+    for word in words:
+        match = re.search(rf"(?<![A-Za-z]){word}[ =_-]?(\d+)", config, re.IGNORECASE)
+        if match is not None:
+            return int(match[1])
+    return None
+
+
+def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tuple[Layout, int]:
+    world = number(row, "gpus")
+    if not world:
+        raise Abstain("the number of GPUs is unknown")
+    tp = _degree(row, config, "tp", "TP") or 1
+    pp = _degree(row, config, "pp", "PP") or 1
+    cp = _degree(row, config, "cp", "CP") or 1
+    ep = _degree(row, config, "ep", "EP") or 1
+    if pp > model.layers or world % (tp * pp * cp):
+        pp = 1
+        assumed.append("pp")
+    if world % (tp * pp * cp):
+        raise Abstain(f"{world} GPUs are not divisible by tp {tp} x pp {pp} x cp {cp}")
+    dp = world // (tp * pp * cp)
+    if (dp * cp * tp) % ep:
+        ep = 1
+        assumed.append("ep")
+    sequence = _degree(row, config, "seq", "seq", "seqlen", "seq_len")
+    if not sequence:
+        sequence = _default_sequence(row)
+        assumed.append("seq")
+    micro, accumulation = _batch(row, config, dp, assumed)
+    chunks = (_degree(row, config, "vpp", "VP", "VPP") or 1) if pp > 1 else 1
+    if pp > 1 and chunks == 1 and "interleaved" in f"{row.get('schedule')} {config}".casefold():
+        chunks = max(1, min(2, model.layers // pp))
+    if chunks * pp > model.layers + 2:
+        chunks = 1
+    checkpointing = _checkpointing(row, config, assumed)
+    layout = Layout(
+        dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel=(row.get("sp") or
+        "") == "sp",
+        pp=pp, chunks=chunks, cp=cp, ep=ep, micro_batch=micro, accumulation=accumulation,
+        checkpointing=checkpointing, schedule=row.get("schedule") or "1F1B",
+        async_tp="async" in config.casefold().replace("-", ""),
+    )  # fmt: skip
+    return layout, sequence
+
+
+def _default_sequence(row: Row) -> int:
+    name = (row.get("model") or "").casefold()
+    if "torchtitan" in f"{row.get('source')} {row.get('framework')}".casefold() and "llama3" in name.replace(
+        ".1", ""
+    ):
+        return 8192
+    if re.match(r"gpt|megatron|turing", name):
+        return 2048
+    raise Abstain("the sequence length is unknown")
+
+
+def _batch(row: Row, config: str, dp: int, assumed: list[str]) -> tuple[int, int]:
+    micro = _degree(row, config, "mbs", "mbs", "lbs", "bs")
+    gbs = _degree(row, config, "gbs", "gbs", "batch", "global batch")
+    accumulation = _degree(row, config, "ga", "ga")
+    if micro is None:
+        micro = 1
+        assumed.append("mbs")
+    if gbs and gbs >= dp:
+        if gbs % (dp * micro) and "mbs" in assumed:
+            micro = 1
+        accumulation = max(1, round(gbs / (dp * micro)))
+    if accumulation is None:
+        accumulation = 1
+        assumed.append("ga")
+    pp = number(row, "pp") or 1
+    if pp > 1 and accumulation < pp and not gbs:
+        # A local batch of a pipeline is cut into micro-batches of one sequence.
+        accumulation, micro = accumulation * micro, 1
+    return micro, accumulation
+
+
+def _checkpointing(row: Row, config: str, assumed: list[str]) -> Checkpointing:
+    text = (row.get("ac") or "").casefold()
+    if not text:
+        match = re.search(r"AC=(\w+)", config)
+        text = match[1].casefold() if match else ""
+        lowered = config.casefold()
+        if not text and ("fullac" in lowered or "full recompute" in lowered or "full ac" in lowered):
+            text = "full"
+        if not text and re.search(r"\bsac\b|selective", lowered):
+            text = "selective"
+    if text.startswith(("full", "true", "1", "yes")):
+        return "full"
+    if text.startswith(("sel", "sac", "op")):
+        return "selective"
+    if not text:
+        assumed.append("ac")
+        # torchtitan's own configurations checkpoint selectively.
+        if traits_of(row.get("framework") or _framework(row)).name == "torchtitan":
+            return "selective"
+    return "none"
+
+
+def _sharding(row: Row, config: str, assumed: list[str]) -> Sharding:
+    text = (row.get("shard") or "").casefold() or config.split(" ")[0].casefold()
+    if "zero0" in text:
+        return "ddp"
+    if "zero1" in text or "dist-opt" in text or "distributed opt" in text:
+        return "zero1"
+    if "zero2" in text:
+        return "zero2"
+    if any(word in text for word in ("full_shard", "fsdp", "shard_grad", "zero3", "hsdp")):
+        return "fsdp"
+    if "ddp" in text:
+        return "ddp"
+    assumed.append("sharding")
+    name = traits_of(row.get("framework") or _framework(row)).name
+    if name in ("torchtitan", "composer", "jax"):
+        return "fsdp"
+    return "zero1" if name in ("nemo", "nanotron") else "ddp"
+
+
+def _precision(row: Row, config: str) -> str:
+    text = (row.get("precision") or "").casefold()
+    if not text:
+        lowered = config.casefold()
+        text = "fp8" if re.search(r"fp8|float8", lowered) else "fp16" if "fp16" in lowered else "bf16"
+    if "fp4" in text:
+        return "fp4"
+    for name in ("fp8", "float8", "bf16", "fp16", "fp32", "tf32"):
+        if name in text:
+            return {"float8": "fp8", "tf32": "fp32"}.get(name, name)
+    return "bf16"
+
+
+def _compiled(row: Row, config: str) -> bool:
+    text = (row.get("compile") or "").strip().casefold()
+    if text:
+        return text not in ("0", "no", "false", "none")
+    return "compile" in config.casefold()
+
+
+def _framework(row: Row) -> str:
+    text = f"{row.get('source')} {row.get('group')} {row.get('config')}".casefold()
+    for name in ("torchtitan", "llm-foundry", "nanotron", "megatron-bridge", "nemo", "vtrain", "megatron"):
+        if name in text:
+            return name
+    return ""

@@ -1,0 +1,120 @@
+"""Distil measured kernel times into the packaged tables of the forecast, and say how well they interpolate.
+
+    python benchmarks/forecast_grids.py FOLDER/forecast -o analyzers/forecast/data/forecast_compute.json
+
+FOLDER has compute_eff.csv. Held-out figures: each second node of a table predicted from the others, and the
+matmuls of another source (Transformer Engine, MooreThreads/SimuMax) from the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+GPUS: Final = {
+    "A100-80G SXM": "a100-sxm-80gb",
+    "H100-80G SXM": "h100-sxm",
+    "H200 SXM": "h200-sxm",
+    "B200 SXM": "b200-sxm",
+    "B300 SXM": "b300-sxm",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "L40S": "l40s",
+}
+DTYPES: Final = {"bfloat16": "bfloat16", "fp8": "float8", "nvfp4": "float4"}
+SHARES: Final = {
+    "memory": (0.8, "share of memory bandwidth that streaming kernels reach; start value, the fit scales it"),
+    "kernel_floor_us": (3.0, "shortest kernel and its gap; smallest rows of compute_eff.csv"),
+    "attention_backward": (0.86, "backward over forward share, head 128: median of MooreThreads/SimuMax"),
+    "attention_head_64": (
+        0.97,
+        "head dimension 64 over 128: mpt-125m and 350m beside mpt-760m to 3b, llm-foundry",
+    ),
+    "attention_head_192": (0.9, "head dimension 192 over 128: median of MooreThreads/SimuMax"),
+    "grouped": (0.6, "weight of separate matmuls in a grouped one: median of MooreThreads/SimuMax"),
+}
+
+
+def main() -> None:
+    """Write the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    with (arguments.folder / "compute_eff.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    tables: dict[str, Any] = {
+        "matmul": _matmuls(rows),
+        "attention": _attention(rows),
+        "shares": {name: {"value": value, "source": why} for name, (value, why) in SHARES.items()},
+    }
+    arguments.output.write_text(json.dumps(tables, separators=(",", ":")) + "\n", encoding="utf-8")
+    print(f"wrote {arguments.output}, {arguments.output.stat().st_size:,} bytes")
+
+
+def _matmuls(rows: list[dict[str, str]]) -> dict[str, Any]:
+    tables: dict[str, Any] = defaultdict(dict)
+    for source_gpu, gpu in GPUS.items():
+        for name, dtype in DTYPES.items():
+            chosen = [
+                row
+                for row in rows
+                if row["gpu"] == source_gpu and row["dtype"] == name and row["kind"] == "gemm" and _grid(row)
+            ]
+            if not chosen:
+                continue
+            axes = [sorted({int(row[axis]) for row in chosen}) for axis in "mnk"]
+            shares = {tuple(int(row[axis]) for axis in "mnk"): _share(row) for row in chosen}
+            values = [shares[m, n, k] for m in axes[0] for n in axes[1] for k in axes[2]]
+            tables[gpu][dtype] = _table(axes, values, chosen[0]["source"])
+    return dict(tables)
+
+
+def _attention(rows: list[dict[str, str]]) -> dict[str, Any]:
+    tables: dict[str, Any] = {}
+    for source_gpu, gpu in GPUS.items():
+        # One key-value head: other rows hold the writes of a key-value cache, which training has not.
+        chosen = [
+            row
+            for row in rows
+            if row["gpu"] == source_gpu and row["kind"] == "attention_fwd_causal" and row["kv_heads"] == "1"
+        ]
+        by_place = defaultdict(list)
+        for row in chosen:
+            by_place[int(row["b"]) * int(row["heads"]), int(row["seq"])].append(math.log(float(row["eff"])))
+        axes = [sorted({place[axis] for place in by_place}) for axis in (0, 1)]
+        values = [round(1e4 * _mean(by_place, tiles, seq)) for tiles in axes[0] for seq in axes[1]]
+        tables[gpu] = {"bfloat16": _table(axes, values, chosen[0]["source"])}
+    return tables
+
+
+def _mean(by_place: dict[tuple[int, int], list[float]], tiles: int, seq: int) -> float:
+    """Return the geometric mean of the shares measured there, or at the next smaller place that was
+    measured."""
+    while (tiles, seq) not in by_place:
+        tiles, seq = (tiles // 2, seq) if tiles > 4 else (tiles, seq // 2)
+    return math.exp(statistics.fmean(by_place[tiles, seq]))
+
+
+def _grid(row: dict[str, str]) -> bool:
+    return row["source"].startswith("PyPI aiconfigurator")
+
+
+def _share(row: dict[str, str]) -> int:
+    return max(1, round(1e4 * float(row["eff"])))
+
+
+def _table(axes: list[list[int]], values: list[int], source: str) -> dict[str, Any]:
+    return {"axes": axes, "share_e4": values, "source": source}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""`shardtoll advise`: which layout, which lever, how often a checkpoint, with the numbers that decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardtoll.cli.inputs.options import Width, fabric_option, output_option
+
+if TYPE_CHECKING:
+    from shardtoll.ledger.answers.advice import Question
+
+
+# Longer than 80 lines: typer reads the options, and the help its text, from this signature.
+def command(
+    plan: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLAN.toml]", help="Model, machine and current layout.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="A published model, as llama3-8b.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Number of GPUs.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as h100-sxm (the default).")
+    ] = None,
+    fabric: Annotated[
+        str | None, fabric_option("The interconnect; without it, the usual one of machines with this GPU.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=1, metavar="TOKENS", help="Tokens of a sequence.")
+    ] = None,
+    batch_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--batch-tokens",
+            metavar="4M",
+            help="Tokens of an optimizer step; default: the current batch, or 4M.",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option("--max-memory", metavar="90%", help="Share of the GPU's memory that may be used."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32 or fp8.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, metavar="2.5", help="Price of a GPU and hour.")
+    ] = None,
+    failures_per_day: Annotated[
+        float | None,
+        typer.Option(
+            "--failures-per-day", min=0, metavar="N", help="Failures of the job; default: a published rate."
+        ),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--checkpoint-seconds", min=0, metavar="S", help="Measured time that one checkpoint blocks."
+        ),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="LAYOUT",
+            help="Compare one layout with the best, as dp=8,tp=8,micro_batch=2.",
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None, output_option("Write x.html, x.json or x.md too (repeatable).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    width: Width = None,
+) -> None:
+    """Advise on the layout of a training job: the best, those as good, what decided, what a lever buys.
+
+    Every legal layout is pruned by its forecast peak memory and priced by the forecast of its step. The
+    simplest layout within 2 % of the fastest is advised. The effective batch stays as it is unless asked.
+
+    \b
+    Examples:
+      shardtoll advise --model llama3-8b --gpus 64 --gpu h100-sxm --batch-tokens 4M
+      shardtoll advise plan.toml --max-memory 85% -o advice.html -o advice.json
+      shardtoll advise --model llama3-8b --gpus 8 --explain dp=4,tp=2,sharding=fsdp,micro_batch=2
+    """
+    from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+
+    check_targets(output or [], ANSWERS["advise"])
+    options: dict[str, Any] = {
+        "model": model, "gpus": gpus, "gpu": gpu, "fabric": fabric, "sequence": sequence,
+        "batch_tokens": batch_tokens, "precision": precision, "price_per_gpu_hour": price,
+        "memory_share": _share(max_memory),
+    }  # fmt: skip
+    question = _question(plan, {name: value for name, value in options.items() if value is not None})
+    from shardtoll.analyzers.advise.advise import Beside, advise
+    from shardtoll.analyzers.advise.explain import layout_of
+
+    beside = Beside(failures_per_day=failures_per_day, checkpoint_blocked_s=checkpoint_seconds)
+    if explain is not None:
+        from dataclasses import replace
+
+        question = replace(question, current=layout_of(explain, question))
+    advice = advise(question, beside=beside)
+    show_answer("advise", advice, as_json=as_json, width=width)
+    write_answer("advise", advice, output or [], as_json=as_json)
+
+
+def _question(plan: Path | None, options: dict[str, Any]) -> Question:
+    from shardtoll.analyzers.advise.question_file import question_of
+
+    if plan is None:
+        return question_of(options, "advise")
+    return question_of({**_tables(plan), **options}, plan.name)
+
+
+def _tables(plan: Path) -> dict[str, Any]:
+    """Return what the file says; UsageError if it is no TOML."""
+    import sys
+
+    from shardtoll.ledger import UsageError
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        if plan.stat().st_size > 1 << 20:
+            raise UsageError(f"{plan} is larger than 1 MB", "give a plan, as docs/advise.md shows")
+        return dict(tomllib.loads(plan.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {plan} ({error.strerror})", "name a TOML file, or give --model"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{plan} is no TOML file ({error!s:.80})", "see docs/advise.md") from error
+
+
+def _share(text: str | None) -> float | None:
+    from shardtoll.ledger import UsageError
+
+    if text is None:
+        return None
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise UsageError(f"--max-memory {text!r:.40} is no share of memory", "give it as 90% or 0.9")
+    return value

@@ -1,0 +1,191 @@
+"""Advice on the layout of a training job: what was asked, the layouts compared, and what decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.answers.training_plan import Layout, ModelShape
+from shardtoll.ledger.records.plain import to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What advice is asked for."""
+
+    model: ModelShape
+    gpus: int
+    gpu: str
+    sequence: int
+    sequences: int
+    """Effective batch in sequences, over all replicas."""
+    fabric: str | None = None
+    gpus_per_node: int = 8
+    precision: str = "bf16"
+    framework: str = ""
+    memory_share: float = 0.9
+    """Share of the GPU's memory that the upper band may use."""
+    price_per_gpu_hour: float | None = None
+    current: Layout | None = None
+    """Layout in use; None if there is none."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.sequences * self.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One layout with its forecast."""
+
+    layout: Layout
+    words: str
+    """As `FSDP 8, TP 2, micro-batch 1 x 4`."""
+    levers: int
+    """Mechanisms beyond data parallel that it uses: fewer is simpler."""
+    memory_bytes: int
+    """Expected peak, reserved by the allocator and outside it."""
+    memory_high_bytes: int
+    fits: bool
+    step_ns: Band
+    tokens_per_s_gpu: Band
+    mfu: float | None
+    compute_ns: float
+    exposed_ns: Mapping[str, float]
+    bubble_ns: float
+    other_ns: float
+    offload: bool = False
+    """Whether the optimizer's state lives in host memory."""
+
+    @property
+    def exposed_share(self) -> float:
+        """Exposed communication as a share of the step."""
+        return sum(self.exposed_ns.values()) / self.step_ns.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step of the decision path."""
+
+    question: str
+    number: str
+    """The number that decided, with its unit and what it is compared with."""
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """What changing one thing of the advised layout does."""
+
+    name: str
+    candidate: Candidate
+    memory_bytes: int
+    """Expected change of peak memory; below 0: less."""
+    tokens_per_s_share: float
+    """Expected change of tokens/s as a share; above 0: faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAdvice:
+    """The effective batch, and what changing it would mean. Information, no recommendation."""
+
+    sequences: int
+    tokens: int
+    kept: bool
+    """Whether it equals the batch in use, as far as that is known."""
+    noise_scale_tokens: float | None = None
+    """Gradient noise scale (arXiv 1812.06162): a batch beyond it saves few steps."""
+    learning_rate_factor: tuple[float, float] | None = None
+    """Square-root and linear rule for a batch that changed; None if it is kept."""
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderAdvice:
+    """Samples per second that loaders must deliver, against what was measured."""
+
+    needed_per_s: float
+    """Sequences per second and node at the advised layout."""
+    measured_per_s: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureAdvice:
+    """Checkpoints against failures: cost, interval, goodput."""
+
+    checkpoint_bytes: int
+    """Of all ranks: parameters and the optimizer's state."""
+    blocked_s: float
+    """Time that one checkpoint keeps training waiting."""
+    write_gbps: float | None
+    """GB/s (1e9) of all writers together; None if the time was measured or given."""
+    recovery_s: float
+    """Detection, restart, load and warm-up; lost work comes on top."""
+    failures_per_day: float
+    mean_hours_between: float
+    interval_s: float
+    """Best time between checkpoints by Young and Daly."""
+    goodput: float
+    """Share of the time that makes progress which stays."""
+    source: str
+    """Where the failure rate is from."""
+    at_intervals: tuple[tuple[float, float], ...] = ()
+    """(interval in s, goodput) around the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """The best layout at one number of GPUs, the batch kept."""
+
+    gpus: int
+    words: str
+    tokens_per_s: float
+    efficiency: float
+    """Tokens per second and GPU against the smallest number of GPUs on which the model fits."""
+    exposed_share: float
+    bubble_share: float
+    slower_compute_share: float
+    """Step share lost as kernels are smaller than at the first point."""
+    tokens_per_currency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer."""
+
+    question: Question
+    headline: str
+    best: Candidate | None
+    """None if no layout fits."""
+    ties: tuple[Candidate, ...]
+    """Layouts whose band overlaps the fastest one's, simplest first; `best` is the first."""
+    fastest: Candidate | None
+    current: Candidate | None
+    current_gap: float | None
+    """How much slower the current layout is than the best: 0.1 is 10 %."""
+    path: tuple[Decision, ...]
+    levers: tuple[Lever, ...]
+    pareto: tuple[Candidate, ...]
+    """Layouts that no other beats in both memory and speed, least memory first."""
+    others: tuple[Candidate, ...]
+    """The next best that fit, fastest first."""
+    batch: BatchAdvice
+    failures: FailureAdvice | None
+    scaling: tuple[ScalePoint, ...]
+    loader: LoaderAdvice | None
+    legal: int
+    """Legal layouts."""
+    too_large: int
+    """Legal layouts whose memory does not fit."""
+    capacity_bytes: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def advice_to_json(advice: Advice) -> dict[str, Any]:
+    """Return the advice as JSON values."""
+    plain: dict[str, Any] = to_plain(advice)
+    return {"schema_version": 1, **plain}

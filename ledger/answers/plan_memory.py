@@ -1,0 +1,61 @@
+"""Peak memory of a training plan on the GPU of rank 0, by category: a forecast. Bytes, 1 GiB = 2**30."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+Category = Literal[
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporaries",
+    "communication",
+    "other",
+    "allocator",
+]
+CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+"""`allocator`: bytes that the caching allocator has reserved and no tensor uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBand:
+    """A forecast and the band that holds eight of ten measured values."""
+
+    expected_bytes: int
+    low_bytes: int
+    high_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low_bytes <= self.expected_bytes <= self.high_bytes:
+            raise ValueError(
+                f"band {self.low_bytes}..{self.high_bytes} does not hold {self.expected_bytes} bytes"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Peak memory of the rank that needs most, in one steady step."""
+
+    allocated: MemoryBand
+    """Bytes of live tensors: torch.cuda.max_memory_allocated."""
+    reserved: MemoryBand
+    """Bytes that the caching allocator holds: torch.cuda.max_memory_reserved. This must fit."""
+    by_category: Mapping[Category, int]
+    """Bytes of `reserved.expected_bytes` by category, at the allocated peak; they add up to it."""
+    outside_bytes: int
+    """Bytes outside the allocator: CUDA context, NCCL buffers, libraries."""
+    capacity_bytes: int | None
+    """Memory of the GPU; None if unknown."""
+    stage: int = 0
+    """Pipeline stage that these figures are of."""
+    assumptions: tuple[str, ...] = field(default=())
+    """What the plan did not state and the forecast assumed."""
+
+    def fits(self, share: float = 1.0) -> bool | None:
+        """Whether the upper band and what is outside fit in `share` of the GPU; None if that is unknown."""
+        if self.capacity_bytes is None:
+            return None
+        return self.reserved.high_bytes + self.outside_bytes <= share * self.capacity_bytes

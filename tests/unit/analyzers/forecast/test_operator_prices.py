@@ -1,0 +1,87 @@
+"""Prices of operators: measured tables are met at their nodes, and grow as work grows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardtoll.analyzers.forecast.compute import Attention, GroupedMatmul, Matmul, Streamed, price_operator
+from shardtoll.analyzers.forecast.compute.grid import gpus_with, grid_of
+from shardtoll.ledger import UsageError
+
+SIZES = st.integers(min_value=1, max_value=65536)
+
+
+def test_a_table_is_met_at_its_nodes():
+    # compute_eff.csv: A100-80G SXM, bfloat16, 8192 x 16384 x 8192 took 8413.08 us, 261.4 TFLOP/s.
+    price = price_operator("a100-sxm-80gb", Matmul(8192, 16384, 8192))
+    assert price.expected_ns == pytest.approx(8_413_080, rel=2e-3)
+    assert price.low_ns < price.expected_ns < price.high_ns
+    assert "aiconfigurator" in price.source
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, SIZES, SIZES, st.sampled_from(["h100-sxm", "b200-sxm", "a100-sxm-40gb", "mi300x"]))
+def test_no_matmul_is_faster_than_the_peak_or_free(m: int, n: int, k: int, gpu: str):
+    work = Matmul(m, n, k)
+    price = price_operator(gpu, work)
+    assert price.expected_ns >= work.flops / 2600e3
+    assert price.expected_ns >= 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(gpus_with("matmul")), st.integers(0, 5), st.integers(0, 5), st.integers(0, 4))
+def test_twice_the_rows_never_take_less(gpu: str, m: int, n: int, k: int):
+    one = price_operator(gpu, Matmul(256 << m, 512 << n, 512 << k)).expected_ns
+    two = price_operator(gpu, Matmul(512 << m, 512 << n, 512 << k)).expected_ns
+    # Measured tables have steps: a wave more or less of thread blocks.
+    assert two >= 0.8 * one
+
+
+def test_a_share_between_two_nodes_lies_between_theirs():
+    grid = grid_of("matmul", "h100-sxm")
+    assert grid is not None
+    low, high = grid.share((4096, 4096, 4096))[0], grid.share((8192, 4096, 4096))[0]
+    middle, within = grid.share((5793, 4096, 4096))
+    assert within
+    assert min(low, high) <= middle <= max(low, high)
+    assert grid.share((1 << 20, 4096, 4096))[0] == grid.share((32768, 4096, 4096))[0]
+    assert not grid.share((16, 4096, 4096))[1]
+
+
+def test_attention_counts_the_causal_half_once():
+    whole = Attention(1, 4096, 4096, 32, 8, 128, causal=False)
+    half = Attention(1, 4096, 4096, 32, 8, 128)
+    assert whole.flops == 2 * half.flops == 4 * 4096 * 4096 * 32 * 128
+    assert Attention(1, 4096, 4096, 32, 8, 128, direction="backward").flops == 2.5 * half.flops
+    forward = price_operator("h100-sxm", half).expected_ns
+    backward = price_operator(
+        "h100-sxm", Attention(1, 4096, 4096, 32, 8, 128, direction="backward")
+    ).expected_ns
+    assert 2 * forward < backward < 4 * forward
+
+
+def test_a_grouped_matmul_lies_between_one_and_its_groups():
+    grouped = price_operator("h100-sxm", GroupedMatmul(8, 512, 4096, 4096)).expected_ns
+    one = price_operator("h100-sxm", Matmul(4096, 4096, 4096)).expected_ns
+    apart = 8 * price_operator("h100-sxm", Matmul(512, 4096, 4096)).expected_ns
+    assert one <= grouped <= max(one, apart)
+
+
+def test_streamed_work_goes_with_memory_bandwidth():
+    a100 = price_operator("a100-sxm-80gb", Streamed(1e9)).expected_ns
+    h100 = price_operator("h100-sxm", Streamed(1e9)).expected_ns
+    assert a100 / h100 == pytest.approx(3350 / 2040, rel=0.01)
+    assert price_operator("h100-sxm", Streamed(10.0)).expected_ns == 3000
+
+
+def test_a_gpu_without_a_table_takes_a_siblings_with_a_wider_band():
+    own, other = (price_operator(gpu, Matmul(4096, 4096, 4096)) for gpu in ("h100-sxm", "h100-pcie"))
+    assert other.expected_ns > own.expected_ns
+    assert other.high_ns / other.low_ns > own.high_ns / own.low_ns
+
+
+def test_an_unknown_gpu_is_told_in_one_line():
+    with pytest.raises(UsageError, match=r"no GPU named 'h1000': name one of gpus\.toml, as "):
+        price_operator("h1000", Streamed(1.0))

@@ -1,0 +1,125 @@
+"""Prices of plans: closed forms of schedules, what must grow, and layouts that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.analyzers.forecast.plan import MeasuredNetwork, price_plan
+from shardtoll.analyzers.forecast.plan.network import place_group
+from shardtoll.analyzers.forecast.plan.schedule import schedule
+from shardtoll.analyzers.forecast.plan.sizes import parameters
+from shardtoll.analyzers.forecast.plan.staged_step import StagedTimes, Topology, staged_step_ns
+from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.training_plan import Layout, ModelShape, TrainingPlan
+
+LLAMA = ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True, name="llama3-8b")
+
+
+def plan(**layout: object) -> TrainingPlan:
+    return TrainingPlan(LLAMA, Layout(**layout), 8192, "h100-sxm", framework="torchtitan")  # type: ignore[arg-type]
+
+
+def staged(stages: int, chunks: int, forward: float, backward: float) -> StagedTimes:
+    rows = tuple((forward / chunks,) * chunks for _ in range(stages))
+    back = tuple((backward / chunks,) * chunks for _ in range(stages))
+    none = (0.0,) * stages
+    return StagedTimes(
+        Topology(stages, chunks, False, False, False, False, True), rows, back, 0.0, none, none, none
+    )
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4, 8])
+@pytest.mark.parametrize("micro_batches", [8, 16, 64])
+def test_a_pipeline_takes_its_closed_form(stages: int, micro_batches: int):
+    # arXiv 2104.04473, section 2.2: (m + p - 1)(f + b).
+    step = staged_step_ns(staged(stages, 1, 1000.0, 2000.0), micro_batches, 0.0)
+    assert step == pytest.approx((micro_batches + stages - 1) * 3000.0)
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_virtual_stages_divide_the_bubble(chunks: int):
+    step = staged_step_ns(staged(4, chunks, 1000.0, 2000.0), 16, 0.0)
+    assert step == pytest.approx(16 * 3000.0 + 3 * 3000.0 / chunks)
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(4, 1, 6), (4, 2, 8), (8, 4, 16), (1, 1, 3)])
+def test_a_schedule_has_every_pass_once_and_no_backward_before_its_forward(stages, chunks, micro_batches):
+    for rank in range(stages):
+        tasks = schedule(stages, rank, chunks, micro_batches)
+        assert len(tasks) == len(set(tasks)) == 2 * chunks * micro_batches
+        seen = set()
+        for task in tasks:
+            if task.backward:
+                assert (task.chunk, task.micro_batch) in seen
+            else:
+                seen.add((task.chunk, task.micro_batch))
+
+
+def test_parameters_are_the_published_ones():
+    assert parameters(LLAMA) == pytest.approx(8.03e9, rel=0.002)
+    mixtral = ModelShape(32, 4096, 32, 8, 14336, 32000, gated=True, experts=8, topk=2)
+    assert parameters(mixtral) == pytest.approx(46.7e9, rel=0.005)
+    assert parameters(mixtral, active=True) == pytest.approx(12.9e9, rel=0.02)
+
+
+def test_groups_stand_where_their_strides_put_them():
+    assert place_group(8, 1, 8) == place_group(8, 1, 16)
+    across = place_group(16, 8, 8)
+    assert (across.nodes, across.ranks_per_node, across.sharing) == (16, 1, 8)
+    half = place_group(8, 4, 8)
+    assert (half.nodes, half.ranks_per_node, half.sharing) == (4, 2, 4)
+
+
+def test_more_work_takes_longer_and_the_parts_fit_the_step():
+    small = price_plan(plan(dp=8, sharding="fsdp", micro_batch=1))
+    large = price_plan(plan(dp=8, sharding="fsdp", micro_batch=2))
+    assert 1.7 < large.step_ns.expected / small.step_ns.expected < 2.05
+    assert large.step_ns.low < large.step_ns.expected < large.step_ns.high
+    parts = large.compute_ns + sum(large.exposed_ns.values()) + large.bubble_ns + large.optimizer_ns
+    assert parts <= large.step_ns.expected
+    tokens = 2 * 8192 / large.step_ns.expected * 1e9
+    assert large.tokens_per_s_gpu.expected == pytest.approx(tokens)
+    full = price_plan(plan(dp=8, sharding="fsdp", micro_batch=2, checkpointing="full"))
+    assert full.step_ns.expected > 1.15 * large.step_ns.expected
+    assert full.hfu is not None
+    assert full.mfu is not None
+    assert full.hfu.expected == pytest.approx(4 / 3 * full.mfu.expected)
+
+
+def test_weak_scaling_never_gets_faster():
+    steps = [price_plan(plan(dp=n, sharding="fsdp", micro_batch=1)).step_ns.expected for n in (32, 128, 512)]
+    assert steps == sorted(steps)
+
+
+def test_a_bubble_shrinks_with_micro_batches():
+    few, many = (price_plan(plan(dp=1, tp=4, pp=4, accumulation=n)) for n in (8, 64))
+    assert few.bubble_ns / few.step_ns.expected > 2 * many.bubble_ns / many.step_ns.expected
+
+
+def test_a_measured_network_prices_by_node_count():
+    table = {"all_gather": ((1, 200.0, 240.0, 260.0), (4, 40.0, 60.0, 80.0))}
+    network = MeasuredNetwork("ours", table)
+    near = network.time("all_gather", 1e9, place_group(8, 1, 8))
+    far = network.time("all_gather", 1e9, place_group(32, 1, 8))
+    assert near is not None
+    assert far is not None
+    assert near.expected_ns == pytest.approx(1e9 * 7 / 8 / 240 + 15_000)
+    assert far.low_ns < far.expected_ns < far.high_ns
+    slow = price_plan(plan(dp=32, sharding="fsdp", micro_batch=1), network)
+    assert slow.step_ns.expected > price_plan(plan(dp=32, sharding="fsdp", micro_batch=1)).step_ns.expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpu": "h1000"}, "no GPU named 'h1000'"),
+        ({"precision": "int3"}, "unknown precision 'int3'"),
+        ({"layout": Layout(dp=3, ep=2)}, "expert parallel 2 does not divide the 3 ranks of a stage"),
+        ({"layout": Layout(pp=64)}, "64 x 1 pipeline stages for 32 blocks"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(change, message):
+    with pytest.raises(UsageError, match=message):
+        price_plan(replace(plan(dp=8), **change))

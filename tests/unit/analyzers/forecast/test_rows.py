@@ -1,0 +1,102 @@
+"""Published rows as plans, their scores, and calibration by a measured row."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
+from shardtoll.analyzers.forecast.rows.evaluate import priced_row, priced_rows
+from shardtoll.analyzers.forecast.rows.models import model_of
+from shardtoll.analyzers.forecast.rows.parse import Abstain, read_row
+from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
+from tests.shared_inputs import shared
+
+ROW = {
+    "model": "Llama3.1-8B", "gpus": "8", "gpu": "H100-80G SXM", "framework": "torchtitan", "seq": "8192",
+    "config": "FSDP8 lbs2 SAC bf16", "metric": "tps_per_gpu", "group": "ours",
+}  # fmt: skip
+
+
+def test_what_a_row_lacks_comes_from_its_config_and_its_models_name():
+    read = read_row(ROW)
+    plan, layout = read.plan, read.plan.layout
+    assert (plan.model.layers, plan.model.kv_heads, plan.model.vocab) == (32, 8, 128256)
+    assert (layout.dp, layout.sharding, layout.micro_batch, layout.checkpointing) == (
+        8,
+        "fsdp",
+        2,
+        "selective",
+    )
+    assert (plan.gpu, plan.precision, plan.compiled) == ("h100-sxm", "bf16", False)
+    tp = read_row({**ROW, "gpus": "64", "config": "FSDP8 TP8 asyncTP compile fp8 lbs2"}).plan
+    assert (tp.layout.dp, tp.layout.tp, tp.layout.async_tp, tp.compiled, tp.precision) == (
+        8,
+        8,
+        True,
+        True,
+        "fp8",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": "secret-9b"}, "model 'secret-9b' has no stated shape and no published one"),
+        ({"gpus": ""}, "the number of GPUs is unknown"),
+        ({"gpu": "abacus"}, "unknown GPU 'abacus'"),
+        ({"gpus": "12", "tp": "8"}, "12 GPUs are not divisible by tp 8 x pp 1 x cp 1"),
+        ({"metric": "iter_s", "config": "FSDP8"}, "the batch is unknown: neither mbs, ga nor gbs is stated"),
+    ],
+)
+def test_a_row_that_states_too_little_has_a_reason(change, reason):
+    with pytest.raises(Abstain) as told:
+        read_row({**ROW, **change})
+    assert str(told.value) == reason
+    assert priced_row(1, {**ROW, **change}).reason == reason
+
+
+def test_models_are_known_by_their_names():
+    for name, layers in (("llama3-70b", 80), ("Llama 3.1-405B", 126), ("mixtral-8x7b", 32), ("gpt3-5b", 24)):
+        model = model_of(name)
+        assert model is not None, name
+        assert model.layers == layers
+    assert model_of("llama3-80b") is None
+
+
+def test_a_measured_row_corrects_its_like():
+    first = priced_row(1, ROW)
+    assert first.step_s is not None
+    slow = {**ROW, "tok_s_gpu": str(2 * 8192 / first.step_s.expected / 1.2)}
+    anchors = anchors_of([slow])
+    same = priced_row(1, ROW, anchors)
+    assert same.step_s is not None
+    assert same.step_s.expected == pytest.approx(1.2 * first.step_s.expected)
+    assert same.calibrated_on == 1
+    assert same.step_s.high / same.step_s.low < first.step_s.high / first.step_s.low
+    other = priced_row(1, {**ROW, "framework": "composer FSDP1"}, anchors)
+    assert other.calibrated_on is None
+
+
+def test_scores_stand_beside_the_baseline():
+    rows = [
+        {**ROW, "gpus": str(gpus), "step_s": str(step)} for gpus, step in ((8, 2.0), (16, 2.1), (64, 2.2))
+    ]
+    (scores,) = scores_of(list(priced_rows(rows)))
+    assert (scores.rows, scores.priced, scores.measured) == (3, 3, 3)
+    assert scores.mean is not None
+    assert scores.constant_rate == pytest.approx(0.0317, abs=0.003)
+    weak = weak_scaling(rows)
+    assert weak.series == 1
+    assert weak.no_change_median == pytest.approx(
+        2.0 / 2.2 - 1, abs=1e-9
+    ) or weak.no_change_median == pytest.approx(1 - 2.0 / 2.2)
+
+
+def test_published_rows_stay_as_near_as_they_are():
+    with shared("forecast", "e2e_train.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["group"] == "llm-foundry"][::9]
+    errors = sorted(abs(row.error) for row in priced_rows(rows) if row.error is not None)
+    assert len(errors) == len(rows)
+    assert errors[len(errors) // 2] < 0.04
