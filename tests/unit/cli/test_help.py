@@ -17,6 +17,7 @@ from tests import nsys_exports, small_traces
 from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
+from tests.unit.cli.test_advise_command import PLAN
 from tests.unit.cli.test_calibrate_command import points
 from tests.unit.profiler.calibrate.test_nccl_tests import POINTS, printed
 
@@ -78,6 +79,7 @@ def test_every_example_of_the_help_runs(
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
+    Path("plan.toml").write_text(PLAN)
     nsys_exports.write_rank(Path("nsys"))
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     for test in ("all_reduce", "all_gather"):
