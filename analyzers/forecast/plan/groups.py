@@ -93,7 +93,7 @@ class Groups:
         skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
         return Phase(0.0, 1000 * calls * skew * constants.get("call_us", *scopes), exposed)
 
-    def beyond_nodes(self, exposed_ns: Mapping[str, float]) -> float:
+    def beyond_nodes_ns(self, exposed_ns: Mapping[str, float]) -> float:
         """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""
         places = {"tensor": self.tensor, "context": self.context, "expert": self.expert}
         return sum(exposed_ns.get(cause, 0.0) for cause, place in places.items() if place.spans_nodes)

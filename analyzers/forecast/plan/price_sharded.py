@@ -47,5 +47,5 @@ def sharded_parts(
     host = max(0.0, busy - compute - sum(one.exposed_ns.values()) * layout.accumulation)
     net = exposed["data"] if groups.data.spans_nodes else 0.0
     return Parts(
-        step + fixed, compute, exposed, 0.0, optimizer, host + fixed, net + groups.beyond_nodes(exposed)
+        step + fixed, compute, exposed, 0.0, optimizer, host + fixed, net + groups.beyond_nodes_ns(exposed)
     )

@@ -82,7 +82,7 @@ def _parts(
         bubble,
         max(optimizer),
         host + fixed,
-        net + groups.beyond_nodes(exposed),
+        net + groups.beyond_nodes_ns(exposed),
     )
 
 
