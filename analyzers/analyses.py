@@ -35,7 +35,7 @@ from shardtoll.analyzers.roofline import (
     with_links,
 )
 from shardtoll.analyzers.shared.effort import with_effort
-from shardtoll.analyzers.whatif.foresee import foreseen, with_predictions
+from shardtoll.analyzers.whatif.foresee import foreseen
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
@@ -137,7 +137,7 @@ def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple
     ]
     earlier = context.ledger.findings
     billed = wrapped(context, [*earlier, *without_repeated(earlier, one_line_each(context, made))])
-    return ranked(with_effort(with_predictions(context, billed)))
+    return ranked(with_effort(billed))
 
 
 def collectives_of(context: Context) -> pa.Table:
@@ -161,7 +161,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     Findings made while the job ran, as those of the gradient check, are ranked with the others.
     """
     context = context_of(ledger, fabric)
-    ledger, fabric, findings = context.ledger, context.fabric, findings_of(context)
+    ledger, fabric = context.ledger, context.fabric
+    findings = findings_of(context)
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),

@@ -104,7 +104,9 @@ def priced(rows: Sequence[dict[str, str]], anchors: Sequence[Anchor] = ()) -> li
 
 def main() -> None:
     """Price, score and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--group", help="only groups that hold this word")

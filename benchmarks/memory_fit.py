@@ -116,7 +116,9 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
 
 def main() -> None:
     """Read the rows, fit, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("-o", "--out", type=Path)
     parser.add_argument("--write", action="store_true", help="renew memory_fit.toml")

@@ -2,7 +2,7 @@
 
     python benchmarks/replay_accuracy.py traces FOLDER...      unedited replay against the record, every rank
     python benchmarks/replay_accuracy.py planted 8 64          made-up jobs with and without each cause
-    python benchmarks/replay_accuracy.py speed                 nodes a second, and memory, against plain Python
+    python benchmarks/replay_accuracy.py speed                 nodes a second and memory, against Python
 
 A made-up job is written twice, with a cause and without. The first is replayed without the cause, by the edit
 that stands for the remedy; its step is compared with that of the second. `-o FILE.json` keeps the rows.

@@ -99,7 +99,7 @@ def _group_class(module: Any) -> type[typer.core.TyperGroup]:
     class Defaulting(typer.core.TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             named = args and (args[0] in self.commands or args[0] in ("--help", "-h"))
-            return super().parse_args(ctx, args if named or not args else [default, *args])
+            return super().parse_args(ctx, args if named or not args else [str(default), *args])
 
     return Defaulting
 

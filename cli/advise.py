@@ -76,7 +76,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     width: Width = None,
 ) -> None:
-    """Advise on the layout of a training job: the best, those as good, what decided, what the next lever buys.
+    """Advise on the layout of a training job: the best, those as good, what decided, what a lever buys.
 
     Every legal layout is pruned by its forecast peak memory and priced by the forecast of its step. The
     simplest layout within 2 % of the fastest is advised. The effective batch stays as it is unless asked.

@@ -83,8 +83,8 @@ def command(
         typer.Option(
             "--hang-after",
             metavar="SECONDS",
-            help="Write the stacks of all threads to the run folder once a rank has stood still for so long; "
-            "0 starts no watchdog. See shardtoll hang.",
+            help="Write the stacks of all threads to the run folder if one rank stands still longer than "
+            "this; 0 starts no watchdog. See shardtoll hang.",
         ),
     ] = None,
     output: Annotated[

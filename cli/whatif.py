@@ -58,7 +58,7 @@ def command(
     ] = None,
     batch_ready: Annotated[bool, typer.Option("--batch-ready", help="No rank waits for its batch.")] = False,
     async_copies: Annotated[
-        bool, typer.Option("--async-copies", help="Copies run beside the compute.")
+        bool, typer.Option("--async-copies", help="Copies overlap with compute.")
     ] = False,
     no_recompute: Annotated[
         bool, typer.Option("--no-recompute", help="Without activation checkpointing's second forward.")

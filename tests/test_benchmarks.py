@@ -18,7 +18,7 @@ PROGRAMS = sorted(
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
     if path.name != "harness.py"
-    and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors"))
+    and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors", "memory_rows"))
 )
 
 TRIVIAL = '''"""Counts to three."""

@@ -35,7 +35,7 @@ def _sources() -> set[str]:
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".toml", ".js", ".css") or path.name == "py.typed"
+        if path.suffix in (".py", ".toml", ".json", ".js", ".css") or path.name == "py.typed"
     }
 
 

@@ -1,4 +1,4 @@
-"""Which layout, which lever, how often a checkpoint: one question answered from memory and price of many plans.
+"""Which layout, which lever, how often a checkpoint: answered from memory and price of many plans.
 
 Start reading in `advise`; `layouts` says what is legal, `path` what decides.
 

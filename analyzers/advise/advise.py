@@ -26,7 +26,7 @@ from shardtoll.ledger.answers.advice import (
     LoaderAdvice,
     Question,
 )
-from shardtoll.ledger.answers.training_plan import Layout
+from shardtoll.ledger.answers.training_plan import Layout, Sharding
 from shardtoll.ledger.words import human
 
 _REPLAYED: Final = 10
@@ -124,8 +124,9 @@ def _smallest(search: Search, family: Family) -> Candidate | None:
     if question.sequences % question.gpus:
         return None
     base = Layout(dp=question.gpus, micro_batch=1, accumulation=question.sequences // question.gpus)
-    for sharding in ("fsdp", "zero1", "ddp"):
-        for layout in reversed(lighter(replace(base, sharding=sharding))):  # type: ignore[arg-type]
+    kinds: tuple[Sharding, ...] = ("fsdp", "zero1", "ddp")
+    for sharding in kinds:
+        for layout in reversed(lighter(replace(base, sharding=sharding))):
             if family.holds(layout):
                 return search.candidate(layout)
     return None
@@ -153,11 +154,11 @@ def _headline(
     if current is not None:
         gap = current.step_ns.expected / best.step_ns.expected - 1
         if current.layout == best.layout:
-            text += " The current layout is the best one."
+            text += " It is the layout that you named."
         elif gap > 0:
-            text += f" The current layout takes {human.percent(gap)} longer per step."
+            text += f" The layout that you named takes {human.percent(gap)} longer per step."
         else:
-            text += " The current layout is as fast, with more mechanisms."
+            text += " The layout that you named is as fast, with more mechanisms."
     elif len(ties) > 1:
         text += f" {len(ties) - 1} other layouts are within the forecast's band."
     return text
@@ -210,10 +211,11 @@ def _none_fits(
 ) -> Advice:
     sizes = [smallest for _, _, smallest in families if smallest is not None]
     least = min((each.memory_high_bytes for each in sizes), default=None)
+    limit = human.size(question.memory_share * capacity)
     needs = "" if least is None else f" FSDP with full checkpointing needs {human.size(least)}."
     return Advice(
         question=question,
-        headline=f"No layout of {question.gpus} GPUs fits in {human.size(question.memory_share * capacity)}.{needs}",
+        headline=f"No layout of {question.gpus} GPUs fits in {limit}.{needs}",
         best=None,
         ties=(),
         fastest=None,

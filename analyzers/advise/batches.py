@@ -13,8 +13,9 @@ def noise_scale(
 ) -> float | None:
     """Gradient noise scale, in the unit of the batches; None if noise hides the gradient.
 
-    `small_norms_squared`: squared norm of each replica's own gradient, of `small` tokens; `large_norm_squared`:
-    of their mean, of `large` tokens. Unbiased estimates of McCandlish et al. (arXiv 1812.06162, appendix A.1).
+    `small_norms_squared`: squared norm of each replica's own gradient, of `small` tokens;
+    `large_norm_squared`: of their mean, of `large` tokens. Unbiased estimates of
+    McCandlish et al. (arXiv 1812.06162, appendix A.1).
     Raises ValueError for batches that do not differ.
     """
     if not 0 < small < large or not small_norms_squared:
@@ -39,15 +40,15 @@ def batch_advice(
         ratio = sequences / before
         factor = (math.sqrt(ratio), ratio)
         text = (
-            f"The batch changes from {before * sequence:,} to {tokens:,} tokens. Adam's learning rate usually "
-            f"follows the square root (x {factor[0]:.2f}), SGD's the ratio (x {factor[1]:.2f}). Check the loss."
+            f"The batch changes from {before * sequence:,} to {tokens:,} tokens. Adam's learning rate "
+            f"usually follows the square root (x {factor[0]:.2f}), SGD's the ratio (x {factor[1]:.2f})."
         )
     else:
         text = f"The batch stays {tokens:,} tokens: micro-batch x replicas x accumulation is constant."
     if noise_scale_tokens is not None:
         side = "above" if tokens > noise_scale_tokens else "below"
         text += (
-            f" It is {side} the measured noise scale of {noise_scale_tokens:,.0f} tokens, where a larger batch "
-            "begins to save few steps."
+            f" It is {side} the measured noise scale of {noise_scale_tokens:,.0f} tokens: beyond that a "
+            "larger batch saves few steps."
         )
     return BatchAdvice(sequences, tokens, kept, noise_scale_tokens, factor, text)

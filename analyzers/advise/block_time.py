@@ -26,11 +26,10 @@ class BlockTimes:
             layout.tp,
             layout.cp,
             layout.ep,
+            layout.dp if layout.ep > 1 else None,
             layout.micro_batch,
             layout.checkpointing,
         )
-        if layout.ep > 1:
-            key = (*key, layout.dp)
         if key not in self._times:
             groups = groups_of(plan, self._network)
             phases = phases_of(plan, traits_of(plan.framework), groups, fitted())

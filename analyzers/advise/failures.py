@@ -1,8 +1,8 @@
 """Checkpoints against failures: how often to write one, and what share of the time makes progress.
 
-Young 1974 and Daly 2006 ("A higher order estimate of the optimum checkpoint interval"): with a mean time between
-failures M and a checkpoint that blocks for d, the best interval is about sqrt(2 d M), by Daly's higher order
-sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d.
+Young 1974 and Daly 2006 ("A higher order estimate of the optimum checkpoint interval"): with a mean time
+between failures M and a checkpoint that blocks for d, the best interval is about sqrt(2 d M), by
+Daly's higher order sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class FailureRate:
 LLAMA3: Final = FailureRate(
     "llama3-16k",
     419 / (16384 * 54),
-    "419 unexpected interruptions in 54 days on 16,384 H100s (The Llama 3 Herd of Models, arXiv 2407.21783, 3.3.4)",
+    "419 unexpected interruptions in 54 days on 16,384 H100s (The Llama 3 Herd of Models, "
+    "arXiv 2407.21783, 3.3.4)",
 )
 OPT: Final = FailureRate(
     "opt-175b",
@@ -37,7 +38,7 @@ RATES: Final = {rate.name: rate for rate in (LLAMA3, OPT)}
 
 
 def best_interval_s(blocked_s: float, mean_between_s: float) -> float:
-    """Daly's interval between the ends of two checkpoints; the mean time itself if a checkpoint costs twice as much."""
+    """Daly's interval between checkpoints; the mean time itself if a checkpoint costs twice that."""
     if blocked_s <= 0:
         return 0.0
     if blocked_s >= 2 * mean_between_s:
@@ -74,9 +75,9 @@ def failure_advice(
 ) -> FailureAdvice:
     """Advise how often to write checkpoints.
 
-    `blocked_s`: measured time that one keeps training waiting; None estimates it from its bytes (fp32 parameters
-    and two moments, 12 a parameter) and `write_gbps`, 1 GB/s for each node up to 100 if that is None. An
-    asynchronous one blocks only for the copy to host memory, 20 GB/s a GPU over PCIe.
+    `blocked_s`: measured time that one keeps training waiting; None estimates it from its bytes
+    (fp32 parameters and two moments, 12 a parameter) and `write_gbps`, 1 GB/s for each node up to 100 if
+    that is None. An asynchronous one blocks only for the copy to host memory, 20 GB/s a GPU over PCIe.
     """
     size = 12 * parameters
     rate_gbps = write_gbps

@@ -51,7 +51,8 @@ def _with_batch(question: Question, tp: int, pp: int, cp: int, dp: int) -> Itera
         if micro_batch > _MOST_MICRO_BATCH or (pp > 1 and accumulation < pp):
             break
         base = Layout(
-            dp=dp, tp=tp, sequence_parallel=tp > 1, pp=pp, cp=cp, micro_batch=micro_batch, accumulation=accumulation
+            dp=dp, tp=tp, sequence_parallel=tp > 1, pp=pp, cp=cp, micro_batch=micro_batch,
+            accumulation=accumulation,
         )  # fmt: skip
         for experts in _expert_sizes(question, base):
             for chunks in _chunks(question, base):
@@ -92,7 +93,7 @@ def _sharded(question: Question, layout: Layout) -> Iterator[Layout]:
 
 
 def lighter(layout: Layout) -> list[Layout]:
-    """The layout without, with selective and with full checkpointing: each needs less memory and more time."""
+    """The layout without, with selective and with full checkpointing: less memory, more time."""
     return [
         replace(layout, checkpointing="none"),
         replace(layout, checkpointing="selective"),

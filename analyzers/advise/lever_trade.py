@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from shardtoll.analyzers.advise.search import Search
@@ -82,10 +83,8 @@ def lever_trade(search: Search, best: Candidate) -> tuple[Lever, ...]:
             continue  # the forecast has no price of it
     made.append(("optimizer in host memory", search.candidate(best.layout, offload=True)))
     if search.question.precision == "bf16":
-        try:
+        with suppress(ShardtollError):  # a GPU without fp8
             made.append(("fp8 matmuls", search.candidate(best.layout, precision="fp8")))
-        except ShardtollError:
-            pass  # this GPU has no fp8
     levers = [
         Lever(
             name,

@@ -1,4 +1,4 @@
-"""The decision path: families of layouts from simple to complex, each step with the number that decided it."""
+"""The decision path: families of layouts from simple to complex, with the number that decided each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardtoll.ledger.answers.training_plan import Layout
 from shardtoll.ledger.words import human
 
 NOISE: Final = 0.02
-"""Two releases of one layout differ by 1.4 to 5.8 % in published tables: within 2 % the simpler layout is taken."""
+"""Releases of one layout differ by 1.4 to 5.8 % in published tables: within 2 % simpler is better."""
 
 
 class Family(NamedTuple):
@@ -64,8 +64,8 @@ def path(
 ) -> tuple[Decision, ...]:
     """The steps up to the family of the best layout.
 
-    `single`: one micro-batch of one sequence on one GPU, None if there is one GPU anyway. `families`: each family
-    with its fastest layout that fits and, where none does, its smallest layout.
+    `single`: one micro-batch of one sequence on one GPU, None if there is one GPU anyway. `families`: each
+    family with its fastest layout that fits and, where none does, its smallest layout.
     """
     limit = f"{human.size(share * capacity_bytes)} allowed"
     steps = []

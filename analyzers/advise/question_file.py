@@ -103,7 +103,8 @@ def _model(given: object, place: str) -> ModelShape:
         return model
     if not isinstance(given, Mapping):
         raise UsageError(f"{place}: no model", "give --model llama3-8b, or [model] with its shape in a file")
-    return _record(ModelShape, given, f"{place}: [model]")
+    made: ModelShape = _record(ModelShape, given, f"{place}: [model]")
+    return made
 
 
 def _current(given: object, place: str) -> Layout | None:
@@ -111,7 +112,8 @@ def _current(given: object, place: str) -> Layout | None:
         return None
     if not isinstance(given, Mapping):
         raise UsageError(f"{place}: [current] is no table", "write dp = 8, tp = 2, ... under [current]")
-    return _record(Layout, given, f"{place}: [current]")
+    made: Layout = _record(Layout, given, f"{place}: [current]")
+    return made
 
 
 def _record(kind: Any, given: Mapping[str, Any], place: str) -> Any:

@@ -62,9 +62,10 @@ class Search:
     def run(self, layouts: Iterable[Layout] | None = None) -> list[Priced]:
         """Price the legal layouts that may fit and may be fast, fastest first.
 
-        Checkpointing is added only if memory asks for it. `layouts`: these instead of all legal ones, as they are.
+        Checkpointing is added only if memory asks for it. `layouts`: these instead of all legal ones, as
+        they are.
         """
-        plans = []
+        plans: list[tuple[float, int, TrainingPlan]] = []
         for layout in legal_layouts(self.question) if layouts is None else layouts:
             self.legal += 1
             plan = self._held(lighter(layout) if layouts is None else [layout])

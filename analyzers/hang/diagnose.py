@@ -75,10 +75,13 @@ def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
         return Diagnosis(job, why, waits, limit_ns, ranks, _in(stuck, wait), (), differing, divergence)
     waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
     if not waiting:
-        return _none_missing(job, stuck, limit_ns, waits)
+        return _broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
     ends = {rank: ends_of(stuck, rank) for rank in waiting}
     reached = sorted({end for each in ends.values() for end in each})
-    gone = _first_gone(job, reached)
+    gone = _first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
+    broken = _broken_down(job, limit_ns, waits) if gone is None else None
+    if broken is not None:
+        return broken
     if gone is not None:
         why, culprits = gone
         return _with_divergence(job, why, waits, limit_ns, culprits, tuple(waiting))
@@ -157,6 +160,17 @@ def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Map
     if not long:
         return Diagnosis(job, "none", waits, limit_ns)
     return Diagnosis(job, "unknown", waits, limit_ns, (), long)
+
+
+def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
+    """Name the rank whose end ended the others in what C++ issues unseen; None if no rank was ended so."""
+    victims = tuple(number for number, rank in job.ranks.items() if rank.is_victim)
+    own = [number for number, rank in job.ranks.items() if not rank.is_victim]
+    gone = _first_gone(job, own) if victims else None
+    if gone is None:
+        own_failures = [number for number in own if job.ranks[number].standing == "failed"]
+        gone = _first_gone(job, own_failures)
+    return None if gone is None else Diagnosis(job, gone[0], waits, limit_ns, gone[1], victims)
 
 
 def _late(

@@ -94,6 +94,10 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
             continue
         unlike = differences(calls)
         by_line = not unlike and len({_line(call) for call in calls.values()}) > 1
+        ahead = () if unlike else _ahead(calls)
+        if ahead:
+            behind = tuple(rank for rank in calls if rank not in ahead)
+            return Divergence(ahead[0], calls[ahead[0]], behind, calls[behind[0]], "skipped", certain=True)
         if unlike or (by_line and _met_before(met, calls)):
             return _diverge(job, key, place, calls, unlike[0].what if unlike else "line")
         met.update((rank, _line(call)) for rank, call in calls.items())
@@ -101,6 +105,15 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
             # Ranks take branches of their own here: their lines say nothing.
             met.update((rank, None) for rank in calls)
     return None
+
+
+def _ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
+    """Return the ranks that issued one collective in a later step than others: they left some out before."""
+    steps = {rank: call.step for rank, call in calls.items() if call.step is not None}
+    if len(steps) < len(calls) or len(set(steps.values())) < 2:
+        return ()
+    first = min(steps.values())
+    return tuple(sorted(rank for rank, step in steps.items() if step > first))
 
 
 def _line(call: FlightCall) -> str | None:

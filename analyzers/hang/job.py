@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
 """A heartbeat that is older than the newest one by this and by so many beats has stopped."""
 _ENGINE: Final = ("_engine_run_backward",)
+_LOST: Final = re.compile(r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout")
+"""What an exception says that the end of another rank has brought about."""
 _GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
 
 Key = tuple[str, tuple[int, ...]]
@@ -65,6 +68,11 @@ class Rank:
         return _lost_peer(self.flight)
 
     @property
+    def is_victim(self) -> bool:
+        """Whether it failed because of another rank, as far as its exception says."""
+        return _is_victim(self.flight)
+
+    @property
     def in_backward(self) -> bool:
         """Whether it stands in autograd's engine, where C++ waits unseen."""
         return any(name in frame for frame in self.flight.frames[:3] for name in _ENGINE)
@@ -103,8 +111,8 @@ class Job:
         beats = [each.heartbeat_ns for each in chosen.values() if each.heartbeat_ns is not None]
         self.newest_ns = max(beats, default=None)
         may_live = any(each.life in ("alive", "stopped") for each in chosen.values())
-        lost = any(_lost_peer(each) for each in chosen.values())
-        own = any(each.state == "failed" and not _lost_peer(each) for each in chosen.values())
+        lost = any(_is_victim(each) for each in chosen.values())
+        own = any(each.state == "failed" and not _is_victim(each) for each in chosen.values())
         self.ranks: dict[int, Rank] = {
             # Its peers noticed its end: it ended before them.
             number: _rank(each, now_ns, self.newest_ns, died_first=may_live or (lost and not own))
@@ -184,6 +192,11 @@ def _one_each(flights: Iterable[RankFlight]) -> dict[int, RankFlight]:
 def _lost_peer(flight: RankFlight) -> bool:
     last = flight.calls[-1] if flight.calls else None
     return flight.state == "failed" and last is not None and flight.raised == last.number
+
+
+def _is_victim(flight: RankFlight) -> bool:
+    """Whether the end of another rank, or a collective with it, ended this one."""
+    return _lost_peer(flight) or (flight.state == "failed" and bool(_LOST.search(flight.error or "")))
 
 
 def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, *, died_first: bool) -> Rank:

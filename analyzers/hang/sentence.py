@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,8 @@ from shardtoll.analyzers.hang.waiting import Wait
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
+
+_ERROR_MOST: Final = 140
 
 
 def sentence(diagnosis: Diagnosis) -> str:
@@ -48,7 +51,10 @@ def _waiters(diagnosis: Diagnosis) -> str:
     """Return who waits, in what, and for how long."""
     first = _first_wait(diagnosis)
     if first is None:
-        return "others wait"
+        others = diagnosis.stuck
+        if not others:
+            return "no other rank is known to wait"
+        return f"{numbers(others)} failed then {_stands_at(diagnosis.job.ranks[others[0]])}"
     same = tuple(
         rank
         for rank in diagnosis.stuck
@@ -131,15 +137,21 @@ def _no_peer(diagnosis: Diagnosis) -> str:
 def _no_file(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     return (
-        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, of which no file was given: "
+        f"{_capital(_waiters(diagnosis))} for {numbers(culprits)}, and no file of them was given: "
         "add the run folders of the other nodes."
     )
+
+
+def _short(error: str) -> str:
+    """Return an exception's text without the places in torch's sources that some begin with."""
+    text = re.sub(r"\[[^\]]*\.(?:cc|cpp|h|hpp):\d+\] ?", "", error)
+    return text if len(text) <= _ERROR_MOST else f"{text[:_ERROR_MOST]}..."
 
 
 def _failed(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     rank = diagnosis.job.ranks[culprits[0]]
-    why = f" with {rank.flight.error}" if rank.flight.error else ""
+    why = f" with {_short(rank.flight.error)}" if rank.flight.error else ""
     return f"{_capital(numbers(culprits))} failed{why} {_stands_at(rank)}; {_waiters(diagnosis)}."
 
 
@@ -183,8 +195,9 @@ def _skipped(diagnosis: Diagnosis) -> str:
     others = f"{numbers(divergence.others)} {_verb(divergence.others, 'is', 'are')} in"
     if theirs.finished_ns is not None:
         others = f"{numbers(divergence.others)} issued"
+    later = "" if call.step is None or call.step == theirs.step else f" in step {call.step}"
     return (
-        f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)} "
+        f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)}{later} "
         f"in its place; {others} the skipped one."
     )
 

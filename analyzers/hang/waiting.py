@@ -100,12 +100,12 @@ def _unseen(job: Job, rank: Rank) -> Wait | None:
 
 
 def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
-    """Return the ranks at the end of the chain of waits that begins at a rank: they wait for nobody."""
+    """Return the ranks at the end of the chain of waits that begins at a rank: they wait for no rank."""
     ends, seen, left = [], {rank}, [rank]
     while left:
         current = left.pop()
         wait = waits.get(current)
-        if wait is None:
+        if wait is None or not wait.missing:
             ends.append(current)
             continue
         for other in wait.missing:

@@ -24,7 +24,10 @@ def _rows(context: Context) -> pd.DataFrame:
     rows = context.parts_rows
     capture = rows["capture_ns"].astype("float64").fillna(0.0)
     unknown = (rows["unattributed_ns"].astype("float64") - capture).clip(lower=0)
-    return rows.assign(own_ns=rows["duration_ns"].astype("float64") - capture, unknown_ns=unknown)
+    wider: pd.DataFrame = rows.assign(
+        own_ns=rows["duration_ns"].astype("float64") - capture, unknown_ns=unknown
+    )
+    return wider
 
 
 def share(context: Context) -> float:

@@ -178,12 +178,12 @@ def _joined(
             "edge_to": graph.edge_to + nodes,
             "lag_ns": graph.lag_ns,
         }
-        for name, values in columns.items():
-            shifted.setdefault(name, []).append(values)
+        for column, values in columns.items():
+            shifted.setdefault(column, []).append(values)
         lanes += len(ranks)
         meets += int(graph.meet.max(initial=-1)) + 1
         nodes += len(graph)
-    graph = EventGraph(**{name: np.concatenate(values) for name, values in shifted.items()})  # type: ignore[arg-type]
+    graph = EventGraph(**{column: np.concatenate(values) for column, values in shifted.items()})
     row = np.array([row for part in parts for row in part.row], dtype=np.int64)
     names, name, phase = _words(context, row)
     return Recorded(

@@ -65,7 +65,7 @@ def keep(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool_]) -> p
 
 def with_columns(frame: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """Return the frame with these columns added or replaced; its other cells are shared, not copied."""
-    wider = frame.copy(deep=False)
+    wider: pd.DataFrame = frame.copy(deep=False)
     for name, values in columns.items():
         wider[name] = values
     return wider

@@ -71,7 +71,7 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
         made.append(_micro_batches(context, asked.micro_batches))
     for wanted, kind, label in (
         (asked.batch_ready, Kind.DATA, "every batch is ready"),
-        (asked.async_copies, Kind.COPY, "copies run beside compute"),
+        (asked.async_copies, Kind.COPY, "copies overlap with compute"),
     ):
         if wanted:
             made.append(Edit(label, _nothing_of(kind)))

@@ -1,9 +1,8 @@
-"""Every finding's saving becomes a prediction, and the report gets its path and its way to the floor."""
+"""What replaying the first steps predicts for the findings of a bill, its path and its way to the floor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,7 +14,7 @@ from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
-from shardtoll.ledger import Finding, ranked
+from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.what_if import Change, Foreseen
 
 MOST_EDITS: Final = 24
@@ -29,32 +28,6 @@ def replayer(context: Context) -> Replayer | None:
     return None if recorded is None else Replayer(context, recorded)
 
 
-def with_predictions(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings with replayed savings where an edit stands for the remedy.
-
-    A prediction never exceeds the upper bound that the finding claims, nor its toll. The others keep their
-    upper bound, and say that it is one: they have no band.
-    """
-    with_toll = [finding for finding in findings if finding.toll_ns]
-    made = replayer(context) if with_toll else None
-    if made is None:
-        return tuple(findings)
-    chosen = {id(finding) for finding in ranked(with_toll)[:MOST_EDITS]}
-    return tuple(
-        _predicted(context, made, finding) if id(finding) in chosen else finding for finding in findings
-    )
-
-
-def _predicted(context: Context, made: Replayer, finding: Finding) -> Finding:
-    edit = edit_of(context, finding)
-    if edit is None or finding.toll_ns is None or finding.saving_ns is None:
-        return finding
-    saved = made.saved([edit])
-    most = finding.saving_ns
-    mid, low, high = (round(min(max(end, 0.0), most)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns))
-    return replace(finding, saving_ns=mid, saving_low_ns=low, saving_high_ns=high, replayed=edit.label)
-
-
 def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
     """Return the way from today's step to the floor, fix by fix, in the order of the bill."""
     made = replayer(context)
@@ -63,11 +36,18 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
     recorded = made.recorded
     edits: list[Edit] = []
     changes: list[Change] = []
-    for number, finding in enumerate(findings, start=1):
-        edit = edit_of(context, finding, number) if finding.replayed is not None else None
+    with_toll = [(number, finding) for number, finding in enumerate(findings, start=1) if finding.toll_ns]
+    for number, finding in with_toll[:MOST_EDITS]:
+        edit = edit_of(context, finding, number)
         if edit is None:
             continue
         edits.append(edit)
+        saved = made.saved([edit])
+        # A prediction never exceeds what the finding claims at most.
+        most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
+        mid, low, high = (
+            round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
+        )
         changes.append(
             Change(
                 edit.label,
@@ -75,9 +55,9 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
                 finding.kind,
                 finding.title,
                 finding.toll_ns,
-                finding.saving_ns or 0,
-                finding.saving_low_ns or 0,
-                finding.saving_high_ns or 0,
+                mid,
+                low,
+                high,
                 round(made.draft(edits).lasts_ns()),
             )
         )

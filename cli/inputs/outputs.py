@@ -78,6 +78,8 @@ _SHOWN: Final = {
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
     "hang": "shardtoll.dashboards.hang.hang_shown:renderable",
     "advise": "shardtoll.dashboards.advise.advice_shown:renderable",
+    "forecast eval": "shardtoll.dashboards.forecast.rows_shown:renderable",
+    "forecast": "shardtoll.dashboards.forecast.scaling_shown:renderable",
 }
 """Command -> what shows its answer on a terminal of some width."""
 

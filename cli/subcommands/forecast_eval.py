@@ -76,9 +76,12 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
 
     rows = read_rows(table)
     anchors = [each for path in calibrate for each in anchors_of(read_rows(path))]
+    console = Console(stderr=True)
+    # A file or a pipe would get an empty line.
     numbered = track(
-        list(enumerate(rows, start=1)), "pricing rows", console=Console(stderr=True), transient=True
-    )
+        list(enumerate(rows, start=1)), "pricing rows", console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
     priced = tuple(priced_row(place, row, anchors) for place, row in numbered)
     names = ", ".join(str(path) for path in calibrate) or None
     return RowsForecast(priced, scores_of(priced), weak_scaling(rows), names)

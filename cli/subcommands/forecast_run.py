@@ -71,32 +71,33 @@ def scaling(
     """Return the answer. Raises UsageError and FabricError in one line."""
     from dataclasses import replace
 
+    from shardtoll.analyzers.forecast.compute.cards import card_of
     from shardtoll.analyzers.forecast.rescale.scaling import scale_run
     from shardtoll.analyzers.roofline import load_fabric
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.ledger import UsageError
 
+    # Wrong names are said before a large run is read.
+    named = None if fabric is None else load_fabric(fabric)
+    wanted = None if gpu is None else card_of(gpu).name
     options = TraceOptions(cache=cache)
     report = one_report(path, None, options)
     before = _machine(report)
     after = before
-    if fabric is not None:
-        named = load_fabric(fabric)
+    if named is not None:
         per_node = named.ranks_per_domain or named.ranks_per_node
         after = replace(after, fabric=named, per_node=int(per_node.value) if per_node else before.per_node)
-        if gpu is None and before.gpu is not None and named.gpu is not None:
-            gpu = named.gpu.name
-    if gpu is not None:
+        if wanted is None and before.gpu is not None and named.gpu is not None:
+            wanted = named.gpu.name
+    if wanted is not None:
         if before.gpu is None:
             device = report.run.device or "an unknown device"
             raise UsageError(
-                f"{path} ran on {device}: its compute says nothing of {gpu}",
+                f"{path} ran on {device}: its compute says nothing of {wanted}",
                 "forecast a run on a known GPU, or use `shardtoll dryrun`",
             )
-        from shardtoll.analyzers.forecast.compute.cards import card_of
-
-        after = replace(after, gpu=card_of(gpu).name)
+        after = replace(after, gpu=wanted)
     anchor = one_report(calibrate, None, options) if calibrate else None
     return scale_run(report, path, before, after, world or report.run.world_size, anchor)
 

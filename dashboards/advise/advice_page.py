@@ -15,8 +15,8 @@ from shardtoll.ledger.answers.advice import Advice, Candidate
 from shardtoll.ledger.words import human
 
 LEAD = (
-    "Each point is a layout: peak memory of a GPU against tokens/s per GPU. The line joins layouts that no other "
-    "beats in both. Bars are the forecast's bands, the dashed line is the memory that may be used."
+    "Each point is a layout: peak memory of a GPU against tokens/s per GPU. The line joins layouts that "
+    "no other beats in both. Bars are the forecast's bands, the dashed line is the memory that may be used."
 )
 
 

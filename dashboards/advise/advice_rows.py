@@ -59,18 +59,18 @@ def sections(advice: Advice) -> Iterator[Section]:
             _LAYOUT_HEADS, tuple(map(layout_row, advice.ties)), "Simplest first.",
         )  # fmt: skip
     if advice.current is not None:
-        yield Section("The layout in use", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
+        yield Section("The layout that you named", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
     if advice.levers:
-        rows = tuple(
+        levers = tuple(
             (
                 each.name, _signed(each.memory_bytes), _percent(each.tokens_per_s_share),
                 "yes" if each.candidate.fits else "no",
             )
             for each in advice.levers
         )  # fmt: skip
-        yield Section("What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), rows)
+        yield Section("What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), levers)
     if advice.scaling:
-        rows = tuple(
+        points = tuple(
             (
                 f"{each.gpus:,}", each.words, f"{each.tokens_per_s:,.0f}", human.percent(each.efficiency),
                 human.percent(each.exposed_share), human.percent(each.bubble_share),
@@ -89,7 +89,7 @@ def sections(advice: Advice) -> Iterator[Section]:
             "slower kernels",
             "tokens per 1 of money",
         )
-        yield Section("Scaling, the batch kept", heads, rows)
+        yield Section("Scaling, the batch kept", heads, points)
     if advice.others:
         yield Section("Other layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
 
@@ -102,9 +102,10 @@ def lines(advice: Advice) -> Iterator[str]:
     failures = advice.failures
     if failures is not None:
         yield (
-            f"Write a checkpoint every {human.duration(1e9 * failures.interval_s)}: it blocks for "
-            f"{human.duration(1e9 * failures.blocked_s)} ({human.size(failures.checkpoint_bytes)}), and a failure is "
-            f"expected every {failures.mean_hours_between:,.3g} hours. Goodput {human.percent(failures.goodput)}."
+            f"Write a checkpoint every {failures.interval_s / 60:,.0f} minutes: it blocks for "
+            f"{human.duration(1e9 * failures.blocked_s)} ({human.size(failures.checkpoint_bytes)}). "
+            f"A failure is expected every {failures.mean_hours_between:,.3g} hours. "
+            f"Goodput {100 * failures.goodput:.1f} %."
         )
         yield f"Failure rate: {failures.source}."
     yield f"{advice.legal:,} legal layouts, {advice.too_large:,} too large for the GPU."

@@ -12,7 +12,7 @@ from shardtoll.dashboards.page.html.tables import table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.what_if import WhatIf
 
-_LEAD = "What each change takes off the step that the changes above it leave."
+_LEAD = "Each bar shows how much its change shortens the step, after the changes above it."
 
 
 def render(answer: WhatIf) -> str:

@@ -97,7 +97,7 @@ class BatchAdvice:
     kept: bool
     """Whether it equals the batch in use, as far as that is known."""
     noise_scale_tokens: float | None = None
-    """Gradient noise scale (arXiv 1812.06162): beyond about this batch more data parallelism saves few steps."""
+    """Gradient noise scale (arXiv 1812.06162): a batch beyond it saves few steps."""
     learning_rate_factor: tuple[float, float] | None = None
     """Square-root and linear rule for a batch that changed; None if it is kept."""
     words: str = ""

@@ -68,6 +68,17 @@ def clear(folder: Path, rank: int | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
+class UnfinishedFolder(RunFolderError):
+    """A rank's files were removed, moved or changed; `ledger` is all that could be read back of them."""
+
+    def __init__(self, folder: Path, error: OSError, ledger: Ledger) -> None:
+        super().__init__(
+            f"run folder {folder} cannot be finished ({error.strerror or error})",
+            "give each job a folder of its own and leave it alone while the job runs",
+        )
+        self.ledger = ledger
+
+
 class RankWriter:
     """Writes one rank's part of a run; every `append` is safe against a kill right after it."""
 
@@ -91,7 +102,7 @@ class RankWriter:
             clear(folder, rank)
             for table in (name for name in SCHEMAS if name not in DRY):
                 # A journal lives as long as the writer; close() or abandon() closes it.
-                self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
+                self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("w+b"))
         except OSError as error:
             self.abandon()
             raise RunFolderError(
@@ -124,27 +135,28 @@ class RankWriter:
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.
 
-        Raises RunFolderError when the files were removed or changed meanwhile, or the disk is full.
+        Raises UnfinishedFolder, which has the ledger, when files were removed or changed meanwhile, or the
+        disk is full.
         """
         tables = {table: SCHEMAS[table].empty_table() for table in DRY}
+        trouble: OSError | None = None
+        for table, journal in self._journals.items():
+            try:
+                tables[table] = journal.finish()
+            except OSError as error:
+                trouble, tables[table] = error, SCHEMAS[table].empty_table()
+        ledger = Ledger(run, tuple(groups), finished_only(tables) if trouble else tables, tuple(findings))
         try:
-            for table, journal in self._journals.items():
-                journal.close()
-                path = self.folder / _name(table, self.rank, "arrows")
-                tables[table] = read_journal(table, path)
-                # More than counted, if a signal handler raised between writing and counting.
-                if tables[table].num_rows < journal.rows:
-                    raise OSError(f"{path.name} lost rows")
+            if trouble is not None:
+                raise trouble
+            for table in self._journals:
                 _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
-                path.unlink()
+                (self.folder / _name(table, self.rank, "arrows")).unlink()
             self.describe(run, groups, findings, closed=True)
         except OSError as error:
             self.abandon()
-            raise RunFolderError(
-                f"run folder {self.folder} cannot be finished ({error.strerror or error})",
-                "give each job a folder of its own and leave it alone while the job runs",
-            ) from error
-        return Ledger(run, tuple(groups), tables, tuple(findings))
+            raise UnfinishedFolder(self.folder, error, ledger) from error
+        return ledger
 
     def abandon(self) -> None:
         """Close the files as they are; the rank then reads as one that died. Safe to call twice."""

@@ -344,8 +344,7 @@ class Finding:
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return errors, then warnings, then infos; each by saving, the largest first, then by toll; unknown ones
-    last.
+    """Return errors, then warnings, then infos; each by toll, the largest first and unknown ones last.
 
     Equal ones stay as they came. An info may cost more than a warning: it is not known to be anybody's fault.
     """
@@ -354,8 +353,6 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             findings,
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
-                finding.saving_ns is None,
-                -(finding.saving_ns or 0),
                 finding.toll_ns is None,
                 -(finding.toll_ns or 0),
             ),

@@ -389,7 +389,7 @@ TENSORBOARD: Final = EntryPoint[Callable[[Report, Any, int], None]](
     "shardtoll.dashboards.exports.to_tensorboard:log"
 )
 JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.judge:judge")
-WHAT_IF: Final = EntryPoint[WhatIfs]("shardtoll.analyzers.whatif.what_if:what_if")
+WHAT_IF: Final = EntryPoint[WhatIfs]("shardtoll.analyzers.whatif.answer:what_if")
 BUDGET_LINES: Final = EntryPoint[Callable[["BudgetCheck"], list[str]]](
     "shardtoll.dashboards.check.words:lines"
 )

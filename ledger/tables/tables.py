@@ -250,7 +250,7 @@ def _empty_frame(schema: pa.Schema) -> pd.DataFrame:
 def _frame(data: pa.Table) -> pd.DataFrame:
     import pandas as pd
 
-    kinds = {
+    kinds: dict[pa.DataType, Any] = {
         pa.int64(): pd.Int64Dtype(),
         pa.float64(): pd.Float64Dtype(),
         pa.bool_(): pd.BooleanDtype(),

@@ -46,6 +46,15 @@ def replace_modules(shim: Playing, replaced: Replaced) -> None:
         return module
 
     replaced.put(nn.Module, "_apply", _apply)
+    kernels: Any = torch._C._nn
+    parse = kernels._parse_to
+
+    def _parse_to(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int):
+            args = (torch.device("cuda", args[0]), *args[1:])
+        return parse(*args, **kwargs)
+
+    replaced.put(kernels, "_parse_to", _parse_to)
 
 
 def _converted(parameter: Any, fn: Callable[[Any], Any]) -> Any:

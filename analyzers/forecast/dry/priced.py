@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.dry.graph import DryGraph, build
+from shardtoll.analyzers.forecast.dry.dry_graph import DryGraph, build
 from shardtoll.analyzers.forecast.dry.memory import peak_memory
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide

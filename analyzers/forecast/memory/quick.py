@@ -58,7 +58,8 @@ def _block(
     kept = sum(live_bytes(tape))
     gradient = tape.new(block.sizes.hidden)
     block.backward(tape, saved, gradient)
-    live, most, sizes = 0, 0, {}
+    live, most = 0, 0
+    sizes: dict[object, int] = {}
     for key, size, _, _ in tape.events:
         if size is None:
             live -= sizes.pop(key)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.compute.operator import price_operator
 from shardtoll.analyzers.forecast.compute.work import Attention, GroupedMatmul, Matmul, Work
-from shardtoll.analyzers.forecast.plan.counted import expert_columns
+from shardtoll.analyzers.forecast.plan.sizes import expert_columns
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import ModelShape
 

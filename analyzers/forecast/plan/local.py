@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.constants import Constants
-from shardtoll.analyzers.forecast.plan.counted import (
+from shardtoll.analyzers.forecast.plan.phases import share_of
+from shardtoll.analyzers.forecast.plan.sizes import (
     expert_columns,
     feed_forward_parameters,
     parameters,
 )
-from shardtoll.analyzers.forecast.plan.phases import share_of
 from shardtoll.analyzers.forecast.plan.traits import Traits, traits_of
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 

@@ -8,9 +8,9 @@ from typing import Final
 from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.block import Share, Terms, block_terms, head_terms
 from shardtoll.analyzers.forecast.plan.constants import Constants
-from shardtoll.analyzers.forecast.plan.counted import block_parameters
 from shardtoll.analyzers.forecast.plan.groups import Groups
 from shardtoll.analyzers.forecast.plan.passes import Phase
+from shardtoll.analyzers.forecast.plan.sizes import block_parameters
 from shardtoll.analyzers.forecast.plan.traits import Traits
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 

@@ -8,13 +8,13 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.band import half_width
 from shardtoll.analyzers.forecast.plan.check import check_plan, usual_fabric
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
-from shardtoll.analyzers.forecast.plan.counted import model_flops_per_token
 from shardtoll.analyzers.forecast.plan.groups import groups_of
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.parts import Parts
 from shardtoll.analyzers.forecast.plan.phases import DTYPES, phases_of
 from shardtoll.analyzers.forecast.plan.price_sharded import sharded_parts
 from shardtoll.analyzers.forecast.plan.price_staged import staged_parts
+from shardtoll.analyzers.forecast.plan.sizes import model_flops_per_token
 from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger.answers.forecast import Band, PlanPrice

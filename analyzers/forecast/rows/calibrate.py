@@ -16,7 +16,7 @@ from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import Band, PlanPrice
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
-_LESS: Final = 0.85
+_LESS: Final = 0.75
 """Each difference between the plan and the measured one leaves this much of the measured correction."""
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.check import check_plan
-from shardtoll.analyzers.forecast.plan.counted import parameters
 from shardtoll.analyzers.forecast.plan.network import Network
+from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.analyzers.forecast.rows.models import model_of
 from shardtoll.analyzers.forecast.rows.networks import network_of

@@ -83,11 +83,18 @@ def host_rows(facts: Facts, main: int, rows: I64, first_ns: int, last_ns: int) -
     for begin, finish, name in _fetches(facts, main, first_ns, last_ns, start[calls.thread[chosen] == main]):
         add("data", name, begin, finish, main, -1, -1)
     order = np.argsort(np.array(starts, dtype=np.int64), kind="stable")
+    start_ns, end_ns, of_thread, of_call, awaits = (
+        np.array(each, dtype=np.int64)[order] for each in (starts, ends, threads, call, awaited)
+    )
     return HostRows(
-        [kinds[place] for place in order],
-        [names[place] for place in order],
-        *(np.array(each, dtype=np.int64)[order] for each in (starts, ends, threads, call, awaited)),
-        np.array([kind == "launch" for kind in kinds], dtype=np.bool_)[order],
+        kind=[kinds[place] for place in order],
+        name=[names[place] for place in order],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        thread=of_thread,
+        call=of_call,
+        awaits=awaits,
+        is_launch=np.array([kind == "launch" for kind in kinds], dtype=np.bool_)[order],
     )
 
 

@@ -85,7 +85,7 @@ def rows_of(rows: int, **given: object) -> Report:
 
 
 @pytest.mark.parametrize(("rows", "kind", "efficiency", "why"), [
-    (64, "weak", 1.0, "the effective batch is 64 a rank in both, every rank taken to have data of its own"),
+    (64, "weak", 1.0, "the effective batch is 64 per rank in both, every rank taken to have data of its own"),
     (32, "strong", 0.5, "the effective batch is 128 in both, every rank taken to have data of its own"),
     (48, "batch", 0.75, "effective batch 128 before, 192 after, every rank taken"),
 ])  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtoll.analyzers.forecast.compute import Attention, GroupedMatmul, Matmul, Streamed, price_operator
-from shardtoll.analyzers.forecast.compute.grid import grid_of, gpus_with
+from shardtoll.analyzers.forecast.compute.grid import gpus_with, grid_of
 from shardtoll.ledger import UsageError
 
 SIZES = st.integers(min_value=1, max_value=65536)
@@ -56,7 +56,9 @@ def test_attention_counts_the_causal_half_once():
     assert whole.flops == 2 * half.flops == 4 * 4096 * 4096 * 32 * 128
     assert Attention(1, 4096, 4096, 32, 8, 128, direction="backward").flops == 2.5 * half.flops
     forward = price_operator("h100-sxm", half).expected_ns
-    backward = price_operator("h100-sxm", Attention(1, 4096, 4096, 32, 8, 128, direction="backward")).expected_ns
+    backward = price_operator(
+        "h100-sxm", Attention(1, 4096, 4096, 32, 8, 128, direction="backward")
+    ).expected_ns
     assert 2 * forward < backward < 4 * forward
 
 

@@ -23,10 +23,21 @@ def test_what_a_row_lacks_comes_from_its_config_and_its_models_name():
     read = read_row(ROW)
     plan, layout = read.plan, read.plan.layout
     assert (plan.model.layers, plan.model.kv_heads, plan.model.vocab) == (32, 8, 128256)
-    assert (layout.dp, layout.sharding, layout.micro_batch, layout.checkpointing) == (8, "fsdp", 2, "selective")
+    assert (layout.dp, layout.sharding, layout.micro_batch, layout.checkpointing) == (
+        8,
+        "fsdp",
+        2,
+        "selective",
+    )
     assert (plan.gpu, plan.precision, plan.compiled) == ("h100-sxm", "bf16", False)
     tp = read_row({**ROW, "gpus": "64", "config": "FSDP8 TP8 asyncTP compile fp8 lbs2"}).plan
-    assert (tp.layout.dp, tp.layout.tp, tp.layout.async_tp, tp.compiled, tp.precision) == (8, 8, True, True, "fp8")
+    assert (tp.layout.dp, tp.layout.tp, tp.layout.async_tp, tp.compiled, tp.precision) == (
+        8,
+        8,
+        True,
+        True,
+        "fp8",
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,16 +80,18 @@ def test_a_measured_row_corrects_its_like():
 
 
 def test_scores_stand_beside_the_baseline():
-    rows = [{**ROW, "gpus": str(gpus), "step_s": str(step)} for gpus, step in ((8, 2.0), (16, 2.1), (64, 2.2))]
+    rows = [
+        {**ROW, "gpus": str(gpus), "step_s": str(step)} for gpus, step in ((8, 2.0), (16, 2.1), (64, 2.2))
+    ]
     (scores,) = scores_of(list(priced_rows(rows)))
     assert (scores.rows, scores.priced, scores.measured) == (3, 3, 3)
     assert scores.mean is not None
     assert scores.constant_rate == pytest.approx(0.0317, abs=0.003)
     weak = weak_scaling(rows)
     assert weak.series == 1
-    assert weak.no_change_median == pytest.approx(2.0 / 2.2 - 1, abs=1e-9) or weak.no_change_median == pytest.approx(
-        1 - 2.0 / 2.2
-    )
+    assert weak.no_change_median == pytest.approx(
+        2.0 / 2.2 - 1, abs=1e-9
+    ) or weak.no_change_median == pytest.approx(1 - 2.0 / 2.2)
 
 
 def test_published_rows_stay_as_near_as_they_are():

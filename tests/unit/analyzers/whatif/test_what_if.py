@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import synthetic_job
-from synthetic_spec import Spec
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
@@ -24,6 +22,10 @@ from shardtoll.ledger import Report, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.profiler.traces import read_traces
 from tests.unit.analyzers.made_jobs import pipelines
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+import synthetic_job
+from synthetic_spec import Spec
 
 MS = 1_000_000
 
@@ -90,9 +92,12 @@ def test_without_a_stall_a_job_takes_what_it_takes_without(
 def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
     report, _, slow = job(strategy="ddp", straggler=3, cause="backward")
     (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
-    finding = report.findings[number - 1]
-    assert finding.replayed == "rank 3 as fast as its peers"
-    assert finding.saving_low_ns <= finding.saving_ns <= finding.saving_high_ns <= finding.toll_ns
+    assert report.foreseen is not None
+    (change,) = [each for each in report.foreseen.changes if each.number == number]
+    toll_ns = report.findings[number - 1].toll_ns
+    assert toll_ns is not None
+    assert change.label == "rank 3 as fast as its peers"
+    assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
     answer = report.whatif(number)
     expected = lasts(job(strategy="ddp")[2])
     assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
@@ -111,6 +116,7 @@ def test_a_faster_network_saves_no_more_than_what_is_exposed(job: Callable[..., 
 
 def test_the_critical_path_is_as_long_as_the_steps(job: Callable[..., Job]) -> None:
     report, _, recorded = job(strategy="ddp", straggler=3, cause="backward")
+    assert report.foreseen is not None
     path = report.foreseen.path
     outcome = recorded.replay()
     assert path.step_ns == pytest.approx(float(outcome.end_ns.max()) / len(recorded.steps), rel=0.02)
@@ -127,8 +133,9 @@ def test_steps_from_points_take_what_they_took(slow: dict[int, float]) -> None:
     for key, time in recorded.step_times(recorded.recorded()).items():
         assert times[key] == pytest.approx(time, rel=1e-3)
     draft = Draft(recorded)
-    draft.duration[np.isin(recorded.graph.kind, (Kind.COMPUTE,))] *= 0.5
-    assert draft.lasts_ns() < 0.55 * lasts(recorded)
+    # All of the ranks' own time in half, as in the test of the other replay of these jobs.
+    draft.duration[recorded.point >= 0] *= 0.5
+    assert 0.5 < draft.lasts_ns() / lasts(recorded) < 0.54
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:

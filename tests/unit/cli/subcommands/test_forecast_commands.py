@@ -84,5 +84,5 @@ def test_a_run_is_priced_on_more_ranks(shardtoll, run_folder: Path):
 def test_a_wrong_machine_ends_in_one_line(shardtoll, run_folder: Path, options, words: str):
     ran = shardtoll("forecast", run_folder, *options)
     assert ran.code == 2
-    assert words in ran.err or "says nothing of" in ran.err
+    assert words in ran.err
     assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,137 @@
+"""Regret of the advice on measured layouts: how much slower the chosen layout ran than the best that was run.
+
+`python benchmarks/advice_regret.py rows.csv -o x.json`. A cell is one model on one number of nodes of
+hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
+(least tensor and pipeline parallel, a sharded optimizer, the largest micro-batch), the median layout, a
+random one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memory_fit import H100_BYTES, plan_of
+
+from shardtoll.analyzers.forecast.memory import plan_memory
+from shardtoll.analyzers.forecast.plan import price_plan
+from shardtoll.analyzers.forecast.rows.parse import read_row
+
+Row = dict[str, Any]
+
+
+def cells_of(path: Path) -> dict[tuple[str, int], list[Row]]:
+    """Rows by model and nodes, each with measured tokens/s (0: it crashed), forecast tokens/s and memory."""
+    cells: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["group"] != "hf-ultrascale":
+                continue
+            read = read_row(row)
+            layout = read.plan.layout
+            memory = plan_memory(plan_of(row))
+            cells[row["model"], int(row["gpus"]) // 8].append(
+                {
+                    "layout": f"dp{layout.dp} tp{layout.tp} pp{layout.pp} {row['shard']}"
+                    f" mbs{layout.micro_batch}",
+                    "measured": float(row["tok_s_gpu"] or 0),
+                    "forecast": price_plan(read.plan, read.network).tokens_per_s_gpu.expected,
+                    "fits": memory.reserved.expected_bytes + memory.outside_bytes <= H100_BYTES,
+                    "thumb": (layout.tp * layout.pp, row["shard"] != "ZeRO1", -layout.micro_batch),
+                }
+            )
+    return cells
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Rank of each value, ties at their mean."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    result = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for place in range(start, end + 1):
+            result[order[place]] = (start + end) / 2
+        start = end + 1
+    return result
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Correlation of ranks; None for fewer than three values."""
+    return statistics.correlation(ranks(first), ranks(second)) if len(first) > 2 else None
+
+
+def judged(model: str, nodes: int, rows: list[Row]) -> Row | None:
+    """Regrets of one cell in percent; None if no layout ran."""
+    ran = [row for row in rows if row["measured"] > 0]
+    if len(ran) < 2:
+        return None
+    best = max(row["measured"] for row in ran)
+    order = sorted(ran, key=lambda row: -row["forecast"])
+    among_all = max((row for row in rows if row["fits"]), key=lambda row: row["forecast"], default=None)
+
+    def regret(measured: float) -> float:
+        return float(round(100 * (best / measured - 1), 2))
+
+    return {
+        "model": model,
+        "nodes": nodes,
+        "layouts": len(ran),
+        "first_pct": regret(order[0]["measured"]),
+        "best_of_three_pct": regret(max(row["measured"] for row in order[:3])),
+        "rule_of_thumb_pct": regret(min(ran, key=lambda row: row["thumb"])["measured"]),
+        "median_layout_pct": regret(statistics.median(row["measured"] for row in ran)),
+        "random_pct": round(statistics.fmean(regret(row["measured"]) for row in ran), 2),
+        "spearman": spearman([row["forecast"] for row in ran], [row["measured"] for row in ran]),
+        "chosen": order[0]["layout"],
+        "best": max(ran, key=lambda row: row["measured"])["layout"],
+        "first_of_all_crashed": None if among_all is None else among_all["measured"] == 0,
+    }
+
+
+def summary(cells: list[Row]) -> Row:
+    """Medians and worst of the cells."""
+    names = ("first_pct", "best_of_three_pct", "rule_of_thumb_pct", "median_layout_pct", "random_pct")
+    made: Row = {"cells": len(cells)}
+    for name in names:
+        values = [cell[name] for cell in cells]
+        made[name] = {"median": statistics.median(values), "worst": max(values)}
+    made["spearman_median"] = statistics.median(cell["spearman"] or 0.0 for cell in cells)
+    return made
+
+
+def main() -> None:
+    """Read, choose, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("-o", "--out", type=Path)
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    cells = [judged(model, nodes, rows) for (model, nodes), rows in sorted(cells_of(arguments.rows).items())]
+    made = [cell for cell in cells if cell is not None]
+    report: Row = {"up to 8 nodes": summary([cell for cell in made if cell["nodes"] <= 8])}
+    if any(cell["nodes"] >= 16 for cell in made):
+        report["16 nodes and more"] = summary([cell for cell in made if cell["nodes"] >= 16])
+    report["seconds"] = round(time.monotonic() - started, 1)
+    for cell in made:
+        print(json.dumps(cell))
+    print(json.dumps(report, indent=1))
+    if arguments.out:
+        arguments.out.write_text(
+            json.dumps({"summary": report, "cells": made}, indent=1) + "\n", encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Advice: legal layouts against a brute force, the choice, the path, levers; small models only."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.analyzers.advise.advise import Beside, advise, capacity_of
+from shardtoll.analyzers.advise.explain import layout_of
+from shardtoll.analyzers.advise.layouts import legal_layouts, levers, words
+from shardtoll.analyzers.advise.lever_trade import pareto
+from shardtoll.analyzers.advise.question_file import count_of, question_of
+from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.advice import Question, advice_to_json
+from shardtoll.ledger.answers.training_plan import Layout, ModelShape
+
+SMALL = ModelShape(4, 512, 8, 8, 2048, 32000, tied=True, name="small")
+BASE = Question(SMALL, 8, "h100-sxm", 1024, 64)
+
+
+def test_every_legal_layout_keeps_gpus_and_batch_and_none_is_left_out() -> None:
+    made = list(legal_layouts(BASE))
+    assert len(set(made)) == len(made)
+    for layout in made:
+        assert layout.world_size == 8
+        assert layout.dp * layout.micro_batch * layout.accumulation == 64
+        assert layout.pp == 1 or layout.accumulation >= layout.pp
+        assert SMALL.heads % layout.tp == 0
+    shapes = {(x.dp, x.tp, x.pp, x.micro_batch) for x in made}
+    brute = {
+        (dp, tp, pp, micro)
+        for dp in (1, 2, 4, 8)
+        for tp in (1, 2, 4, 8)
+        for pp in (1, 2, 4)
+        for micro in (1, 2, 4, 8, 16, 32, 64)
+        if dp * tp * pp == 8 and 64 // dp % micro == 0 and (pp == 1 or 64 // dp // micro >= pp)
+    }
+    assert shapes == brute
+
+
+def test_experts_context_and_hybrid_shards_are_among_them() -> None:
+    experts = replace(BASE, model=replace(SMALL, experts=8, topk=2))
+    assert {x.ep for x in legal_layouts(experts)} == {1, 2, 4, 8}
+    assert {x.cp for x in legal_layouts(BASE)} == {1}
+    long = replace(BASE, sequence=32768)
+    assert {x.cp for x in legal_layouts(long)} == {1, 2, 4, 8}
+    nodes = replace(BASE, gpus=16)
+    assert any(x.shard_size == 8 and x.sharding == "fsdp" for x in legal_layouts(nodes))
+
+
+def test_words_and_simplicity() -> None:
+    assert words(Layout()) == "one GPU, micro-batch 1"
+    layout = Layout(
+        dp=4, sharding="fsdp", tp=2, micro_batch=2, accumulation=3, checkpointing="full", shard_size=2
+    )
+    assert words(layout) == "HSDP 2 x 2 x TP 2, micro-batch 2 x 3, full checkpointing"
+    assert levers(Layout(dp=8)) == 0 < levers(Layout(dp=8, sharding="zero1")) < levers(layout)
+
+
+@pytest.fixture(scope="module")
+def small_advice():  # type: ignore[no-untyped-def]
+    return advise(replace(BASE, current=Layout(dp=2, pp=4, micro_batch=1, accumulation=32)))
+
+
+def test_a_small_model_stays_data_parallel(small_advice) -> None:  # type: ignore[no-untyped-def]
+    advice = small_advice
+    assert advice.best.layout.sharding == "ddp"
+    assert advice.best.layout.world_size == advice.best.layout.dp == 8
+    assert advice.path[0].answer.startswith("Yes")
+    assert advice.path[-1].answer == f"Yes: {advice.best.words}."
+    assert advice.best.step_ns.expected <= 1.02 * advice.fastest.step_ns.expected
+    assert advice.current_gap > 0
+    assert "The layout that you named takes" in advice.headline
+
+
+def test_ties_overlap_and_the_front_is_a_front(small_advice) -> None:  # type: ignore[no-untyped-def]
+    advice = small_advice
+    assert advice.ties[0] == advice.best
+    assert all(each.step_ns.low <= advice.fastest.step_ns.high for each in advice.ties[1:])
+    memory = [each.memory_bytes for each in advice.pareto]
+    steps = [each.step_ns.expected for each in advice.pareto]
+    assert memory == sorted(memory)
+    assert steps == sorted(steps, reverse=True)
+    assert pareto(advice.pareto) == advice.pareto
+
+
+def test_levers_state_their_trade(small_advice) -> None:  # type: ignore[no-untyped-def]
+    best = small_advice.best
+    by_name = {each.name: each for each in small_advice.levers}
+    assert by_name["full checkpointing"].tokens_per_s_share < 0
+    assert by_name["full checkpointing"].memory_bytes < 0
+    assert by_name["optimizer in host memory"].memory_bytes < 0
+    for each in small_advice.levers:
+        assert each.memory_bytes == each.candidate.memory_bytes - best.memory_bytes
+    assert advice_to_json(small_advice)["schema_version"] == 1
+
+
+def test_scaling_keeps_the_batch(small_advice) -> None:  # type: ignore[no-untyped-def]
+    points = small_advice.scaling
+    assert [each.gpus for each in points] == [1, 2, 4, 8, 16, 32]
+    assert points[0].efficiency == 1
+    assert points[-1].efficiency < points[0].efficiency
+
+
+def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
+    large = ModelShape(80, 8192, 64, 8, 28672, 128256, gated=True)
+    advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
+    assert advice.best is None
+    assert advice.headline.startswith("No layout of 2 GPUs fits in ")
+    assert advice.failures is not None
+
+
+def test_loaders_and_batch_are_information() -> None:
+    beside = Beside(sequences_before=16, noise_scale_tokens=1e6, loader_sequences_per_s=1e9)
+    advice = advise(BASE, beside=beside)
+    assert advice.batch.learning_rate_factor == (2.0, 4.0)
+    assert "below the measured noise scale" in advice.batch.words
+    assert advice.loader is not None
+    assert advice.loader.words.endswith("enough.")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("4M", 4_000_000), ("4Mi", 2**22), ("512k", 512_000), ("4194304", 2**22)]
+)
+def test_tokens_are_read_with_their_unit(text: str, tokens: int) -> None:
+    assert count_of(text, "--batch-tokens") == tokens
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gpus": 8}, "advise: no model"),
+        ({"model": "llama9-1t", "gpus": 8}, "advise: unknown model 'llama9-1t'"),
+        ({"model": "llama3-8b"}, "advise: gpus is missing"),
+        ({"model": "llama3-8b", "gpus": 0}, "advise: gpus 0 is no positive whole number"),
+        ({"model": "llama3-8b", "gpus": 8, "colour": 1}, "advise: unknown key 'colour'"),
+        ({"model": {"layers": 1}, "gpus": 8}, "advise: [model]: missing 5 required positional arguments"),
+        ({"model": "llama3-8b", "gpus": 8, "precision": "int1"}, "advise: unknown precision 'int1'"),
+        ({"model": "llama3-8b", "gpus": 8, "batch_tokens": "many"}, "batch_tokens 'many' is no number of"),
+        (
+            {"model": "llama3-8b", "gpus": 4, "current": {"dp": 8}},
+            "advise: the current layout has 8 GPUs, not 4",
+        ),
+    ],
+)
+def test_mistakes_in_a_question_are_one_line(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        question_of(values, "advise")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_gpus_and_batches_that_nothing_divides() -> None:
+    with pytest.raises(UsageError, match="unknown GPU 'abacus'"):
+        capacity_of("abacus")
+    with pytest.raises(UsageError, match="no layout of 7 GPUs divides a batch of 64 sequences"):
+        advise(replace(BASE, gpus=7, model=replace(SMALL, layers=3)))
+
+
+def test_a_layout_that_a_user_names() -> None:
+    layout = layout_of("tp=2,sharding=fsdp,micro_batch=2", BASE)
+    assert (layout.dp, layout.tp, layout.accumulation, layout.sequence_parallel) == (4, 2, 8, True)
+    for text, message in (("tp2=1", "unknown name"), ("dp=4", "4 GPUs, not 8"), ("tp=x", "no number")):
+        with pytest.raises(UsageError, match=message):
+            layout_of(text, BASE)

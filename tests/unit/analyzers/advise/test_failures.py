@@ -1,0 +1,71 @@
+"""Checkpoint intervals against brute force, goodput against a simulation, noise scale of a known model."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardtoll.analyzers.advise.batches import batch_advice, noise_scale
+from shardtoll.analyzers.advise.failures import LLAMA3, best_interval_s, failure_advice, goodput
+
+
+@given(st.floats(1, 600), st.floats(0.5, 500))
+def test_no_other_interval_is_clearly_better(blocked_s: float, mean_hours: float) -> None:
+    mean_s = 3600 * mean_hours
+    if blocked_s > mean_s / 4:
+        return
+    best = goodput(best_interval_s(blocked_s, mean_s), blocked_s, 0, mean_s)
+    tried = [goodput(blocked_s * 1.2**power, blocked_s, 0, mean_s) for power in range(1, 80)]
+    assert best >= max(tried) - 0.005
+
+
+def test_goodput_is_what_a_simulated_job_keeps() -> None:
+    interval, blocked, recovery, mean = 1000.0, 50.0, 200.0, 5000.0
+    draw = random.Random(0)
+    clock = done = 0.0
+    next_failure = draw.expovariate(1 / mean)
+    while done < 4e6:
+        if next_failure > clock + interval + blocked:
+            clock += interval + blocked
+            done += interval
+            continue
+        clock = next_failure
+        while True:  # failures during recovery start it again
+            next_failure = clock + draw.expovariate(1 / mean)
+            if next_failure > clock + recovery:
+                clock += recovery
+                break
+            clock = next_failure
+    assert goodput(interval, blocked, recovery, mean) == pytest.approx(done / clock, rel=0.03)
+
+
+def test_published_rate_bytes_and_limits() -> None:
+    advice = failure_advice(gpus=16384, parameters=405_000_000_000)
+    assert advice.failures_per_day == pytest.approx(419 / 54)
+    assert advice.checkpoint_bytes == 12 * 405_000_000_000
+    assert advice.source == LLAMA3.source
+    assert advice.goodput == max(value for _, value in advice.at_intervals)
+    asynchronous = failure_advice(gpus=16384, parameters=405_000_000_000, asynchronous=True)
+    assert asynchronous.goodput > advice.goodput
+    assert failure_advice(gpus=8, parameters=10, failures_per_day=2.0).source == "given"
+    assert best_interval_s(0, 100) == 0
+    assert best_interval_s(500, 100) == 100
+
+
+def test_noise_scale_of_a_known_model() -> None:
+    # Per-token gradients have mean 3 and variance 180 in one dimension: the scale is 180 / 9.
+    small, large = 10.0, 80.0
+    norms = [9 + 180 / small] * 8
+    assert noise_scale(norms, 9 + 180 / large, small, large) == pytest.approx(20)
+    assert noise_scale([1.0], 1.0 / 8, 1, 8) is None  # nothing but noise
+    with pytest.raises(ValueError, match="do not differ"):
+        noise_scale([1.0], 1.0, 8, 8)
+
+
+def test_a_kept_batch_changes_no_learning_rate() -> None:
+    assert batch_advice(64, 1024).learning_rate_factor is None
+    changed = batch_advice(64, 1024, before=16)
+    assert changed.learning_rate_factor == (math.sqrt(4), 4)
+    assert not changed.kept

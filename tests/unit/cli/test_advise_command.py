@@ -1,0 +1,72 @@
+"""`shardtoll advise` from its arguments to its files, and the worked cases of its page."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from docs.advice_cases import CASES, PAGE
+from shardtoll.cli import app
+from shardtoll.ledger import UsageError
+
+RUN = CliRunner()
+PLAN = """
+gpu = "h100-sxm"
+sequence = 1024
+[model]
+layers = 4
+hidden = 512
+heads = 8
+kv_heads = 8
+ffn = 2048
+vocab = 32000
+name = "<b>small</b>"
+[current]
+dp = 4
+tp = 2
+micro_batch = 2
+accumulation = 8
+"""
+
+
+def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    files = [tmp_path / f"advice.{ending}" for ending in ("html", "json", "md")]
+    asked = ["advise", str(plan), "--price", "2.5", "--width", "100"]
+    done = RUN.invoke(app("advise"), [*asked, *(word for file in files for word in ("-o", str(file)))])
+    assert done.exit_code == 0, done.output
+    assert "Use DDP 8" in done.output
+    assert "The layout that you named" in done.output
+    told = json.loads(files[1].read_text())
+    assert told["question"]["current"]["tp"] == 2
+    assert told["scaling"][0]["tokens_per_currency"] > 0
+    page = files[0].read_text()
+    assert "trade-figure" in page
+    assert "<script>alert" not in page
+    assert "What decided" in files[2].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "llama3-8b"], "gpus is missing"),
+        (["--model", "llama3-8b", "--gpus", "8", "--gpu", "abacus"], "unknown GPU 'abacus'"),
+        (["--model", "llama3-8b", "--gpus", "8", "--max-memory", "much"], "is no share of memory"),
+        (["--model", "llama3-8b", "--gpus", "8", "--explain", "tp=3"], "GPUs, not 8"),
+        (["missing.toml"], "cannot read missing.toml"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:
+    done = RUN.invoke(app("advise"), ["advise", *arguments])
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
+
+
+def test_the_page_has_a_worked_case_for_each_size() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert len(CASES) == 10
+    for case in CASES:
+        assert f"--model {case.model} --gpus {case.gpus} --gpu {case.gpu} " in page
+    assert page.count("**Use ") == 10, "run python docs/advice_cases.py"
