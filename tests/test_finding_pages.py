@@ -109,7 +109,8 @@ def test_labels_of_evidence_are_in_the_code(kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_are_of_the_kind(kind: str):
-    shown = re.findall(r"^```text\n(.*?)^```", KNOWN[kind].text.split("## What it looks like")[1], re.M | re.S)
+    last = KNOWN[kind].text.split("## What it looks like")[1]
+    shown = re.findall(r"^```text\n(.*?)^```", last, re.M | re.S)
     assert len(shown) == len(KNOWN[kind].examples) == (0 if kind in NOT_EMITTED else 1)
     for text in shown:
         assert re.match(rf" ?\d+ (error|warning|info) {kind}\b", text)

@@ -120,7 +120,7 @@ def check_alike(rows: StepRows, storages: Sequence[DryStorage], made: Sequence[I
         # The neighbour is block 1: before block 2 forward, after it backward.
         other = each.start + (each.length if each.backward else -each.length)
         if _told(rows, storages, each.start, each.length) != _told(rows, storages, other, each.length):
-            raise NotAlike("two layers that look alike did different work")
+            raise NotAlike("two layers that look the same did different work")
 
 
 def _told(rows: StepRows, storages: Sequence[DryStorage], start: int, length: int) -> list[Any]:

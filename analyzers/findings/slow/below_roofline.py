@@ -241,9 +241,9 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
     measured = cost.basis != "model"
     if not likely and _guessed_among_cores(context, cost):
         return Remedy(
-            text="The same cores compute and move the data, so other work on them slows both. The "
-            "fabric's figures were not measured on this machine: run `shardtoll calibrate` on it, as "
-            "busy as it is, before you conclude.",
+            text="Measure the fabric on this machine, as busy as it is, with `shardtoll calibrate`: its "
+            "figures come from elsewhere. The same cores compute and move the data, so other work on them "
+            "slows both.",
             code='subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])',
             counterfactual="the same collectives at their expected times, not their floors",
         )

@@ -261,7 +261,7 @@ def test_a_rank_that_ended_early():
 def test_ranks_whose_files_are_elsewhere():
     told = answer(flight(0, [*steps(A), waiting(4)], world=4, blocked_s=20))
     assert (told.hang, told.why) == (True, "no file")
-    assert "for ranks 1-3, of which no file was given" in told.verdict
+    assert "for ranks 1-3, and no file of them was given" in told.verdict
     assert [stand.standing for stand in told.ranks] == ["waits", "no file", "no file", "no file"]
 
 
