@@ -43,5 +43,6 @@ WORDS: Final[dict[str, str]] = {
     "incomplete-input": "Ranks, steps or times are missing from the record.",
     "clock-skew": "The hosts' clocks disagree by that much, so waiting and transfer are unknown to that "
     "extent.",
+    "hang": "The job stands still: ranks wait for one that died, failed or left out a collective.",
 }
 """Kind -> what it means; every kind has its words (a test sees to that)."""

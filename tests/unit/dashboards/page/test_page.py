@@ -89,7 +89,8 @@ def test_nothing_is_fetched(ordinary: str):
         value for name, value in seen.attributes if name in ("src", "href", "action", "data", "srcset")
     ]
     drawn = {"anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"}
-    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in drawn)}
+    findings = {f"#finding-{number}" for number in (1, 2, 3)}
+    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in drawn), *findings}
     assert not {"img", "iframe", "object", "embed", "form", "base"} & set(seen.tags)
     policy = next(value for _, value in seen.attributes if value and value.startswith("default-src"))
     assert policy.startswith("default-src 'none'; script-src 'sha256-")

@@ -67,10 +67,10 @@ class TestImplicitRedistribute:
     @pytest.mark.parametrize(
         ("change", "remedy"),
         [
-            ({"placements_from": "(Partial(sum),)", "phase": "optimizer"}, "after backward, before clip"),
+            ({"placements_from": "(Partial(sum),)", "phase": "optimizer"}, "after backward and before clip"),
             ({"placements_from": "(Partial(sum),)"}, "reduce-scatter sends half"),
-            ({"caused_by_op": "aten.cat.default"}, "gathers an operand that was kept as (Shard(dim=0),)"),
-            ({"placements_to": "(Shard(dim=1),)"}, "Produce it as (Shard(dim=1),)"),
+            ({"caused_by_op": "aten.cat.default"}, "one placement: (Shard(dim=0),), so that"),
+            ({"placements_to": "(Shard(dim=1),)"}, "Make the tensor as (Shard(dim=1),)"),
             ({"placements_from": None}, "redistribute once, explicitly"),
             ({"placements_from": "(Shard(dim=0), Replicate())"}, "redistribute once, explicitly"),
         ],
