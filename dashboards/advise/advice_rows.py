@@ -42,7 +42,7 @@ def layout_row(candidate: Candidate) -> tuple[str, ...]:
         f"{rate.low:,.0f} to {rate.high:,.0f}",
         "unknown" if candidate.mfu is None else human.percent(candidate.mfu),
         human.percent(candidate.exposed_share),
-        human.percent(candidate.bubble_ns / candidate.step_ns.expected),
+        human.percent(candidate.bubble_share),
         human.size(candidate.memory_bytes),
         human.size(candidate.memory_high_bytes) + ("" if candidate.fits else " does not fit"),
     )
@@ -121,16 +121,11 @@ def _gap(advice: Advice) -> str:
     best = advice.best
     if gap <= 0:
         return "It is as fast as the advised one, with more mechanisms."
-    parts = {
-        "exposed communication": sum(current.exposed_ns.values()) - sum(best.exposed_ns.values()),
-        "pipeline bubble": current.bubble_ns - best.bubble_ns,
-        "compute": current.compute_ns - best.compute_ns,
-        "host and fixed time": current.other_ns - best.other_ns,
-    }
-    name, lost = max(parts.items(), key=lambda each: each[1])
+    name, lost_ns = advice.lost or ("", 0.0)
     overlap = best.step_ns.high >= current.step_ns.low
     tie = " The bands overlap: it may be as fast." if overlap else ""
-    return f"It takes {human.percent(gap)} longer per step, most of it {name} (+{human.duration(lost)}).{tie}"
+    lost = f"{name} (+{human.duration(lost_ns)})"
+    return f"It takes {human.percent(gap)} longer per step, most of it {lost}.{tie}"
 
 
 def _signed(count: int) -> str:

@@ -65,6 +65,11 @@ class Candidate:
         """Exposed communication as a share of the step."""
         return sum(self.exposed_ns.values()) / self.step_ns.expected
 
+    @property
+    def bubble_share(self) -> float:
+        """Pipeline bubble as a share of the step."""
+        return self.bubble_ns / self.step_ns.expected
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -183,6 +188,20 @@ class Advice:
     """Legal layouts whose memory does not fit."""
     capacity_bytes: int
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def lost(self) -> tuple[str, float] | None:
+        """Part of the step where the current layout loses most, and its ns; None without a best one."""
+        best, current = self.best, self.current
+        if best is None or current is None:
+            return None
+        parts = {
+            "exposed communication": sum(current.exposed_ns.values()) - sum(best.exposed_ns.values()),
+            "pipeline bubble": current.bubble_ns - best.bubble_ns,
+            "compute": current.compute_ns - best.compute_ns,
+            "host and fixed time": current.other_ns - best.other_ns,
+        }
+        return max(parts.items(), key=lambda each: each[1])
 
 
 def advice_to_json(advice: Advice) -> dict[str, Any]:
