@@ -23,9 +23,13 @@ demo: $(VENV)/.installed  ## the main job on this machine, no GPU needed; writes
 test: lint $(VENV)/.browser  ## lint, then every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-fuzz: $(VENV)/.installed-test  ## 20 000 damaged traces, with another seed each day (minutes to an hour)
-	@SHARDTOLL_FUZZ=20000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
+FUZZ ?= --inputs 100000
+
+fuzz: $(VENV)/.installed-test  ## damaged input at every seam, with another seed each day; FUZZ='--inputs N --seed S'
+	@$(BIN)/python -m tests.fuzz $(FUZZ) -o out/fuzz.json
+	@SHARDTOLL_FUZZ=5000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
 	  $(BIN)/python -m pytest tests/unit/profiler/traces/file/test_fuzz.py
+	@SHARDTOLL_WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/unit/analyzers
 
 # On the Python that is there, with its torch: a card's machine often has no network, and no other build fits it.
 gpu:  ## all that one CUDA card can show, in under 9 minutes; writes $OUT, else out/gpu

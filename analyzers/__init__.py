@@ -2,8 +2,8 @@
 
 It may import `analyzers.bounds`, `analyzers.context`, `analyzers.findings.needless`,
 `analyzers.findings.replicas`, `analyzers.findings.stages`, `analyzers.findings.stragglers`,
-`analyzers.findings.trust`, `analyzers.headline`, `analyzers.roofline`, `ledger`, `ledger.report`,
-`ledger.tables`.
+`analyzers.findings.trust`, `analyzers.headline`, `analyzers.roofline`, `analyzers.shared`,
+`analyzers.whatif`, `ledger`, `ledger.report`, `ledger.tables`.
 Start reading in `analyses`, which runs them all.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -34,6 +34,8 @@ from shardtoll.analyzers.roofline import (
     with_device,
     with_links,
 )
+from shardtoll.analyzers.shared.effort import with_effort
+from shardtoll.analyzers.whatif.foresee import foreseen
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
@@ -44,6 +46,8 @@ class Analysis(NamedTuple):
 
     module: str
     """Below `shardtoll.analyzers.findings`; its function is `find(context) -> list[Finding]`."""
+    kind: str
+    """The one kind of finding that it makes."""
     needs: str | None = None
     """The table without whose rows it finds nothing, and need not be imported."""
 
@@ -52,51 +56,52 @@ class Analysis(NamedTuple):
         if self.needs is not None and not context.ledger.tables[self.needs].num_rows:
             return []
         findings: list[Finding] = import_module(f"shardtoll.analyzers.findings.{self.module}").find(context)
+        assert all(finding.kind == self.kind for finding in findings), f"{self.module} makes another kind"
         return findings
 
 
 ANALYSES: Final = (
-    Analysis("replicas.gradients", "values"),
-    Analysis("replicas.doubled_reductions"),
-    Analysis("replicas.grad_norm", "values"),
-    Analysis("replicas.drift", "values"),
-    Analysis("replicas.buffer_drift", "values"),
-    Analysis("replicas.unsynced_parameter", "parameters"),
-    Analysis("values.non_finite"),
-    Analysis("values.identical_shards", "values"),
-    Analysis("duplicates.duplicated_data", "values"),
-    Analysis("needless.implicit_redistribute"),
-    Analysis("needless.redundant_collective"),
-    Analysis("needless.partly_used"),
-    Analysis("needless.inverse_pairs"),
-    Analysis("needless.equal_inputs"),
-    Analysis("needless.reduced_before_ddp"),
-    Analysis("needless.gathered_again"),
-    Analysis("needless.gathered_logits"),
-    Analysis("needless.sync_every_microbatch"),
-    Analysis("needless.latency_bound"),
-    Analysis("habits.needless_barrier"),
-    Analysis("habits.constant_buffers"),
-    Analysis("habits.unused_search"),
-    Analysis("habits.missing_zero_grad"),
-    Analysis("habits.expert_imbalance"),
-    Analysis("slow.cross_node_traffic"),
-    Analysis("needless.wide_dtype"),
-    Analysis("waiting.exposed_communication"),
-    Analysis("slow.below_roofline"),
-    Analysis("stragglers.straggler"),
-    Analysis("waiting.serialized_collectives"),
-    Analysis("duplicates.duplicated_compute"),
-    Analysis("stalls.recompute"),
-    Analysis("stalls.data_stall"),
-    Analysis("stalls.host_sync"),
-    Analysis("stalls.transfer_stall"),
-    Analysis("stages.pipeline_bubble"),
-    Analysis("stages.pipeline_imbalance"),
-    Analysis("trust.unmatched_collectives"),
-    Analysis("trust.unattributed_time"),
-    Analysis("trust.incomplete_input"),
-    Analysis("trust.clock_skew"),
+    Analysis("replicas.gradients", "wrong-gradient", "values"),
+    Analysis("replicas.doubled_reductions", "wrong-gradient"),
+    Analysis("replicas.grad_norm", "wrong-gradient", "values"),
+    Analysis("replicas.drift", "replica-drift", "values"),
+    Analysis("replicas.buffer_drift", "replica-drift", "values"),
+    Analysis("replicas.unsynced_parameter", "unsynced-parameter", "parameters"),
+    Analysis("values.non_finite", "non-finite"),
+    Analysis("values.identical_shards", "identical-shards", "values"),
+    Analysis("duplicates.duplicated_data", "duplicated-data", "values"),
+    Analysis("needless.implicit_redistribute", "implicit-redistribute"),
+    Analysis("needless.redundant_collective", "redundant-collective"),
+    Analysis("needless.partly_used", "redundant-collective"),
+    Analysis("needless.inverse_pairs", "redundant-collective"),
+    Analysis("needless.equal_inputs", "redundant-collective"),
+    Analysis("needless.reduced_before_ddp", "redundant-collective"),
+    Analysis("needless.gathered_again", "redundant-collective"),
+    Analysis("needless.gathered_logits", "gathered-logits"),
+    Analysis("needless.sync_every_microbatch", "sync-every-microbatch"),
+    Analysis("needless.latency_bound", "latency-bound"),
+    Analysis("habits.needless_barrier", "needless-barrier"),
+    Analysis("habits.constant_buffers", "constant-buffers"),
+    Analysis("habits.unused_search", "unused-parameter-search"),
+    Analysis("habits.missing_zero_grad", "missing-zero-grad"),
+    Analysis("habits.expert_imbalance", "expert-imbalance"),
+    Analysis("slow.cross_node_traffic", "cross-node-traffic"),
+    Analysis("needless.wide_dtype", "wide-dtype"),
+    Analysis("waiting.exposed_communication", "exposed-communication"),
+    Analysis("slow.below_roofline", "below-roofline"),
+    Analysis("stragglers.straggler", "straggler"),
+    Analysis("waiting.serialized_collectives", "serialized-collectives"),
+    Analysis("duplicates.duplicated_compute", "duplicated-compute"),
+    Analysis("stalls.recompute", "recompute"),
+    Analysis("stalls.data_stall", "data-stall"),
+    Analysis("stalls.host_sync", "host-sync"),
+    Analysis("stalls.transfer_stall", "transfer-stall"),
+    Analysis("stages.pipeline_bubble", "pipeline-bubble"),
+    Analysis("stages.pipeline_imbalance", "pipeline-imbalance"),
+    Analysis("trust.unmatched_collectives", "unmatched-collectives"),
+    Analysis("trust.unattributed_time", "unattributed-time"),
+    Analysis("trust.incomplete_input", "incomplete-input"),
+    Analysis("trust.clock_skew", "clock-skew"),
 )
 """Every analysis, one file each; nothing registers itself. Findings of equal rank keep this order."""
 
@@ -107,13 +112,8 @@ FILLED: Final = (
 """Columns of the collectives' table that are known only after matching the ranks."""
 
 
-@ANALYZE.entry
-def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
-    """Match the ranks, run every analysis and return the report, its findings `ranked`.
-
-    `fabric` None chooses one by the run's device and backend, whose links serve a fabric without any too.
-    Findings made while the job ran, as those of the gradient check, are ranked with the others.
-    """
+def context_of(ledger: Ledger, fabric: Fabric | None = None) -> Context:
+    """Return what every analysis is given; `fabric` as `run` has it."""
     ledger = replace(ledger, run=with_device(ledger.run))
     if fabric is None:
         fabric = choose_fabric(ledger.run)
@@ -121,26 +121,56 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         fabric = with_links(fabric, choose_fabric(ledger.run))
     if fabric.library == "nccl" and fabric.library_version is None:
         fabric = replace(fabric, library_version=ledger.run.nccl_version)
-    context = make_context(ledger, fabric)
-    findings_of_all = one_line_each(
-        context, [each for analysis in ANALYSES for each in analysis.find(context)]
+    return make_context(ledger, fabric)
+
+
+def findings_of(context: Context, kinds: Collection[str] | None = None) -> tuple[Finding, ...]:
+    """Return what the analyses find and what was found while the job ran, `ranked`.
+
+    `kinds`: only analyses that make findings of these run.
+    """
+    made = [
+        finding
+        for analysis in ANALYSES
+        if kinds is None or analysis.kind in kinds
+        for finding in analysis.find(context)
+    ]
+    earlier = context.ledger.findings
+    billed = wrapped(context, [*earlier, *without_repeated(earlier, one_line_each(context, made))])
+    return ranked(with_effort(billed))
+
+
+def collectives_of(context: Context) -> pa.Table:
+    """Return the ledger's collectives with the columns that are known only after matching the ranks."""
+    return filled(
+        context.ledger.tables["collectives"],
+        context.collectives[list(FILLED)].assign(match_id=match_ids(context)),
     )
-    findings = ranked(
-        wrapped(context, [*ledger.findings, *without_repeated(ledger.findings, findings_of_all)])
-    )
+
+
+def steps_of(context: Context) -> pa.Table:
+    """Return the ledger's steps with the parts of watched ones, without what they waited."""
+    return filled(context.ledger.tables["steps"], context.step_rows[list(DIVIDED)])
+
+
+@ANALYZE.entry
+def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
+    """Match the ranks, run every analysis and return the report, its findings `ranked`.
+
+    `fabric` None chooses one by the run's device and backend, whose links serve a fabric without any too.
+    Findings made while the job ran, as those of the gradient check, are ranked with the others.
+    """
+    context = context_of(ledger, fabric)
+    ledger, fabric = context.ledger, context.fabric
+    findings = findings_of(context)
     return Report(
         run=ledger.run,
-        fabric=FabricInfo(name=fabric.name, provenance=_provenance(context)),
+        fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),
         groups=(*ledger.groups, *context.matches.undescribed),
         tables={
             **ledger.tables,
-            "collectives": filled(
-                ledger.tables["collectives"],
-                context.collectives[list(FILLED)].assign(match_id=match_ids(context)),
-            ),
-            "steps": filled(
-                filled(ledger.tables["steps"], context.step_rows[list(DIVIDED)]), step_waits(context)
-            ),
+            "collectives": collectives_of(context),
+            "steps": filled(steps_of(context), step_waits(context)),
             "notices": _noticed(ledger.tables["notices"], crowded_notice(context)),
         },
         findings=findings,
@@ -150,10 +180,11 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         unbilled=unbilled_time(context, findings),
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
+        foreseen=foreseen(context, findings),
     )
 
 
-def _provenance(context: Context) -> str:
+def provenance_of(context: Context) -> str:
     """Return where the fabric's numbers come from, and what this job makes of them."""
     notes = (
         other_device_note(context.ledger.run, context.fabric),

@@ -18,6 +18,9 @@ The floors of the mechanisms: `dispatch_mode` passes every operator through a mo
 `wrappers` does nothing around the entry points of collectives, `sequence_reads` reads every group's
 sequence number before and after the step.
 
+`flight` is what the flight file of `shardtoll hang` costs the training thread for each collective: issued,
+returned, waited for and done, beside one system call that writes as much.
+
 Counts compare CommDebugMode with the ledger on the same program; `mixed` adds one with DDP, point to
 point, an object and a barrier, to show what CommDebugMode does not see.
 """
@@ -31,6 +34,8 @@ from typing import Any, Final
 from harness import Result, Spread, main
 from overhead_cases import build
 from overhead_counts import count, disagreeing, missed
+from overhead_flight import AIM_US
+from overhead_flight import figures as flight_figures
 from overhead_ranks import RANKS, Samples, run_case
 from overhead_tools import CPU_TIME, NAMES, schedule, session, turns
 
@@ -114,7 +119,13 @@ def measure(arguments: argparse.Namespace) -> Result:
     print(f"seconds a step: median (quartiles) of {arguments.repeats} interleaved repeats")
     figures: dict[str, float | None] = {}
     aims: dict[str, float] = {}
-    for case in arguments.case or CASES:
+    if arguments.flight or not arguments.case:
+        figures |= flight_figures(max(arguments.repeats, 99))
+        aims |= {"flight.collective_us": AIM_US}
+        shown = ("collective_us", "collective_us_q1", "collective_us_q3", "over_pwrite")
+        line = "flight file: {:.2f} us a collective ({:.2f} to {:.2f}), x {:.2f} of one pwrite of an entry"
+        print(line.format(*(figures[f"flight.{name}"] for name in shown)))
+    for case in () if arguments.flight else arguments.case or CASES:
         found = run_case(case, _measure, arguments)
         if found["samples"]:
             mine = _figures(case, found["samples"])
@@ -143,6 +154,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block", type=int, default=20, help="steps a turn; a quarter for the dear tools")
     parser.add_argument("--schedule-steps", type=int, default=100, help="steps of a session")
     parser.add_argument("--schedule-repeats", type=int, default=7, help="sessions of so many")
+    parser.add_argument("--flight", action="store_true", help="only what the flight file costs a collective")
     parser.add_argument("--case", action="append", choices=CASES, help="one case (repeatable); default all")
 
 

@@ -279,7 +279,7 @@ def _findings(times: _Times, site: Ints, steps: int, most: int) -> tuple[Finding
         found.append(
             Finding(
                 kind, severity, title, toll, toll // 3, toll // 2, 1 << 20, 4, tuple(ranks), where,
-                (Evidence("calls a step", 4), Evidence("toll", toll, "ns")),
+                (Evidence("calls per step", 4), Evidence("toll", toll, "ns")),
                 Remedy("Change nothing: this job is made up.", "pass", "the same step without it"),
             )
         )  # fmt: skip

@@ -1,9 +1,10 @@
 """The command line: one file a command, errors caught once, heavy parts imported when a command runs.
 
-It may import `analyzers.advise`, `analyzers.budget`, `analyzers.compare`, `analyzers.roofline`,
-`analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`, `cli.subcommands`,
-`dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`, `dashboards.words`,
-`ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`, `profiler.calibrate`.
+It may import `analyzers.advise`, `analyzers.budget`, `analyzers.compare`, `analyzers.hang`,
+`analyzers.roofline`, `analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`,
+`cli.subcommands`, `dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`,
+`dashboards.words`, `ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`,
+`profiler.calibrate`.
 Start reading in `report`.
 """
 
@@ -19,8 +20,9 @@ import typer
 import typer.core
 
 COMMANDS: Final = (
-    *("demo", "run", "report", "serve", "verify", "compare"),
-    *("check", "budget", "fabrics", "calibrate", "advise"),
+    *("demo", "run", "report", "serve", "whatif", "verify", "compare"),
+    *("hang", "check", "budget", "fabrics", "calibrate"),
+    *("dryrun", "forecast", "advise"),
 )
 """Names of the commands, in the order of the help; each is the function `command` in the file of its name.
 
@@ -42,9 +44,8 @@ def main() -> None:
     try:
         app(sys.argv[1] if len(sys.argv) > 1 else None)()
     except _told() as error:
-        from shardtoll.dashboards.words.text import clean
-
-        sys.stderr.write(f"shardtoll: {clean(error)}\n")
+        # Cleaned and shortened when it was made.
+        sys.stderr.write(f"shardtoll: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
 
 
@@ -63,7 +64,7 @@ def app(asked: str | None = None) -> typer.Typer:
     made = typer.Typer(
         name="shardtoll",
         cls=_InOrder,
-        help="What each collective of a training step costs, who caused it, and what to change.",
+        help="Shows what each collective of a training step costs, who caused it, and what to change.",
         add_completion=False,
         no_args_is_help=True,
         # Plain help keeps the examples' lines as they are, and needs no rich.
@@ -82,15 +83,49 @@ def app(asked: str | None = None) -> typer.Typer:
 
 def _group(name: str, module: Any) -> typer.Typer:
     """Return a command with those under it."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=not module.ALONE)
+    group = typer.Typer(cls=_group_class(module), rich_markup_mode=None, no_args_is_help=not module.ALONE)
     group.callback(invoke_without_command=module.ALONE)(module.command)
     for under in module.SUBCOMMANDS:
         group.command(under)(import_module(f"shardtoll.cli.subcommands.{name}_{under}").command)
     return group
 
 
+def _group_class(module: Any) -> type[typer.core.TyperGroup]:
+    """Return the class of a group: one with a `DEFAULT` takes that command if the first word names none."""
+    default = getattr(module, "DEFAULT", None)
+    if default is None:
+        return typer.core.TyperGroup
+
+    class Defaulting(typer.core.TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            named = args and (args[0] in self.commands or args[0] in ("--help", "-h"))
+            return super().parse_args(ctx, args if named or not args else [str(default), *args])
+
+    return Defaulting
+
+
+_WrongUse: Final[Any] = typer.BadParameter.__base__
+"""What all mistakes in arguments are; typer has changed where it takes them from."""
+
+
 class _InOrder(typer.core.TyperGroup):
-    """Commands as `COMMANDS` has them; typer lists those with others under them last."""
+    """Commands as `COMMANDS` has them (typer lists those with others under them last); errors in one line."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run as typer does, but tell a mistake in the arguments as all other mistakes are told."""
+        try:
+            ended = super().main(*args, **{**options, "standalone_mode": False})
+        except typer.Abort:
+            sys.exit(1)
+        except _WrongUse as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(error.exit_code)
+            from shardtoll.ledger.records.errors import UsageError
+
+            asked = error.ctx.command_path if error.ctx is not None else "shardtoll"
+            raise UsageError(error.format_message().rstrip("."), f"see `{asked} --help`") from None
+        sys.exit(ended if type(ended) is int else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if self.get_command(ctx, name)]

@@ -24,7 +24,7 @@ def command(
         ),
     ],
     budget: Annotated[
-        Path, typer.Option("--budget", metavar="FILE.toml", help="What a step may send at most.")
+        Path, typer.Option("--budget", metavar="FILE.toml", help="The budget: upper limits for a step.")
     ] = Path("budget.toml"),
     fabric: Annotated[
         str | None,
@@ -34,8 +34,8 @@ def command(
         bool,
         typer.Option(
             "--allow-unknown",
-            help="Let pass what cannot be told, as a limit on bytes where a size is not known. "
-            "It is printed all the same.",
+            help="Let limits pass that cannot be checked, as one on bytes if a size is unknown. It is "
+            "printed all the same.",
         ),
     ] = False,
     output: Annotated[
@@ -61,8 +61,8 @@ def command(
 ) -> None:
     """Hold a run to a budget, and name what is over: the limit, the figure, the source line.
 
-    Every limit is per step and rank, on the rank and in the step where the figure is largest. What cannot be
-    told counts as over. Leaves with 0 where all is within the budget, with 1 where not, with 2 where
+    Every limit is per step and rank, on the rank and in the step where the figure is largest. A limit that
+    cannot be checked counts as exceeded. Exits with 0 if all is within the budget, with 1 if not, with 2 if
     the input is unusable. `shardtoll budget init RUN` writes a budget.
 
     \b

@@ -31,23 +31,24 @@ def command(
         typer.Option(
             "--work-before",
             metavar="N",
-            help="Work of one step of A, all ranks together, as 8192 tokens. With --work-after, times, bytes "
-            "and FLOPs of B are told for as much work as A's.",
+            help="Work of one step of A, all ranks together, as 8192 tokens. With --work-after, times, "
+            "bytes and FLOPs of B are scaled to A's work.",
         ),
     ] = None,
     work_after: Annotated[
         float | None, typer.Option("--work-after", metavar="N", help="Work of one step of B.")
     ] = None,
     unit: Annotated[
-        str, typer.Option("--unit", metavar="WORD", help="What work is counted in, as tokens or samples.")
+        str, typer.Option("--unit", metavar="WORD", help="Unit of the work, as tokens or samples.")
     ] = "tokens",
     scaling: Annotated[
         str | None,
         typer.Option(
             "--scaling",
             metavar="strong|weak",
-            help="With different world sizes: whether a step's work is the same in all (strong), or the same "
-            "a rank (weak). Without it as the work given says, else as the effective batches say.",
+            help="With different world sizes: whether a step's work is the same in all (strong), or the "
+            "same per rank (weak). Without it as the work given says, else as the effective batches "
+            "say.",
         ),
     ] = None,
     warm_up: Annotated[

@@ -16,13 +16,13 @@ def command(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Where the pages and runs go; made where it is missing. Without it, out/demo, with "
+            help="Folder for the pages and runs; created if missing. Without it, out/demo, with "
             "--incidents out/incidents.",
         ),
     ] = None,
     incidents: Annotated[
         bool,
-        typer.Option("--incidents", help="Run real mistakes and their mended twins, and keep the score."),
+        typer.Option("--incidents", help="Run real mistakes and their fixed twins, and keep the score."),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -45,9 +45,9 @@ def command(
     Writes FOLDER/index.html, FOLDER/fabric.toml and, for each attempt, report.html, report.json and
     the run itself, which `shardtoll report` reads.
 
-    With --incidents: mistakes that people made in public, each a small program and its mended twin, and
+    With --incidents: mistakes that people made in public, each a small program and its fixed twin, and
     programs without a mistake. Prints for each what was found, where and of what size, then recall and
-    precision; the exit code is 1 where anything was missed or false. Takes two minutes on two cores.
+    precision; the exit code is 1 if anything was missed or false. Takes two minutes on two cores.
 
     \b
     Example:

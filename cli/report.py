@@ -71,8 +71,8 @@ def command(
         typer.Option(
             "--show",
             metavar="NAMES",
-            help="Print these sections, with commas between: steps, hardware, bill, traffic, late, hta, "
-            "notices.",
+            help="Print these sections, with commas between: steps, hardware, bill, path, traffic, late, "
+            "hta, notices.",
         ),
     ] = None,
     width: Width = None,

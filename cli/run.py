@@ -78,6 +78,15 @@ def command(
             "optimizer trains more than that, a line says so.",
         ),
     ] = None,
+    hang_after: Annotated[
+        float | None,
+        typer.Option(
+            "--hang-after",
+            metavar="SECONDS",
+            help="Write the stacks of all threads to the run folder if one rank stands still longer than "
+            "this; 0 starts no watchdog. See shardtoll hang.",
+        ),
+    ] = None,
     output: Annotated[
         list[Path] | None,
         output_option(
@@ -107,5 +116,5 @@ def command(
         script,
         arguments or [],
         nproc,
-        RunOptions(out, level, survey_every, trace, steps, step_on, files, as_json, width, names),
+        RunOptions(out, level, survey_every, trace, steps, step_on, files, as_json, width, names, hang_after),
     )

@@ -25,9 +25,9 @@ def command(
         typer.Option(
             "--finding",
             metavar="N|KIND",
-            help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may be "
-            "given several times. Without it, its errors, and the warnings that a fix takes away whatever "
-            "the machine does: of bytes, counts and work, not of times; infos only where named.",
+            help="The finding that should be gone: its number on the bill of RUN_BEFORE, or its kind; may "
+            "be given several times. Without it: errors, and warnings of bytes, counts and work. "
+            "Warnings of times and infos are judged only if named.",
         ),
     ] = None,
     fabric: Annotated[
@@ -42,8 +42,8 @@ def command(
         typer.Option(
             "--scores",
             metavar="FILE",
-            help="Where the score is kept, a line a verification; without it, verify-scores.jsonl beside "
-            "RUN_AFTER, and with --history in this folder.",
+            help="File of the score, one line per verification; without it, verify-scores.jsonl next to "
+            "RUN_AFTER, or with --history in this folder.",
         ),
     ] = None,
     no_scores: Annotated[bool, typer.Option("--no-scores", help="Keep no score.")] = False,

@@ -32,11 +32,12 @@ PAGES: Final = DOCS / "findings"
 INDEX: Final = DOCS / "findings.md"
 
 HEADINGS: Final = (
-    "What it means",
+    "Why it happens",
     "How it is measured",
     "When it is wrong or silent",
-    "What to do",
-    "On a bill",
+    "How to confirm it",
+    "How to fix it",
+    "What it looks like",
 )
 FACTS: Final = ("severity", "toll", "saving", "needs", "code")
 """Rows of the table at the top of each page."""

@@ -118,7 +118,7 @@ FINDINGS = (
     Finding(
         kind="implicit-redistribute",
         severity="warning",
-        title="mm needs its input replicated: DTensor all_reduces 2.1 MB four times a step",
+        title="mm needs its input replicated: DTensor all_reduces 2.1 MB four times per step",
         toll_ns=9_400_000,
         floor_ns=1_200_000,
         saving_ns=8_200_000,

@@ -24,6 +24,7 @@ DOCS = [
     *sorted((ROOT / "docs" / "findings").glob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8")
 SHOWN = [ROOT / "README.md", ROOT / "docs" / "capture.md"]
 """Documents whose Python is shown to be pasted."""
 PYTHON = "\n".join(path.read_text(encoding="utf-8") for path in SHOWN)
@@ -67,8 +68,12 @@ def _help(*command: str) -> str:
     return done.stdout
 
 
-GROUPS = ("budget", "fabrics")
+GROUPS = ("budget", "fabrics", "forecast")
 """Commands with others under them."""
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_readme_shows_commands():
@@ -76,8 +81,8 @@ def test_the_readme_shows_commands():
     assert "make demo" in _commands()
 
 
-def test_the_readmes_table_has_the_rows_that_the_demo_prints():
-    (table,) = re.findall(r"^\| \| dit-chunk .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
+def test_the_demos_table_has_the_rows_that_the_demo_prints():
+    (table,) = re.findall(r"^\| \| dit-chunk .*?\n\n", DEMO, flags=re.MULTILINE | re.DOTALL)
     header, _, *lines = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
     ]
@@ -94,6 +99,8 @@ def test_every_command_of_the_docs_exists_with_its_options(line):
     own = words[: next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))]
     options = [word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)]
     named = words[: 1 if words[0] not in GROUPS else 2]
+    if words[0] == "forecast" and words[1] != "eval":
+        named = ["forecast", "run"]  # the command under it that needs no name
     shown = _help() if words[0].startswith("-") else _help(*(word for word in named if word[0] != "-"))
     assert all(re.search(rf"(?<![\w-]){option}\b", shown) for option in options), line
 
@@ -133,7 +140,8 @@ def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger.answers.step_roofline import StepRoofline
     from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
     from shardtoll.ledger.answers.unbilled import Unbilled
-    from shardtoll.ledger.tables.tables import SCHEMAS
+    from shardtoll.ledger.answers.what_if import Foreseen
+    from shardtoll.ledger.tables.tables import DRY, SCHEMAS
 
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)(?:\[\])?` \| ([^|]+) \|$", text, flags=re.MULTILINE))
@@ -147,12 +155,13 @@ def test_the_json_table_names_fields_of_the_records():
         "stalls": set(SCHEMAS["stalls"].names),
         "values": set(SCHEMAS["values"].names),
         "parameters": set(SCHEMAS["parameters"].names),
-        "device_ops": set(SCHEMAS["device_ops"].names),
+        **{name: set(SCHEMAS[name].names) for name in ("device_ops", *DRY)},
         "roofline": set(StepRoofline.__dataclass_fields__),
         "hta": set(HtaFigures.__dataclass_fields__),
         "pipelines": set(Pipelines.__dataclass_fields__),
         "traffic": set(Traffic.__dataclass_fields__),
         "sound_checks": set(SoundCheck.__dataclass_fields__),
+        "foreseen": set(Foreseen.__dataclass_fields__),
         "unbilled": set(Unbilled.__dataclass_fields__),
         "findings": {
             name for kind in (Finding, Where, Figure, Rows, Occurrence) for name in kind.__dataclass_fields__
@@ -164,7 +173,7 @@ def test_the_json_table_names_fields_of_the_records():
         assert set(re.findall(r"\w+", rows[part])) <= names, part
 
 
-SPEAK_OF_KINDS = ("verify.py", "looked_at.py", "gradient_equality.py")
+SPEAK_OF_KINDS = ("verify.py", "looked_at.py", "gradient_equality.py", "remedies.py")
 """Files of the analyzers that name kinds and make no finding."""
 
 

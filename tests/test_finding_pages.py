@@ -43,7 +43,9 @@ def test_a_page_has_all_its_parts(kind: str):
         assert len(body.split()) >= 8, f"{heading} is empty"
     assert page.summary.endswith(".")
     assert "|" not in page.summary
-    assert "```" in page.text.split("## What to do")[1].split("## On a bill")[0], "a fix has code"
+    assert "```" in page.text.split("## How to fix it")[1].split("## What it looks like")[0], "a fix has code"
+    confirmed = page.text.split("## How to confirm it")[1].split("## ")[0]
+    assert "shardtoll report" not in confirmed, "another tool confirms it"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,7 +109,8 @@ def test_labels_of_evidence_are_in_the_code(kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_are_of_the_kind(kind: str):
-    shown = re.findall(r"^```text\n(.*?)^```", KNOWN[kind].text.split("## On a bill")[1], re.M | re.S)
+    last = KNOWN[kind].text.split("## What it looks like")[1]
+    shown = re.findall(r"^```text\n(.*?)^```", last, re.M | re.S)
     assert len(shown) == len(KNOWN[kind].examples) == (0 if kind in NOT_EMITTED else 1)
     for text in shown:
         assert re.match(rf" ?\d+ (error|warning|info) {kind}\b", text)

@@ -65,7 +65,7 @@ def assumptions(
     if any((each.comm_known_share or 1.0) < 1.0 for each in ranks):
         notes.append("collectives whose least time is not known count as nothing")
     if any(each.exposed_comm_ns is None for each in ranks):
-        notes.append("exposed communication is unknown where no step tells it")
+        notes.append("exposed communication is unknown, as no step records it")
     if in_part:
         notes.append(
             f"of {ranks_words(sorted(in_part))} exposed time is not known of all collectives: "

@@ -272,7 +272,7 @@ def warnings_of(report: Report, budget: Budget, rows: Rows) -> Iterator[str]:
     """Yield in a sentence each what the user should know though no limit is exceeded by it."""
     run = report.run
     if run.ranks_missing and not is_fake(run):
-        yield f"{ranks(run.ranks_missing)} of {run.world_size:,} not seen: nothing is said of them"
+        yield f"{ranks(run.ranks_missing)} of {run.world_size:,} not seen: their limits are not checked"
     if not rows.timed.any() and (budget.limits.max_step_ms or budget.limits.max_exposed_fraction):
         yield "no step has times that can be judged"
     modules = known_modules(report)

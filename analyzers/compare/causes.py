@@ -66,10 +66,10 @@ def causes(
     for part in parts:
         if part.name in ("copies", "idle") and part.changed:
             change = part.difference or 0.0
-            reasons.append(_cause(f"{part.name} time: {signed(change)} a step", change, step, True))
+            reasons.append(_cause(f"{part.name} time: {signed(change)} per step", change, step, True))
         elif part.name == ALL_ELSE and part.changed and not any(map(_told, modules)):
             change = part.difference or 0.0
-            text = f"{part.name}: {signed(change)} a step, with too few operators on record to tell where"
+            text = f"{part.name}: {signed(change)} per step, with too few operators on record to tell where"
             reasons.append(_cause(text, change, step, True))
     reasons.sort(key=lambda cause: -abs(cause.change_ns))
     if step.difference is None:
@@ -87,39 +87,39 @@ def _cause(text: str, change: float, step: Change, certain: bool) -> Cause:
 
 
 def site_words(site: SiteChange) -> str:
-    """Return `added all_gather in layers.*.mlp at train.py:42 (forward, tp): +2 calls, +1.05 MB a step`."""
+    """Return `added all_gather in layers.*.mlp at train.py:42 (forward, tp): +2 calls, +1.05 MB per step`."""
     by = f" by {site.cause}" if site.cause and site.cause != site.op else ""
     name = f"{site.op}{by}{place(site.module, site.source)} ({site.phase}, {site.group})"
     calls = _more(site.calls.difference, "call")
     moved = _bytes(site.bytes.difference)
     if site.what in ("added", "removed"):
-        return f"{site.what} {name}: {calls}{moved} a step"
+        return f"{site.what} {name}: {calls}{moved} per step"
     if site.what == "dtype":
-        return f"{site.dtypes[0]} -> {site.dtypes[1]} in {name}: {_message(site)}{moved} a step"
+        return f"{site.dtypes[0]} -> {site.dtypes[1]} in {name}: {_message(site)}{moved} per step"
     if site.what == "size":
-        return f"other size of {name}: {_message(site)}{moved} a step"
+        return f"other size of {name}: {_message(site)}{moved} per step"
     if site.what == "count":
-        return f"{'more' if site.calls.verdict == 'more' else 'fewer'} {name}: {calls}{moved} a step"
+        return f"{'more' if site.calls.verdict == 'more' else 'fewer'} {name}: {calls}{moved} per step"
     part = "waits" if site.waiting.changed and not site.exposed.changed else "is exposed"
     words = "longer" if (site.exposed.difference or 0) > 0 else "shorter"
-    return f"{name} {part} {words}: {signed(site.exposed.difference)} a step"
+    return f"{name} {part} {words}: {signed(site.exposed.difference)} per step"
 
 
 def module_words(module: ModuleChange, *, same_work: bool) -> str:
-    """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms a step`.
+    """Return `layers.3.mlp computes 5.2 % slower with the same work: +1.2 ms per step`.
 
     `same_work`: operators, shapes and the amount of work are those of before; equal FLOPs alone do not say
     so, as many operators have none.
     """
     was, now = module.time.before, module.time.after
-    time = f": {signed(module.time.difference)} a step"
+    time = f": {signed(module.time.difference)} per step"
     if module.formats:
         return f"{module.name} computes in {module.formats[1]}, not in {module.formats[0]}{time}"
     if was == 0 or now == 0:
         return f"{module.name} computes {'now' if was == 0 else 'no longer'}{time}"
     work = " with the same work" if same_work else ""
     if module.work.changed and module.work.before:
-        work = f" with {module.work.after or 0:,.0f} FLOP a step, not {module.work.before:,.0f}"
+        work = f" with {module.work.after or 0:,.0f} FLOP per step, not {module.work.before:,.0f}"
     if not module.time.changed or not was or now is None:
         return f"{module.name} computes{work}{time}"
     by = 100 * (now - was) / was

@@ -89,6 +89,6 @@ def _own(judge: Judge, was: float, now: float) -> Judge:
 
 
 def rank_words(change: Change) -> str:
-    """Return `rank 3 alone takes +20 ms a step outside collectives`."""
+    """Return `rank 3 alone takes +20 ms per step outside collectives`."""
     rank = change.name.removesuffix(OUTSIDE)
-    return f"{rank} alone takes {signed(change.difference)} a step outside collectives"
+    return f"{rank} alone takes {signed(change.difference)} per step outside collectives"

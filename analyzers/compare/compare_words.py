@@ -43,9 +43,9 @@ def _machine(comparison: Comparison) -> str:
     if state is None or not state.shared or not state.apart:
         return ""
     how = (
-        "all alike: a busier machine, or a change that slows every operator"
+        "all by the same factor: a busier machine, or a change that slows every operator"
         if state.alike
-        else "not all alike: a busier machine, or a change of many modules; run both again"
+        else "not all by the same factor: a busier machine, or a change of many modules; run both again"
     )
     if state.factor < 1:
         how = how.replace("busier", "less busy").replace("slows", "quickens")
@@ -60,7 +60,7 @@ def _changed(comparison: Comparison) -> str:
     alone = "".join(f"; {rank_words(rank)}" for rank in comparison.ranks[:NAMED])
     if not step.changed:
         if step.low is None or step.high is None:
-            time = "its step's time cannot be told from noise"
+            time = "its step's time is within noise"
         else:
             time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
         return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"

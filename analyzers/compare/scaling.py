@@ -121,7 +121,7 @@ def scaling_kind(
         return "strong", None, f"the effective batch is {was:,} in both, {of}"
     if was * other.world_size == now * before.world_size:
         each = was / before.world_size
-        return "weak", None, f"the effective batch is {each:,g} a rank in both, {of}"
+        return "weak", None, f"the effective batch is {each:,g} per rank in both, {of}"
     why = f"effective batch {was:,} before, {now:,} after, {of}: equal neither in all nor a rank"
     return "batch", (float(was), float(now)), why
 

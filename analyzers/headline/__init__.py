@@ -1,4 +1,4 @@
-"""The sentence `Report.headline`: whether the network, a rank, a stage or the host is at fault.
+"""The sentence `Report.headline`: who is at fault, how much of the step it costs, and what to do.
 
 It may import `analyzers.context`, `analyzers.findings.duplicates`, `analyzers.findings.replicas`,
 `analyzers.findings.stages`, `analyzers.findings.stragglers`, `analyzers.findings.trust`, `analyzers.shared`,

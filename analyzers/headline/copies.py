@@ -1,4 +1,4 @@
-"""The part of the headline that speaks of memory copies, where those are what costs."""
+"""The part of the headline that speaks of memory copies, if those cost most."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardtoll.analyzers.shared.tally import keep, text
 from shardtoll.ledger.words.human import duration, percent
 
 COPY_SHARE: Final = 0.2
-"""Share of all ranks' steps from which exposed copies are the matter, if communication costs less than a
+"""Share of all ranks' steps from which exposed copies lead, if communication costs less than a
 third of them, and idle time less than they do."""
 
 MORE: Final = 3.0
@@ -31,7 +31,7 @@ def shares(context: Context) -> tuple[float, float, float]:
 
 
 def clause(context: Context) -> str | None:
-    """Return what copies cost, with figures; None where communication or idle time costs more."""
+    """Return what copies cost, with figures; None if communication or idle time costs more."""
     copies, idle, comm = shares(context)
     if copies < COPY_SHARE or copies < MORE * comm or copies < idle:
         return None
@@ -43,12 +43,12 @@ def clause(context: Context) -> str | None:
     took, copied, idled = (float(worst[name]) for name in ("own_ns", "exposed_copy_ns", "idle_ns"))
     kind = _kind(context, rank)
     verb = "take" if kind is None else "takes"
-    besides = f"; it is idle for {percent(idled / took)} more" if idled >= COPY_SHARE * took else ""
+    besides = f"; it is idle for another {percent(idled / took)}" if idled >= COPY_SHARE * took else ""
     what = "copies" if kind is None else kind
     return (
-        f"Memory copies are the matter, not communication: {what} on rank {rank} {verb} "
-        f"{duration(copied)} ({percent(copied / took)}) of its {duration(took)} {step_word(context)}, and no "
-        f"compute hides them{besides}"
+        f"Memory copies cost most: {what} {verb} {duration(copied)} "
+        f"({percent(copied / took)}) of rank {rank}'s {duration(took)} {step_word(context)} and no compute "
+        f"hides them{besides}"
     )
 
 
@@ -63,4 +63,4 @@ def _kind(context: Context, rank: int) -> str | None:
 def besides(context: Context) -> str:
     """Return a clause on copies that cost more than communication, though they do not lead."""
     copies, _, comm = shares(context)
-    return f"; besides, {percent(copies)} is memory copies" if copies >= max(COPY_SHARE, comm) else ""
+    return f"; another {percent(copies)} is memory copies" if copies >= max(COPY_SHARE, comm) else ""

@@ -1,4 +1,4 @@
-"""The part of the headline that speaks of a device standing idle, where that is what costs."""
+"""The part of the headline that speaks of an idle device, if that costs most."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger.words.human import duration, percent
 
 IDLE_SHARE: Final = 0.2
-"""Share of all ranks' steps from which idle time is the matter, if it is also `MORE` times what
+"""Share of all ranks' steps from which idle time leads, if it is also `MORE` times what
 communication costs."""
 
 MORE: Final = 3.0
 
 REASONS: Final = {
-    "data": "Data loading is the matter, not communication",
-    "host-sync": "Waits of the host for the device are the matter, not communication",
-    "bubble": "Pipeline stages stand idle, and not for the network",
-    "host": "The host is the matter, not communication",
+    "data": "Data loading costs most",
+    "host-sync": "Reading values from the device costs most",
+    "bubble": "Pipeline stages stand idle, not for the network",
+    "host": "The host launches too slowly",
 }
-"""Kind of stall -> what to say where it is more than half of the idle time."""
+"""Kind of stall -> what to say if it is more than half of the idle time."""
+ON_CPU: Final = "The host is busy outside operators"
 
 
 def _shares(context: Context) -> tuple[float, float]:
@@ -37,18 +38,23 @@ def _shares(context: Context) -> tuple[float, float]:
     return float(rows["idle_ns"].sum()) / total, float(rows["exposed_comm_ns"].sum()) / total
 
 
+def _device(context: Context) -> str:
+    named = (context.ledger.run.device or "").upper()
+    return "GPU" if any(maker in named for maker in ("NVIDIA", "AMD", "INSTINCT")) else "device"
+
+
 def besides(context: Context) -> str:
     """Return a clause on idle time that is more than exposed communication, though it does not lead."""
     share, comm_share = _shares(context)
     if share < IDLE_SHARE or share <= comm_share:
         return ""
-    return f"; besides, {percent(share)} is idle"
+    return f"; another {percent(share)} is idle"
 
 
 def clause(context: Context) -> str | None:
-    """Return what idle time says, with its figures; None where communication or compute costs more.
+    """Return what idle time says, with its figures; None if communication or compute costs more.
 
-    Over watched steps, if surveyed ones tell how they divide; else over the surveyed ones.
+    Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)
     if share_idle < IDLE_SHARE or share_idle < MORE * comm_share:
@@ -58,12 +64,18 @@ def clause(context: Context) -> str | None:
     lost = keep(stalls, stalls["step"].isin(context.surveyed)).groupby("kind")["lost_ns"].sum()
     lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in REASONS}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
-    head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time is the matter, not communication"
+    head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time costs most"
+    if head == REASONS["host"] and host_computes(context):
+        head = ON_CPU
     own_ns = steps["duration_ns"] - steps["capture_ns"]
     mean = steps.assign(own_ns=own_ns).groupby("rank")[["own_ns", "idle_ns"]].mean()
     row = int(np.argmax(mean["idle_ns"].to_numpy(dtype=np.float64)))
     worst = mean.iloc[row]
-    who = f"rank {mean.index[row]}" if host_computes(context) else f"rank {mean.index[row]}'s device"
+    who = (
+        f"rank {mean.index[row]}"
+        if host_computes(context)
+        else f"rank {mean.index[row]}'s {_device(context)}"
+    )
     does = "runs no operator" if host_computes(context) else "is idle"
     share = percent(float(worst["idle_ns"]) / float(worst["own_ns"]))
     fact = (

@@ -1,10 +1,12 @@
-"""How fast collectives were at least, where only some of their ranks are on record.
+"""How fast collectives were at least, if only some of their ranks are on record.
 
 A transfer takes no longer than the whole span on any rank, so that bytes over span are a lower bound of the
 bandwidth, and the span over the expected time is an upper bound of how slow the network was.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,11 +18,21 @@ from shardtoll.ledger.records.volume import busbw_factor
 from shardtoll.ledger.words.human import rate
 
 
-def clause(frame: pd.DataFrame) -> str:
-    """Return `; it moved at least 180 GB/s, ...` with what that excludes; empty where sizes are unknown.
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What some ranks' records say of the transfers."""
 
-    `frame` has the exposed collectives. Those of ops that all ranks leave together count, and no others: a
-    rank may leave those before the data has moved.
+    words: str
+    """`, moved at >= 180 GB/s, <= 1.2 times the expected time`."""
+    excludes: bool
+    """Whether that excludes a slow network and long waiting."""
+
+
+def of(frame: pd.DataFrame) -> Bound | None:
+    """Return the least bandwidth, and the most that transfers took; None if sizes are unknown.
+
+    `frame` has the exposed collectives. Only ops that all ranks leave together count: a rank may leave others
+    before the data has moved.
     """
     rows = keep(
         frame, frame["op"].isin(SYNCHRONISING) & (frame["duration_ns"] > 0) & frame["message_bytes"].notna()
@@ -29,15 +41,13 @@ def clause(frame: pd.DataFrame) -> str:
     known = np.array([factor is not None and factor > 0 for factor in factors], dtype=bool)
     rows = rows[known]
     if rows.empty:
-        return ""
+        return None
     factor = np.array([each for each in factors if each], dtype=np.float64)
     span = rows["duration_ns"].to_numpy(dtype=np.float64)
     at_least = float((rows["message_bytes"].to_numpy(dtype=np.float64) * factor).sum() / span.sum())
-    words = f"; it moved at least {rate(at_least)} (bytes over duration, waiting included)"
+    words = f", at {rate(at_least)} or more"
     expected = rows["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isnan(expected).any() or expected.sum() <= 0:
-        return words
-    words += f", at most {span.sum() / expected.sum():.2g} times its expected time"
-    if span.sum() < SLOW_FACTOR * expected.sum():
-        return f"{words}, which excludes a slow network and long waiting"
-    return f"{words}, which excludes neither a slow network nor waiting"
+        return Bound(words, False)
+    words += f", at most {span.sum() / expected.sum():.2g} times the expected time"
+    return Bound(words, span.sum() < SLOW_FACTOR * expected.sum())

@@ -1,11 +1,13 @@
-"""The sentence `Report.headline`: is the network at fault, a rank, a pipeline's stage, or the host.
+"""The sentence `Report.headline`: who is at fault, how much of the step it costs, and what to do.
 
-`Report.verdict`, which renderers show first, puts errors before it.
+At fault is a rank, the network, a pipeline's stage, the host, the input pipeline, copies, or an abstraction
+that adds collectives. `Report.verdict`, which renderers show first, puts errors before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -27,9 +29,10 @@ from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
-from shardtoll.analyzers.headline import lower_bound
+from shardtoll.analyzers.headline import lower_bound, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline.step_words import lead, step_word
+from shardtoll.analyzers.headline.advice import ROOM, WIDTH, first_of, with_advice
+from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.levels import watched_steps
@@ -39,11 +42,14 @@ from shardtoll.ledger.words.human import plural as times
 LEAST_SHARE: Final = 0.05
 """Share of all ranks' steps below which communication is not the matter."""
 
+LEAST_SAID: Final = 0.005
+"""Share from which exposed communication is named though something else costs more."""
+
 TELLING: Final = 0.2
 """Part of exposed communication from which a lower bound of the waiting in it is worth the words."""
 
-LEAST_UNTOLD: Final = 0.01
-"""Part of exposed communication below which it is not worth the words that it cannot be told which."""
+LEAST_UNKNOWN: Final = 0.01
+"""Part of exposed communication from which it is worth the words that waiting or moving is unknown."""
 
 LACKING: Final = 0.1
 """Share of the issued collectives above which those not on record, or not timed, forbid a verdict."""
@@ -54,7 +60,12 @@ COLUMNS: Final = (
 )
 """What is looked at of a collective."""
 
-_UNTOLD: Final = "Network or a late rank cannot be told: in no step is exposed communication known"
+_CANNOT: Final = "Cannot tell whether the network or a late rank is at fault"
+_NO_STEP: Final = f"{_CANNOT}, as no step records exposed communication"
+
+LATE: Final = ("straggler",)
+STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
+"""Kinds of the findings whose remedy ends the sentence."""
 
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that part of their floor refute it: what is expected says nothing then."""
@@ -68,24 +79,62 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     """
     if context.timed_rows.empty or not context.step_ns:
         return None
-    verdict = _verdict(context, findings)
-    begins = lead(context)
-    return f"{begins}{verdict[0].lower()}{verdict[1:]}" if begins else verdict
+    said = _verdict(context, findings)
+    text = joined(after(lead(context), said.base), said.more)
+    return f"{with_advice(text, findings, said.advice)}."
 
 
-def _verdict(context: Context, findings: Sequence[Finding]) -> str:
+def joined(base: str, more: Sequence[str]) -> str:
+    """Return the sentence with the parts that two lines hold: details, after commas, go first."""
+    parts = [part for part in more if part]
+    if len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+        parts = [part for part in parts if part.startswith(";")]
+    while parts and len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+        parts.pop()
+    return base + "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence in the parts that are joined as far as two lines reach."""
+
+    base: str
+    more: tuple[str, ...] = ()
+    advice: int | None = None
+    """Place of the finding whose remedy ends the sentence."""
+
+
+def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     rows = context.told_rows
     total = float(_own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
-    idle = headline_copies.clause(context) or headline_idle.clause(context)
-    unknown = _blind(context) or _off_record(context) or (_UNTOLD if share is None else None)
+    leading, kinds = _leading(context)
+    unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
+    if leading is not None:
+        advice = first_of(findings, kinds)
+        if unknown is not None or share is None:
+            unknown = unknown or _NO_STEP
+            return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
+        more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
+        if advice is None and leading.startswith(headline_idle.REASONS["host"]):
+            more.insert(0, "; use CUDA graphs or torch.compile")
+        return Said(leading, tuple(more), advice)
     if unknown is not None or share is None:
-        unknown = unknown or _UNTOLD
-        return f"{unknown}." if idle is None else f"{idle}; {unknown[0].lower()}{unknown[1:]}."
+        return Said(unknown or _NO_STEP)
+    said = _sentence(context, share, findings)
+    besides = (headline_copies.besides, headline_idle.besides, unattributed.besides)
+    return replace(said, more=(*said.more, *(each(context) for each in besides)))
+
+
+def _leading(context: Context) -> tuple[str | None, tuple[str, ...]]:
+    """Return what costs more than communication, and the kinds of findings that say what to do about it."""
+    copies = headline_copies.clause(context)
+    if copies is not None:
+        return copies, ("transfer-stall",)
+    idle = headline_idle.clause(context)
     if idle is not None:
-        return f"{idle}; {_brief(context, share)}."
-    besides = f"{headline_copies.besides(context)}{headline_idle.besides(context)}"
-    return f"{_sentence(context, share, findings)}{besides}."
+        return idle, ("data-stall", "host-sync", *STAGES)
+    return unattributed.clause(context), ("unattributed-time",)
 
 
 def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:
@@ -95,41 +144,56 @@ def _own_ns(context: Context, rows: pd.DataFrame) -> pd.Series[float]:
     return took - rows["capture_ns"].astype("float64") if watched else took
 
 
-def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> str:
-    fact = _fact(context, share)
+def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Said:
+    brief = _brief(context, share)
     if share < LEAST_SHARE:
-        doubt = _untold(context, share)
-        if doubt is not None:
-            return f"Network or a late rank cannot be told: {_brief(context, share)}, {doubt}"
-        head = "Neither network nor a late rank is at fault, communication is hidden or small"
-        return f"{'No communication on record' if context.collectives.empty else head}: {fact}"
+        return Said(_small(context, share))
     frame = context.in_alike[list(COLUMNS)]
     frame = keep(frame, frame["exposed_ns"].notna() & (frame["exposed_ns"] > 0))
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, split_ns = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or split_ns < exposed / 2:
-        return (
-            f"Network or a late rank cannot be told: {_brief(context, share)}; {_why_unknown(context, frame)}"
-        )
+        return Said(_undivided(context, frame, brief), advice=first_of(findings, LATE))
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = split_ns - moving
-    untold = 1 - split_ns / exposed
-    unknown = f", {percent(untold)} cannot be told" if untold >= LEAST_UNTOLD else ""
-    rate, factor = _rate(split, moving)
-    parts = (
-        f"of this {percent(waited / exposed)} waiting, {percent(moving / exposed)} moving data{rate}{unknown}"
-    )
+    unknown = 1 - split_ns / exposed
+    rest = f", {percent(unknown)} unknown" if unknown >= LEAST_UNKNOWN else ""
     bubbles = float(message_waits(context)["lost_ns"].sum())
     if waited > moving and bubbles > waited / 2:
-        between = f"{percent(bubbles / exposed)} of it waiting between stages"
-        return f"{_stages(context)}; {_brief(context, share)}, {between}"
+        between = f", {percent(bubbles / exposed)} of it waiting between stages"
+        return Said(_stages(context), (f"; {brief}", between), first_of(findings, STAGES))
     if waited > moving:
-        return _late(context, _brief(context, share), fact, parts)
+        return _late(context, brief, (f", {percent(waited / exposed)} of it waiting", rest), findings)
+    rate, factor = _rate(split, moving)
+    moves = (f", {percent(moving / exposed)} of it moving data", rate, rest)
     late = _warned(context, findings)
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
-        return f"Both a late rank and moving data cost: {late}; {_brief(context, share)}, {parts}"
-    return f"{headline_moving.clause(context, share, factor, findings)}: {fact}; {parts}"
+        head = f"A late rank and moving data both cost time: {late}"
+        return Said(head, (f"; {brief}", *moves), first_of(findings, LATE))
+    head = headline_moving.clause(context, share, factor, findings)
+    if head.startswith("Exposed communication"):
+        brief = brief.replace("exposed communication", "it", 1)
+    return Said(f"{head}: {brief}", moves, first_of(findings))
+
+
+def _small(context: Context, share: float) -> str:
+    """Return that communication is hidden or small, or that too little of it is known to say so."""
+    doubt = _doubt(context, share)
+    if doubt is not None:
+        return f"{_CANNOT}, as {doubt}: {_brief(context, share)}"
+    compute = _compute(context)
+    if context.collectives.empty and share == 0:
+        return f"No communication on record{f': {compute}' if compute else ''}"
+    also = f"; {compute}" if compute else ""
+    return f"Neither the network nor a late rank is at fault: {_brief(context, share)}{also}"
+
+
+def _compute(context: Context) -> str | None:
+    """Return how much of the steps is compute; None if the steps do not record it."""
+    rows = context.parts_rows
+    total = float((rows["duration_ns"] - rows["capture_ns"]).sum())
+    return f"compute takes {percent(float(rows['compute_ns'].sum()) / total)}" if total > 0 else None
 
 
 def _blind(context: Context) -> str | None:
@@ -138,8 +202,8 @@ def _blind(context: Context) -> str | None:
         return None
     issued = times(len(context.in_steps), "collective")
     return (
-        f"Without a device timeline compute, exposed communication and idle time are unknown; {issued} "
-        f"{'was' if len(context.in_steps) == 1 else 'were'} issued"
+        "There is no device timeline, so compute, exposed communication and idle time are unknown; "
+        f"{issued} {'was' if len(context.in_steps) == 1 else 'were'} issued"
     )
 
 
@@ -149,7 +213,7 @@ def _off_record(context: Context) -> str | None:
     if lacks <= LACKING * issued:
         return None
     unlisted = f"{counted.words(lacks, issued)} are counted, not listed"
-    return f"Network or a late rank cannot be told: {unlisted}"
+    return f"{_CANNOT}, as {unlisted}"
 
 
 def _brief(context: Context, share: float) -> str:
@@ -164,8 +228,8 @@ def _bound(context: Context) -> str:
     return "" if context.in_part(context.told_rows).empty else "at least "
 
 
-def _untold(context: Context, share: float) -> str | None:
-    """Return of how many collectives exposed time is not known; None where that forbids no verdict.
+def _doubt(context: Context, share: float) -> str | None:
+    """Return how many collectives have no known exposed time; None if that forbids no verdict.
 
     They may be exposed for as long as they took, `LEAST_SHARE` of the steps together with the known `share`.
     """
@@ -181,25 +245,7 @@ def _untold(context: Context, share: float) -> str | None:
     most = float(silent["duration_ns"].sum()) / float(_own_ns(context, rows).sum())
     if silent["duration_ns"].notna().all() and share + most < LEAST_SHARE:
         return None
-    return f"and of {len(silent):,} of {times(len(frame), 'collective')} it is not known"
-
-
-def _fact(context: Context, share: float) -> str:
-    """Return how much communication is exposed, over all ranks and where it is most."""
-    rows = context.told_rows
-    rows = rows.assign(own_ns=_own_ns(context, rows))
-    mean = rows.groupby("rank")[["own_ns", "exposed_comm_ns"]].mean()
-    worst = mean.iloc[int(np.argmax(mean["exposed_comm_ns"].to_numpy(dtype=np.float64)))]
-    most, took = duration(float(worst["exposed_comm_ns"])), duration(float(worst["own_ns"]))
-    word = step_word(context)
-    if bound := _bound(context):
-        # Nor is it known on which rank it is most.
-        return f"exposed communication takes {bound}{percent(share)} of " + (
-            f"rank {mean.index[0]}'s {took} {word}" if len(mean) == 1 else f"all ranks' {word}s"
-        )
-    if len(mean) == 1:
-        return f"exposed communication takes {most} of rank {mean.index[0]}'s {took} {word}"
-    return f"exposed communication takes {percent(share)} of all ranks' {word}s, up to {most} of {took}"
+    return f"{len(silent):,} of {times(len(frame), 'collective')} have no known exposed time"
 
 
 def _stages(context: Context) -> str:
@@ -208,37 +254,38 @@ def _stages(context: Context) -> str:
     return head if uneven is None else f"{head}: {pipeline_imbalance.clause(uneven)}"
 
 
-def _late(context: Context, brief: str, fact: str, parts: str) -> str:
-    """Return the sentence where waiting for late ranks costs most."""
+def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
+    """Return the sentence if waiting for late ranks costs most."""
     if crowded(context) is not None:
-        return f"Ranks that share CPU cores delay each other, the network is not at fault: {fact}; {parts}"
+        head = "Ranks share CPU cores and delay each other, not the network"
+        return Said(f"{head}: {brief}", (*more, "; give each rank a core"))
+    place = first_of(findings, LATE)
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0])
-        return f"R{who[1:]}{also}, not the network: {why}; {brief}, {parts}"
+        return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = named(rows) if not rows.empty else []
     if not culprits:
-        head = "Late ranks, no single one, are at fault, not the network"
-        return f"{head}: {fact}; {parts}"
+        return Said(f"Ranks take turns in being late, not the network: {brief}", more, place)
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
-    often, least, most = last_in(context, rows, culprit)
-    doubt = ", not"
+    _, least, most = last_in(context, rows, culprit)
+    doubt = ""
     if uncertain(context, late):
-        doubt = ", or began recording later; not"
+        doubt = " (or began recording later)"
     elif by_chance(context, rows, culprit) is not None:
         # Then the bill has it as information.
-        doubt = ", perhaps by chance; not"
+        doubt = " (perhaps by chance)"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
-    head = f"Rank {culprit} is late{doubt} the network"
-    return f"{head}: last in {often}, others wait {wait} a step; {brief}, {parts}"
+    head = f"Rank {culprit} is late{doubt}, not the network"
+    return Said(f"{head}: the others wait {wait} per step for it", (f"; {brief}", *more), place)
 
 
 def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float, float]:
-    """Return in how many collectives the rank is last, and the least and most that others wait a step."""
+    """Return in how many collectives the rank is last, and the least and most that others wait per step."""
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     once = late_to(rows)
     return (
@@ -250,46 +297,50 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
 def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
     """Return who is late, where the bill warns of it or begins with it; None where it does not."""
     rows, billed = bills(context)
-    first = headline_moving.dearest(findings)
-    dearest = first.ranks if first is not None and first.kind == "straggler" else ()
+    first = headline_moving.most_expensive(findings)
+    blamed = first.ranks if first is not None and first.kind == "straggler" else ()
     for bill in billed:
         toll = bill.line.figures["waited_ns"]
         if bill.rank is None or not toll:
             continue
         if bill.origin is not None:
             return origin_cause.clause(bill.origin)
-        if dearest == (bill.rank,) or alarming(context, toll, rows, bill.rank):
+        if blamed == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
-            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} a step"
+            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} per step"
     return None
 
 
-def _why_unknown(context: Context, frame: pd.DataFrame) -> str:
+def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
+    """Return the sentence if waiting and moving data cannot be divided, with what is known anyway."""
     run = context.ledger.run
     seen, world = len(run.ranks_seen), run.world_size
     peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
     if peers > float(frame["exposed_ns"].sum()) / 2:
-        return "most of it is in sends and receives whose other ends could not be matched"
+        return f"{_CANNOT}, as most sends and receives match no other end: {brief}"
     if seen < world:
-        why = f"{seen} of {world} ranks seen"
+        why = f"only {seen} of {times(world, 'rank')} {'was' if seen == 1 else 'were'} recorded"
         rows = waits(context)
         rows = keep(rows, rows["at_least"])
         waited = float(rows["waited_ns"].sum()) >= TELLING * float(frame["exposed_ns"].sum())
         culprits = named(rows) if waited else []
-        if not culprits:
-            return f"{why}: waiting cannot be told from moving data{lower_bound.clause(frame)}"
-        often, _, most = last_in(context, rows, culprits[0])
-        return (
-            f"{why}, and rank {culprits[0]} comes last of those seen in {often}: others wait at least "
-            f"{duration(most)} a step for it"
-        )
+        if culprits:
+            often, _, most = last_in(context, rows, culprits[0])
+            return (
+                f"Rank {culprits[0]} comes last of those seen in {often}, and others wait at least "
+                f"{duration(most)} per step for it: {brief}, and {why}"
+            )
+        bound = lower_bound.of(frame)
+        if bound is not None and bound.excludes:
+            return f"Neither a slow network nor long waiting, though {why}: {brief}{bound.words}"
+        return f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}"
     if context.collectives["skew_ns"].notna().any():
-        return "the hosts' clocks disagree: waiting cannot be told from moving data"
-    return "the ranks' collectives could not be matched: waiting cannot be told from moving data"
+        return f"{_CANNOT}, as the hosts' clocks disagree: {brief}"
+    return f"{_CANNOT}, as collectives of the ranks could not be matched: {brief}"
 
 
 def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
-    """Return ` at 11 GB/s, 1.3 times its expected time` as far as known, and the factor.
+    """Return ` at 11 GB/s, 1.3 times the expected time` as far as known, and the factor.
 
     What is known of less than half of the moving says nothing of the whole.
     """
@@ -307,13 +358,13 @@ def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:
     # The fastest rank of a rooted operation does not tell how long the whole took.
     judged = keep(split, known & ~rooted)
     if judged.empty or share(judged) < 0.5:
-        return f"{words}, expected time unknown", None
+        return words, None
     fastest = judged.groupby("match_id").agg(
         t=("transfer_ns", "min"), floor=("floor_ns", "first"), expected=("expected_ns", "first")
     )
     took = float(fastest["t"].sum())
     if took < REFUTED_FACTOR * float(fastest["floor"].sum()):
         # Floors that others of the same job refute say nothing of these either.
-        return f"{words}, expected time unknown", None
+        return words, None
     factor = took / float(fastest["expected"].sum())
-    return f"{words}, {factor:.2g} times its expected time", factor
+    return f"{words}, {factor:.2g} times the expected time", factor

@@ -33,3 +33,10 @@ def lead(context: Context) -> str:
         f" of {least:,} to {plural(most, 'request')}" if least != most else f" of {plural(most, 'request')}"
     )
     return f"Inference, {plural(len(rows), word)}{counted if len(requests) else ''}: "
+
+
+def after(begins: str, sentence: str) -> str:
+    """Return the sentence after its beginning, in small letters there unless a name comes first."""
+    if not begins or sentence.startswith("DTensor"):
+        return f"{begins}{sentence}"
+    return f"{begins}{sentence[0].lower()}{sentence[1:]}"

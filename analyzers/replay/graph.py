@@ -87,7 +87,13 @@ def graphs(context: Context) -> tuple[Graph, ...]:
         ends = (
             step_rows.loc[int(str(step))] if int(str(step)) in step_rows.index.get_level_values(0) else None
         )
-        if rows_left < 0 or ends is None or set(ends.index) != set(rows["rank"].unique()):
+        # Nor one that a damaged file holds twice.
+        if (
+            rows_left < 0
+            or ends is None
+            or not ends.index.is_unique
+            or set(ends.index) != set(rows["rank"].unique())
+        ):
             continue
         made.append(_graph(context, int(str(step)), rows, ends))
     return tuple(made)
@@ -97,7 +103,7 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
     ranks = tuple(sorted(int(rank) for rank in ends.index))
     start = rows["arrival_ns"].to_numpy(dtype=np.int64)
     end = start + rows["duration_ns"].to_numpy(dtype=np.int64)
-    match, feeds, moved = _dependencies(rows, start, end)
+    match, feeds, moved = dependencies(rows, start, end)
     idle = rows["idle_until_ns"].to_numpy(dtype=np.int64)
     exposed = rows["exposed_ns"].to_numpy(dtype=np.int64)
     rank = rows["rank"].to_numpy(dtype=np.int64)
@@ -152,7 +158,7 @@ def _joined(
     return Graph(step, ranks, begin, *points_in_order, index, match, feeds, moved)
 
 
-def _dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Return for each row the number of the collective that it waits for and of that which waits for it, -1
     for none, and its time from the last arrival on.
 

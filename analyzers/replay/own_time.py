@@ -59,7 +59,9 @@ def idle_until(frame: pd.DataFrame, leadups: pd.DataFrame) -> pd.Series[int]:
     """
     place = frame.groupby("rank").cumcount()
     keyed = frame[["rank", "group_id"]].assign(index=place)
-    joined = keyed.merge(leadups[["rank", "index", "host_ns"]], on=["rank", "index"], how="left")
+    # A damaged file may hold two lead-ups of one collective.
+    known = leadups[["rank", "index", "host_ns"]].drop_duplicates(["rank", "index"])
+    joined = keyed.merge(known, on=["rank", "index"], how="left")
     host = joined["host_ns"].fillna(0).to_numpy(dtype=np.int64)
     # Each lead-up begins where the group's collective before it ended.
     sums = pd.Series(host).groupby([joined["rank"].to_numpy(), joined["group_id"].fillna(-1).to_numpy()])

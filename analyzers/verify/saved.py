@@ -104,7 +104,7 @@ def _kept(
     if low > most:
         return "exceeded", f"{became}; {bound}: the bound was too low, or more than this was changed"
     if low <= 0:
-        return "not seen", f"{became}, which cannot be told from no change; {bound}"
+        return "not seen", f"{became}, which is within noise; {bound}"
     return "kept", f"{became}; {bound}"
 
 

@@ -18,7 +18,7 @@ from shardtoll.ledger.report.scores import pair_of
 from shardtoll.ledger.words.human import duration, size
 from shardtoll.ledger.words.human import work as flops
 
-FLOPS: Final = "FLOPs too many a step"
+FLOPS: Final = "needless FLOPs per step"
 COUNTED: Final = ("latency-bound", "duplicated-data")
 """Kinds whose remedy changes how often something happens, not how many bytes it moves."""
 MOVED: Final = (
@@ -132,7 +132,7 @@ def _quantity(finding: Finding, left: Finding | None) -> Quantity:
     if flops is not None:
         return Quantity(FLOPS, "FLOP", flops, 0.0 if left is None else left.figure("flops_too_many"))
     if finding.kind in MOVED and finding.bytes is not None:
-        return Quantity("bytes a step", "bytes", finding.bytes, 0 if left is None else left.bytes)
+        return Quantity("bytes per step", "bytes", finding.bytes, 0 if left is None else left.bytes)
     if finding.kind in COUNTED or finding.toll_ns is None:
-        return Quantity("times a step", None, finding.count, 0 if left is None else left.count)
+        return Quantity("times per step", None, finding.count, 0 if left is None else left.count)
     return Quantity("toll", "ns", finding.toll_ns, 0 if left is None else left.toll_ns)

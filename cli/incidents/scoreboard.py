@@ -46,7 +46,7 @@ def problems(verdict: Verdict) -> list[str]:
         for missing in verdict.missing:
             lines.append(f"missed {missing.expected.kind} at {missing.expected.place}: {missing.why}")
     for expected, finding in verdict.still:
-        lines.append(f"the mended twin still has {expected.kind}: {finding.title}")
+        lines.append(f"the fixed twin still has {expected.kind}: {finding.title}")
     for alarm in verdict.alarms:
         what = f"{alarm.finding.kind} at {alarm.finding.where.label()}: {alarm.finding.title}"
         lines.append(f"false alarm on the {alarm.variant} program: {what}")
@@ -57,7 +57,7 @@ def repeated(verdict: Verdict) -> str | None:
     """Return that it was run again; None where it was not."""
     if verdict.runs < 2:
         return None
-    return f"run {verdict.runs} times: what was wrong the first time is told by times, which load changes"
+    return f"run {verdict.runs} times: the first miss rests on times, which load changes"
 
 
 def summary(score: Score) -> str:
@@ -67,16 +67,18 @@ def summary(score: Score) -> str:
         "" if not score.again else f"; {human.plural(score.again, 'incident')} missed by times and ran again"
     )
     left = (
-        "" if not score.unweighed else f", {score.unweighed} of them told as times or as choices, not weighed"
+        ""
+        if not score.unweighed
+        else f", {score.unweighed} of them shown as times or as choices, not weighed"
     )
     failed = "" if not score.failed else f"; {human.plural(score.failed, 'incident')} did not run"
     return (
         f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings{left}), "
         f"precision {_share(score.precision)} ({true} of {human.plural(score.weighed, 'finding')} that say "
         f"something is wrong or avoidable){failed}; weighed are kinds of correctness, "
-        f"{', '.join(AVOIDABLE)}; {human.plural(score.others, 'other finding')} that nothing was expected of "
-        f"({human.plural(score.others_warn, 'warning')}) tell of times or of the bill itself and were not "
-        f"weighed{again}"
+        f"{', '.join(AVOIDABLE)}; {human.plural(score.others, 'other finding')} that nothing was expected "
+        f"of ({human.plural(score.others_warn, 'warning')}) are about times or the bill itself and were "
+        f"not weighed{again}"
     )
 
 

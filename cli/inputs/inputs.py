@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from shardtoll.cli.inputs.analysed import analysed
+from shardtoll.cli.inputs.hung import with_hang
 from shardtoll.cli.inputs.kinds import Input as Input
 from shardtoll.cli.inputs.kinds import sort_inputs as sort_inputs
 from shardtoll.cli.inputs.traces import TraceOptions
@@ -38,7 +39,7 @@ def load_reports(
         if item.kind == "run":
             from shardtoll.ledger import read_run
 
-            yield path, analysed(read_run(Path(path)), chosen, keep=options.cache)
+            yield path, with_hang(analysed(read_run(Path(path)), chosen, keep=options.cache), Path(path))
         elif item.kind == "report":
             yield path, _saved(Path(path), chosen)
         else:

@@ -53,8 +53,8 @@ Kernels: TypeAlias = Annotated[
     typer.Option(
         "--kernels",
         metavar="FILE.toml",
-        help="Names of communication kernels of your own, beside those shardtoll knows. TOML: for each a "
-        "[[kernel]] table with pattern (a regular expression), op (as all_reduce; may be left out) and "
-        "library.",
+        help="Names of your own communication kernels, added to those shardtoll knows. TOML: for each a "
+        "[[kernel]] table with pattern (a regular expression), op (as all_reduce; may be left out) "
+        "and library.",
     ),
 ]

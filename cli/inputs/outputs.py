@@ -35,28 +35,51 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         ".json": "shardtoll.ledger.answers.verification:verification_to_json",
         ".md": "shardtoll.dashboards.verify.verify_shown:markdown",
     },
+    "whatif": {
+        ".html": "shardtoll.dashboards.whatif.what_if_page:render",
+        ".json": "shardtoll.ledger.answers.what_if:what_if_to_json",
+        ".md": "shardtoll.dashboards.whatif.what_if_shown:markdown",
+    },
     "check": {
         ".json": "shardtoll.ledger.answers.overrun:check_to_json",
         ".md": "shardtoll.dashboards.check.check_shown:markdown",
     },
-    "compare": {
-        ".html": "shardtoll.dashboards.compare.compare_page:render",
-        ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
-        ".md": "shardtoll.dashboards.compare.compare_shown:markdown",
+    "hang": {
+        ".html": "shardtoll.dashboards.hang.hang_page:render",
+        ".json": "shardtoll.ledger.answers.hang:hang_to_json",
+        ".md": "shardtoll.dashboards.hang.hang_shown:markdown",
     },
     "advise": {
         ".html": "shardtoll.dashboards.advise.advice_page:render",
         ".json": "shardtoll.ledger.answers.advice:advice_to_json",
         ".md": "shardtoll.dashboards.advise.advice_shown:markdown",
     },
+    "compare": {
+        ".html": "shardtoll.dashboards.compare.compare_page:render",
+        ".json": "shardtoll.ledger.answers.comparison:comparison_to_json",
+        ".md": "shardtoll.dashboards.compare.compare_shown:markdown",
+    },
+    "forecast eval": {
+        ".json": "shardtoll.ledger.answers.forecast_json:rows_to_json",
+        ".md": "shardtoll.dashboards.forecast.rows_shown:markdown",
+    },
+    "forecast": {
+        ".html": "shardtoll.dashboards.forecast.scaling_page:render",
+        ".json": "shardtoll.ledger.answers.forecast_json:scaling_to_json",
+        ".md": "shardtoll.dashboards.forecast.scaling_shown:markdown",
+    },
 }
 """Command -> ending of a file's name -> what makes the text, or the JSON values, of the command's answer."""
 
 _SHOWN: Final = {
     "verify": "shardtoll.dashboards.verify.verify_shown:renderable",
+    "whatif": "shardtoll.dashboards.whatif.what_if_shown:renderable",
     "check": "shardtoll.dashboards.check.check_shown:renderable",
     "compare": "shardtoll.dashboards.compare.compare_shown:renderable",
+    "hang": "shardtoll.dashboards.hang.hang_shown:renderable",
     "advise": "shardtoll.dashboards.advise.advice_shown:renderable",
+    "forecast eval": "shardtoll.dashboards.forecast.rows_shown:renderable",
+    "forecast": "shardtoll.dashboards.forecast.scaling_shown:renderable",
 }
 """Command -> what shows its answer on a terminal of some width."""
 

@@ -166,13 +166,13 @@ def _is_its_send(recv: Curve, other: Curve) -> bool:
 
 def read_text(path: Path) -> str:
     """Return a file's text, whatever is not UTF-8 replaced; UsageError where it cannot be read or is huge."""
+    from shardtoll.ledger.records.regular import read_regular
+
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error})", "name a file") from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{path} is larger than {MOST_BYTES >> 20} MiB", "give the tests' output alone")
+        data = read_regular(path, MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read ({why})", "give the tests' output alone") from error
     return data.decode("utf-8", errors="replace")
 
 

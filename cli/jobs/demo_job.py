@@ -54,7 +54,7 @@ LESSONS: Final = (
         "dit-partial",
         "shardtoll.samples.dit_modulation.partial",
         "Slice the conditioning first and reduce the weight gradient once: right, and no matmul is done "
-        "twice. That each rank makes the same update is a choice, told as information.",
+        "twice. Each rank repeats the same update, which is a choice and shown as information.",
     ),
     Lesson(
         "dit-dtensor",

@@ -42,6 +42,7 @@ class RunOptions:
     as_json: bool
     width: int | None
     checks: tuple[str, ...] = ()
+    hang_after: float | None = None
 
     def as_arguments(self) -> list[str]:
         """Return them as the command's arguments."""
@@ -53,6 +54,7 @@ class RunOptions:
             "--step-on": self.step_on,
             "--width": self.width,
             "--checks": ",".join(self.checks) or None,
+            "--hang-after": self.hang_after,
         }
         given = [word for name, value in named.items() if value is not None for word in (name, str(value))]
         given += [word for path in self.output for word in ("-o", str(path))]
@@ -73,6 +75,8 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
         unknown = [name for name in options.checks if name not in CHECKS]
         if unknown:
             raise UsageError(f"--checks {unknown[0]} is unknown", f"choose among {', '.join(CHECKS)}")
+        if options.hang_after is not None and not 0 <= options.hang_after < 1e9:
+            raise UsageError(f"--hang-after is {options.hang_after}", "give seconds, or 0 for no watchdog")
         writers = choose_writers(options.output, sources=1)
         if options.out is not None:
             make_folder(options.out)
@@ -151,6 +155,7 @@ def _run_here(
             options.steps,
             options.step_on,
             options.checks,
+            options.hang_after,
         ),
         show,
     )

@@ -26,14 +26,14 @@ def command(
         str,
         typer.Option(
             metavar="SHARE",
-            help="What times get on top of the worst step, as 10% or 0.1; counts and bytes are exact.",
+            help="Slack for times above the worst step, as 10% or 0.1; counts and bytes are exact.",
         ),
     ] = "10%",
     skip_steps: Annotated[
         int, typer.Option(min=0, metavar="N", help="Leave out the first N steps, here and in each check.")
     ] = 0,
     fabric: Annotated[str | None, fabric_option("The interconnect to compute floors for.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.toml where there is one.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.toml if it exists.")] = False,
 ) -> None:
     """Write a budget from a run: what it sends now is what later runs may send at most.
 

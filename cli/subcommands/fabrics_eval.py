@@ -36,7 +36,7 @@ def command(
         typer.Option(
             "--calibrate-on",
             metavar="SWEEP.csv",
-            help="Let the model know this sweep (repeatable). Of a sweep that is evaluated itself every "
+            help="Let the model know this sweep (repeatable). If that sweep is evaluated too, every "
             "second size is fitted, from the smallest on, and only the others are scored.",
         ),
     ] = None,
@@ -49,8 +49,8 @@ def command(
     """Say how far the model lies from measured sweeps, by size band.
 
     A sweep is a CSV file with the columns hardware, nodes, gpus (of all nodes), collective (as nccl-tests
-    names it), bytes, time_us; time_us_inplace, settings and source are read where they are there.
-    Without --calibrate-on nothing is fitted. Exit code 2 where no sweep has any prediction.
+    names it), bytes, time_us; time_us_inplace, settings and source are read if present.
+    Without --calibrate-on nothing is fitted. Exits with 2 if no sweep has any prediction.
 
     \b
     Examples:

@@ -214,7 +214,8 @@ def _add_choices(app: Dash, board: Board) -> None:
         now = Controls(shown, clear or 0)
         place, run, snapshot = _seen(board, query)
         before = heard if isinstance(heard, dict) else {}
-        causes = {str(cause).removeprefix(FIELD) for cause in ctx.triggered_prop_ids.values()}
+        _page_sends(all(isinstance(each["prop_id"], str) for each in ctx.triggered))
+        causes = {each["prop_id"].rpartition(".")[0].removeprefix(FIELD) for each in ctx.triggered} - {""}
         after = chosen(place, now, heard, causes)
         wanted = values(after.only)
         # What stands there already is not written again: a list that is open would shut.

@@ -170,7 +170,7 @@ def bill_lines(attempt: Attempt) -> list[str]:
     lines = []
     for number, finding in findings[:FINDINGS_SHOWN]:
         # An error has no price: nothing is said of one it does not have.
-        toll = "" if finding.toll_ns is None else f", {human.duration(finding.toll_ns)} a step"
+        toll = "" if finding.toll_ns is None else f", {human.duration(finding.toll_ns)} per step"
         lines.append(f"{number}. {finding.kind}{toll}: {clip(finding.where.label(), 80)}")
     if len(findings) > FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - FINDINGS_SHOWN} more on its own page")

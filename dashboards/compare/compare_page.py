@@ -39,7 +39,7 @@ _MARKS: Final = {
 }
 _CHANGES: Final = (
     "Marks are the changes, lines the intervals that hold all of them together in 95 of 100 comparisons. "
-    "A line that crosses zero is no change that can be told from noise."
+    "A line that crosses zero is a change within noise."
 )
 _MOST: Final = 900
 
@@ -122,7 +122,7 @@ def anatomy(comparison: Comparison) -> Figure:
     layout = {
         "barmode": "stack",
         "height": height(2, each=50),
-        "xaxis": {"title": {"text": "ms a step, mean of ranks"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "ms per step, mean of ranks"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
@@ -168,7 +168,7 @@ def changes(comparison: Comparison) -> Figure:
         )
     layout = {
         "height": height(len(rows), each=26),
-        "xaxis": {"title": {"text": "change, ms a step"}, "zeroline": True},
+        "xaxis": {"title": {"text": "change, ms per step"}, "zeroline": True},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True,
                   "categoryorder": "array", "categoryarray": names},
         "legend": TOP_LEGEND,

@@ -206,7 +206,7 @@ def scaling_words(comparison: Comparison) -> str:
     why = f" ({clip(spread.why, _TEXT)})" if spread.why else ""
     if spread.if_weak is not None:
         return (
-            f"scaling, {ranks}: strong and weak cannot be told apart{why}. Efficiency "
+            f"scaling, {ranks}: strong and weak scaling look the same{why}. Efficiency "
             f"{100 * spread.efficiency:.1f} % if strong, as below; {100 * spread.if_weak:.1f} % if weak"
         )
     kind = {"given": "scaling by the work given", "batch": "scaling by the effective batch"}.get(
@@ -221,7 +221,7 @@ def scaling_words(comparison: Comparison) -> str:
 def unit_words(comparison: Comparison) -> str:
     """Return what the figures are of."""
     if comparison.unit is None:
-        return "Means of a step and rank."
+        return "Means per step and rank."
     unit = clip(comparison.unit, 60)
     return f"Means of a rank for {unit}: times, bytes and FLOPs after are scaled to that work."
 
@@ -240,7 +240,7 @@ class Section:
 def sections(comparison: Comparison) -> list[Section]:
     """Return every table; those without rows have nothing to say."""
     every = [
-        ("What accounts for it", ("cause", "a step", "share", ""), causes(comparison), 0),
+        ("Causes of the change", ("cause", "a step", "share", ""), causes(comparison), 0),
         ("The step", HEADS, times(comparison), 0),
         ("Computing by module", HEADS, *modules(comparison)),
         ("Collectives by place", SITE_HEADS, *sites(comparison)),

@@ -31,7 +31,7 @@ def markdown(report: Report) -> str:
         lines += [plain(line, 1000), ""]
     if findings:
         shown = [_row(number, finding) for number, finding in findings[:SHOWN]]
-        lines += table(("#", "finding", "where", "toll a step", "saving", "what"), shown)
+        lines += table(("#", "finding", "where", "toll per step", "saving", "what"), shown)
         lines.append("")
     if len(findings) > SHOWN:
         lines += [f"{human.plural(len(findings) - SHOWN, 'more finding')} not in this table.", ""]
@@ -99,7 +99,7 @@ def _details(number: int, finding: Finding) -> list[str]:
     facts += [("place", plain(line, 300)) for line in summary.occurrences(finding)]
     facts += [
         ("ranks", human.runs(finding.ranks)),
-        ("toll a step", human.duration(finding.toll_ns)),
+        ("toll per step", human.duration(finding.toll_ns)),
         ("floor", human.duration(finding.floor_ns)),
         ("saving", human.duration(finding.saving_ns)),
         ("confidence", finding.confidence),
@@ -112,7 +112,8 @@ def _details(number: int, finding: Finding) -> list[str]:
     remedy = finding.remedy
     if remedy is not None:
         against = f" The saving is against {plain(remedy.counterfactual)}." if remedy.counterfactual else ""
-        lines += [f"What to do: {plain(remedy.text, 1000)}.{against}".replace("..", "."), ""]
+        named = f" ({remedy.effort})" if remedy.effort else ""
+        lines += [f"What to do{named}: {plain(remedy.text, 1000)}.{against}".replace("..", "."), ""]
         if remedy.code:
             lines += [*code(remedy.code), ""]
     return [*lines, "</details>", ""]

@@ -48,6 +48,7 @@ def arguments(number: int, finding: Finding) -> str:
         "remedy": remedy and remedy.text,
         "code": remedy and remedy.code,
         "against": remedy and remedy.counterfactual,
+        "effort": remedy and remedy.effort,
     }
     return ",".join(
         f"{json.dumps(key)}:{quoted(value, 1000) if isinstance(value, str) else value}"

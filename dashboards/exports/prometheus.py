@@ -51,12 +51,12 @@ def prometheus(report: Report) -> str:
                 for (kind, severity), count in figures_of_run.counts(report).items()
             ],
         ),
-        *_metric("finding_toll_seconds", "What a finding costs a step.", _dearest(shown, "toll_ns", NS)),
+        *_metric("finding_toll_seconds", "Cost of a finding per step.", _dearest(shown, "toll_ns", NS)),
         *_metric("finding_floor_seconds", "Least time for what is needed.", _dearest(shown, "floor_ns", NS)),
         *_metric(
-            "finding_saving_seconds", "Most that the remedy gains a step.", _dearest(shown, "saving_ns", NS)
+            "finding_saving_seconds", "Most that the remedy gains per step.", _dearest(shown, "saving_ns", NS)
         ),
-        *_metric("finding_bytes", "Message bytes of a finding a step and rank.", _dearest(shown, "bytes", 1)),
+        *_metric("finding_bytes", "Message bytes per step and rank.", _dearest(shown, "bytes", 1)),
         *_metric(
             "step_seconds",
             "A rank's mean step.",
@@ -79,17 +79,17 @@ def prometheus(report: Report) -> str:
         ),
         *_metric(
             "collectives",
-            "Collectives a step, over all ranks seen.",
+            "Collectives per step, over all ranks seen.",
             [(_of(row), row.calls) for row in traffic[:MOST_GROUPS]],
         ),
         *_metric(
             "wire_bytes",
-            "Bytes sent a step by collectives of known size, over all ranks seen.",
+            "Bytes sent per step by collectives of known size, over all ranks seen.",
             [(_of(row), row.wire_bytes) for row in traffic[:MOST_GROUPS]],
         ),
         *_metric(
             "collectives_without_size",
-            "Collectives a step that are in no count of bytes.",
+            "Collectives per step of unknown size, in no count of bytes.",
             [(_of(row), row.sizeless) for row in traffic[:MOST_GROUPS] if row.sizeless],
         ),
         *_metric(

@@ -165,9 +165,10 @@ def _message(finding: Finding) -> str:
             if finding.saving_ns is None
             else f", of which at most {human.duration(finding.saving_ns)} can be saved"
         )
-        words.append(f"It costs {human.duration(finding.toll_ns)} a step{saving}.")
+        words.append(f"It costs {human.duration(finding.toll_ns)} per step{saving}.")
     if finding.remedy is not None:
         words.append(f"{clip(finding.remedy.text, 1000).rstrip('.')}.")
+        words += [f"Effort: {finding.remedy.effort}."] if finding.remedy.effort else []
     text = " ".join(words).replace("\\", "\\\\")
     return text.replace("[", "\\[").replace("]", "\\]")
 

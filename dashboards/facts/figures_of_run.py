@@ -16,7 +16,7 @@ NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One op of one group, a step, summed over the ranks seen."""
+    """One op of one group, per step, summed over the ranks seen."""
 
     group: str
     op: str
@@ -117,7 +117,7 @@ def scalars(report: Report) -> dict[str, float]:
 
 
 def _of_busiest_rank(report: Report) -> dict[str, float | None]:
-    """Return calls and bytes a step, each of the rank that has most; bytes only where all sizes are known."""
+    """Return calls and bytes per step, each of the rank that has most; bytes only if all sizes are known."""
     steps = summary.step_count(report)
     table = report.tables["collectives"]
     if not steps or not table.num_rows:

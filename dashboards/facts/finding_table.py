@@ -23,6 +23,7 @@ _TEXTS: Final = (
     "group",
     "mesh_dim",
     "remedy",
+    "effort",
 )
 FINDINGS: Final = pa.schema([(name, pa.int64()) for name in _INTS] + [(name, pa.string()) for name in _TEXTS])
 
@@ -43,6 +44,7 @@ def row(number: int, finding: Finding) -> dict[str, Any]:
         "ranks": " ".join(map(str, finding.ranks)),
         **{name: getattr(where, name) for name in _TEXTS[5:12]},
         "remedy": finding.remedy.text if finding.remedy else None,
+        "effort": finding.remedy.effort if finding.remedy else None,
     }
     return {key: utf8(value) if isinstance(value, str) else value for key, value in cells.items()}
 

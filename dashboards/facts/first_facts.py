@@ -12,6 +12,9 @@ from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
 RANKS: Final = 3
+CLAUSE: Final = 80
+"""Characters of a remedy on the first screen, if it can be cut after a clause."""
+LEAST_WORDS: Final = 4
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
 
@@ -83,8 +86,15 @@ def place(finding: Finding, report: Report) -> str:
 
 
 def remedy(finding: Finding) -> str:
-    """Return the first sentence of the remedy; what happened if there is none."""
+    """Return the remedy in a clause with its effort; what happened if there is no remedy.
+
+    A sentence that is longer than `CLAUSE` ends before its explanation, if it is still an order then.
+    """
     if finding.remedy is None:
         return finding.title
-    first, dot, _ = finding.remedy.text.partition(". ")
-    return first + dot.rstrip()
+    first = finding.remedy.text.partition(". ")[0].rstrip(".")
+    for mark in (": ", " (", ", and ", ", as ", ", ", " and "):
+        head = first.partition(mark)[0]
+        if len(first) > CLAUSE and len(head.split()) >= LEAST_WORDS:
+            first = head
+    return first if finding.remedy.effort is None else f"{first} ({finding.remedy.effort})"

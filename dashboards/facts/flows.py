@@ -59,7 +59,9 @@ def flows(report: Report, frame: pd.DataFrame, cell_of: Ints) -> Flows:
     following = np.array([next_of.get(pair, NOWHERE) for pair in pairs], dtype=np.int64)
     op = frame["op"]
     root = frame["root"].to_numpy(dtype=np.int64, na_value=NOWHERE)
-    root[(root < 0) | (root >= len(cell_of))] = NOWHERE
+    for ranks in (root, following):
+        # What a file says of roots and groups need not be ranks of the job.
+        ranks[(ranks < 0) | (ranks >= len(cell_of))] = NOWHERE
     to = np.where(op.isin(NEXT), following, np.where(op.isin(DIRECT), root, NOWHERE))
     # The last one stands for NOWHERE.
     cells = np.append(cell_of, NOWHERE)
@@ -70,7 +72,7 @@ def flows(report: Report, frame: pd.DataFrame, cell_of: Ints) -> Flows:
     for row_number in np.flatnonzero(spread):
         place = int(group_id[row_number]), int(rank[row_number])
         if place not in others:
-            others[place] = cells[_others(ranks_of[place[0]], place[1])]
+            others[place] = cells[_others(ranks_of[place[0]], place[1], len(cell_of))]
         if not len(others[place]):
             spread[row_number] = False
             continue
@@ -99,12 +101,13 @@ def _spread(total: int, cells: Ints) -> tuple[Ints, Ints]:
     return sent - 1, sums[sent]
 
 
-def _others(ranks: tuple[int, ...], rank: int) -> Ints:
-    """Return the other ranks of a group, from the one after this on."""
+def _others(ranks: tuple[int, ...], rank: int, count: int) -> Ints:
+    """Return the other ranks of a group, from the one after this on; those of a job of `count` ranks."""
     if rank not in ranks:
         return np.empty(0, dtype=np.int64)
     place = ranks.index(rank)
-    return np.array([*ranks[place + 1 :], *ranks[:place]], dtype=np.int64)
+    others = [rank for rank in (*ranks[place + 1 :], *ranks[:place]) if rank < count]
+    return np.array(others, dtype=np.int64)
 
 
 def folded(frame: pd.DataFrame, by: tuple[str, ...] = ()) -> tuple[pd.DataFrame, Ints]:

@@ -110,11 +110,11 @@ def contradiction(report: Report) -> str | None:
         return None
     exposed_ns, rank, by_hta, gaps = worst
     return (
-        f"The bill has {human.duration(exposed_ns)} of exposed communication a step on rank {rank}, HTA's "
-        f"critical path {human.duration(by_hta)}, and {human.duration(gaps)} of kernel gaps. They do not "
-        "measure the same: HTA follows one chain of work, and goes from a collective's kernel to the compute "
-        "that waits for it only where the trace holds synchronisation events; elsewhere that wait is a gap "
-        "to it. What waiting for communication costs is on the bill."
+        f"The bill has {human.duration(exposed_ns)} of exposed communication per step on rank {rank}, "
+        f"HTA's critical path {human.duration(by_hta)}, and {human.duration(gaps)} of kernel gaps. They "
+        "measure different things. HTA follows one chain of work. It follows a wait from a collective to "
+        "compute only if the trace holds synchronisation events; otherwise the wait is a gap. The bill "
+        "has the cost of waiting for communication."
     )
 
 

@@ -205,7 +205,7 @@ def occurrences(finding: Finding) -> list[str]:
     """Return each place of a finding that has several, in one line: where, how often and what it costs."""
     lines = []
     for each in finding.places:
-        often = f"{human.number(each.count)} a step" if each.count else "less than one a step"
+        often = f"{human.number(each.count)} per step" if each.count else "less than once per step"
         cost = "" if each.toll_ns is None else f", {human.duration(each.toll_ns)}"
         lines.append(f"{' · '.join(value for _, value in where_parts(each.where))}: {often}{cost}")
     return lines

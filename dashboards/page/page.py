@@ -12,6 +12,7 @@ from pathlib import Path
 from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.page.html.figure import Figure
+from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.dashboards.page.html.frame import framed
 from shardtoll.dashboards.page.html.page_bill import bill, safe
 from shardtoll.dashboards.page.views.views import VIEWS, View
@@ -49,7 +50,7 @@ def render(report: Report) -> str:
 <h2 id="bill">The bill</h2>
 <p class="lead">Errors, warnings, infos, each by toll. Times and bytes are per step, each on the rank
 where it is largest. Open a finding, and every figure shows what it speaks of; Escape puts that out. In a
-figure a click on a mark opens its dearest finding; arrow keys step from mark to mark, and Enter opens
+figure a click on a mark opens its most expensive finding; arrow keys step from mark to mark, and Enter opens
 that finding.</p>
 {bill(report)}
 </section>
@@ -74,12 +75,14 @@ def _sections(report: Report) -> list[_Section]:
 
 
 def head(report: Report, sentence: str) -> str:
-    """Return the verdict (or what stands for it), a line about the run, and what is known of it."""
+    """Return the first screen: the verdict (or what stands for it), the run, the step, what costs most."""
     fine = "" if report.findings else " fine"
     line = summary.second_line(report)
     second = f'\n<p class="fault" id="second-line">{safe(line)}</p>' if line else ""
     return f"""<p class="headline{fine}" id="headline">{safe(clip(sentence, 900))}</p>{second}
-<dl class="facts">{tables.facts(report)}</dl>"""
+{first_screen(report)}
+<details class="more"><summary>About the run</summary>
+<dl class="facts">{tables.facts(report)}</dl></details>"""
 
 
 def section(view: View, figure: Figure, numbers: str = "") -> str:
@@ -91,7 +94,7 @@ def section(view: View, figure: Figure, numbers: str = "") -> str:
 <div id="{name}-figure" class="figure" style="min-height:{tall}px" tabindex="0" role="application"
 aria-label="{escape(title)}: arrow keys step from mark to mark, Enter opens its finding"></div></div>"""
     if numbers:
-        words = "What is known, as a table" if figure.empty else "The same as a table"
+        words = "The figures as a table" if figure.empty else "The same as a table"
         numbers = f'<details class="more"><summary>{words}</summary>{numbers}</details>'
     return f"""<section id="{name}-section" aria-labelledby="{name}">
 <h2 id="{name}">{title}</h2>

@@ -14,6 +14,7 @@ from shardtoll.dashboards.terminal.steps import steps
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.dashboards.terminal.terminal_hta import hta
 from shardtoll.dashboards.terminal.terminal_late import late
+from shardtoll.dashboards.terminal.terminal_path import path
 from shardtoll.dashboards.terminal.terminal_roofline import roofline
 from shardtoll.dashboards.terminal.terminal_traffic import traffic
 from shardtoll.dashboards.words.text import clip
@@ -48,6 +49,7 @@ class _Fitted:
             *roofline(self.report),
             Text(),
             bill(self.report, width),
+            *_path(self.report, width),
             *_sound_checks(self.report),
             *traffic(self.report, width),
             *late(self.report, width),
@@ -98,6 +100,11 @@ def _header(report: Report) -> Text:
     return text
 
 
+def _path(report: Report, width: int) -> list[RenderableType]:
+    lines = path(report, width)
+    return [Text(), *lines] if lines else []
+
+
 def _sound_checks(report: Report) -> list[RenderableType]:
     line = summary.sound_checks(report)
     return [] if line is None else [Text(), Text(line)]
@@ -119,6 +126,7 @@ SECTIONS: Final[dict[str, Callable[[Report, int], Sequence[RenderableType]]]] = 
     "steps": lambda report, width: [steps(report, width)],
     "hardware": lambda report, _: roofline(report),
     "bill": lambda report, width: [bill(report, width)],
+    "path": path,
     "traffic": traffic,
     "late": late,
     "hta": hta,

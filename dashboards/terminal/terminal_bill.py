@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
@@ -57,8 +57,11 @@ def _remedy(finding: Finding) -> Text:
     if finding.remedy is None:
         return Text("none known")
     text = Text(clip(finding.remedy.text, _TITLE))
+    if finding.remedy.effort is not None:
+        text.append(f"\neffort: {finding.remedy.effort}")
     if finding.saving_ns is not None and finding.remedy.counterfactual:
-        text.append(f"\nsaving against: {clip(finding.remedy.counterfactual, _PLACE)}", style="dim")
+        against = clip(finding.remedy.counterfactual, _PLACE)
+        text.append(f"\nsaves {replayed_words.saving(finding)} against: {against}", style="dim")
     return text
 
 

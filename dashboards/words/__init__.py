@@ -1,5 +1,5 @@
 """How numbers, names and kinds are written, everywhere alike.
 
-It may import `ledger`.
+It may import `ledger`, `ledger.records`.
 Start reading in `text`.
 """

@@ -41,6 +41,8 @@ WORDS: Final[dict[str, str]] = {
     "unmatched-collectives": "A group issued another number of collectives than was recorded, or its ranks "
     "did not do the same.",
     "incomplete-input": "Ranks, steps or times are missing from the record.",
-    "clock-skew": "The hosts' clocks disagree, so that waiting cannot be told from transfer to that extent.",
+    "clock-skew": "The hosts' clocks disagree by that much, so waiting and transfer are unknown to that "
+    "extent.",
+    "hang": "The job stands still: ranks wait for one that died, failed or left out a collective.",
 }
 """Kind -> what it means; every kind has its words (a test sees to that)."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from shardtoll.ledger.records.errors import UsageError
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.record import PHASES
+from shardtoll.ledger.records.regular import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -106,15 +107,12 @@ OF_SECTION: Final = (
 def read_budget(path: Path) -> Budget:
     """Return the budget in a TOML file; UsageError with what is wrong and where."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_regular(path, MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"the budget {path} cannot be read ({reason})", "`shardtoll budget init RUN` writes one"
         ) from error
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"the budget {path} is longer than {MOST_BYTES:,} bytes", _HINT)
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 import pyarrow as pa
 
-from shardtoll.ledger.disk.regular import check_regular
+from shardtoll.ledger.records.regular import check_regular
 from shardtoll.ledger.tables.tables import SCHEMAS, check, to_batch
 from shardtoll.ledger.tables.validated import sound, validated
 
@@ -54,6 +54,23 @@ class Journal:
         """End the stream and close the file."""
         self._stream.close()
         self._file.close()
+
+    def finish(self) -> pa.Table:
+        """End the stream, close the file and return its rows, wherever the file's name has gone meanwhile.
+
+        The file must have been opened for reading too. Raises OSError if it lacks rows that were written.
+        """
+        try:
+            self._stream.close()
+            self._file.flush()
+            self._file.seek(0)
+            table = _whole_batches(pa.PythonFile(self._file, "r"), self._table)
+        finally:
+            self._file.close()
+        # More than counted, if a signal handler raised between writing and counting.
+        if table.num_rows < self.rows:
+            raise OSError(f"{self._table} lost rows")
+        return table
 
     def abandon(self) -> None:
         """Close the file as it is, without the stream's end."""
@@ -123,20 +140,24 @@ def read_journal(table: str, path: Path) -> pa.Table:
 
     Raises FileNotFoundError when there is no such file, ValueError when it holds another schema.
     """
+    with pa.OSFile(str(path), "rb") as file:
+        return _whole_batches(file, table)
+
+
+def _whole_batches(file: Any, table: str) -> pa.Table:
     schema = SCHEMAS[table]
     batches: list[pa.RecordBatch] = []
-    with pa.OSFile(str(path), "rb") as file:
-        try:
-            stream = pa.ipc.open_stream(file)
-            written = stream.schema
-        except (pa.ArrowException, OSError):
-            return schema.empty_table()
-        if not written.equals(schema):
-            raise ValueError(f"{path} holds other columns than this shardtoll's {table}")
-        try:
-            for batch in stream:
-                batches.append(batch)
-        except (pa.ArrowException, OSError):
-            # The tail is cut where the writer died; what came before it is whole.
-            pass
+    try:
+        stream = pa.ipc.open_stream(file)
+        written = stream.schema
+    except (pa.ArrowException, OSError):
+        return schema.empty_table()
+    if not written.equals(schema):
+        raise ValueError(f"it holds other columns than this shardtoll's {table}")
+    try:
+        for batch in stream:
+            batches.append(batch)
+    except (pa.ArrowException, OSError):
+        # The tail is cut where the writer died; what came before it is whole.
+        pass
     return sound(pa.Table.from_batches(batches, schema=schema))

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.disk.journal import Journal, read_journal
-from shardtoll.ledger.disk.regular import check_regular, read_regular
 from shardtoll.ledger.records.errors import RunFolderError, SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Notice, Run
+from shardtoll.ledger.records.regular import check_regular, read_regular
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import LATER, SCHEMAS, completed, to_table
+from shardtoll.ledger.tables.tables import DRY, LATER, SCHEMAS, completed, to_table
 from shardtoll.ledger.tables.validated import validated
 
 STORE_VERSION: Final = 1
@@ -37,10 +37,13 @@ _META_MOST_BYTES: Final = 256_000_000
 _OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
+_BESIDE = re.compile(r"^(flight|stacks|recorder)\.rank(\d{5,})\.(bin|txt|pickle)$")
+"""Files that say what a rank was doing when it hung; they are no part of the run's tables."""
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = (
     *("collectives", "computes", "counts", "notices", "leadups", "stalls", "values", "parameters"),
     "device_ops",
+    "events",
     "steps",
 )
 """`steps` last: a step whose row is there has all its other rows."""
@@ -60,9 +63,20 @@ def _write_whole(path: Path, data: bytes) -> None:
 def clear(folder: Path, rank: int | None = None) -> None:
     """Remove an earlier run's files from the folder: all of ours, or those of one rank."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        ours = _OURS.match(path.name)
+        ours = _OURS.match(path.name) or _BESIDE.match(path.name)
         if ours and (rank is None or int(ours.group(2)) == rank):
             path.unlink(missing_ok=True)
+
+
+class UnfinishedFolder(RunFolderError):
+    """A rank's files were removed, moved or changed; `ledger` is all that could be read back of them."""
+
+    def __init__(self, folder: Path, error: OSError, ledger: Ledger) -> None:
+        super().__init__(
+            f"run folder {folder} cannot be finished ({error.strerror or error})",
+            "give each job a folder of its own and leave it alone while the job runs",
+        )
+        self.ledger = ledger
 
 
 class RankWriter:
@@ -86,9 +100,9 @@ class RankWriter:
             ) from error
         try:
             clear(folder, rank)
-            for table in SCHEMAS:
+            for table in (name for name in SCHEMAS if name not in DRY):
                 # A journal lives as long as the writer; close() or abandon() closes it.
-                self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("wb"))
+                self._journals[table] = Journal(table, (folder / _name(table, rank, "arrows")).open("w+b"))
         except OSError as error:
             self.abandon()
             raise RunFolderError(
@@ -121,26 +135,28 @@ class RankWriter:
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.
 
-        Raises RunFolderError when the files were removed or changed meanwhile, or the disk is full.
+        Raises UnfinishedFolder, which has the ledger, when files were removed or changed meanwhile, or the
+        disk is full.
         """
-        tables = {}
+        tables = {table: SCHEMAS[table].empty_table() for table in DRY}
+        trouble: OSError | None = None
+        for table, journal in self._journals.items():
+            try:
+                tables[table] = journal.finish()
+            except OSError as error:
+                trouble, tables[table] = error, SCHEMAS[table].empty_table()
+        ledger = Ledger(run, tuple(groups), finished_only(tables) if trouble else tables, tuple(findings))
         try:
-            for table, journal in self._journals.items():
-                journal.close()
-                path = self.folder / _name(table, self.rank, "arrows")
-                tables[table] = read_journal(table, path)
-                if tables[table].num_rows != journal.rows:
-                    raise OSError(f"{path.name} lost rows")
+            if trouble is not None:
+                raise trouble
+            for table in self._journals:
                 _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
-                path.unlink()
+                (self.folder / _name(table, self.rank, "arrows")).unlink()
             self.describe(run, groups, findings, closed=True)
         except OSError as error:
             self.abandon()
-            raise RunFolderError(
-                f"run folder {self.folder} cannot be finished ({error.strerror or error})",
-                "give each job a folder of its own and leave it alone while the job runs",
-            ) from error
-        return Ledger(run, tuple(groups), tables, tuple(findings))
+            raise UnfinishedFolder(self.folder, error, ledger) from error
+        return ledger
 
     def abandon(self) -> None:
         """Close the files as they are; the rank then reads as one that died. Safe to call twice."""
@@ -164,6 +180,27 @@ def rank_meta(
 
 def _write_parquet(path: Path, table: pa.Table) -> None:
     _write_whole(path, to_parquet(table).to_pybytes())
+
+
+def flight_path(folder: Path, rank: int) -> Path:
+    """Return where a rank says what it is doing while its audit is open."""
+    return folder / _name("flight", rank, "bin")
+
+
+def stacks_path(folder: Path, rank: int) -> Path:
+    """Return where a rank's watchdog writes the stacks of all threads once it hangs."""
+    return folder / _name("stacks", rank, "txt")
+
+
+def recorder_path(folder: Path, rank: int) -> Path:
+    """Return where a rank's watchdog writes torch's flight recorder once it hangs."""
+    return folder / _name("recorder", rank, "pickle")
+
+
+def flights_in(folder: Path) -> list[int]:
+    """Return the ranks that left a flight file in the folder, ascending."""
+    matches = (_BESIDE.match(path.name) for path in folder.iterdir())
+    return sorted({int(match.group(2)) for match in matches if match and match.group(1) == "flight"})
 
 
 def trace_path(folder: Path, rank: int) -> Path:
@@ -193,7 +230,8 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
         return
     clear(folder, rank)
     for table, data in ledger.tables.items():
-        _write_parquet(folder / _name(table, rank, "parquet"), data)
+        if data.num_rows or table not in DRY:
+            _write_parquet(folder / _name(table, rank, "parquet"), data)
     meta = rank_meta(ledger.run, ledger.groups, ledger.findings, run_id=run_id, closed=True)
     _write_whole(path, json.dumps(meta, allow_nan=False).encode())
 
@@ -215,6 +253,8 @@ def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table
     """
     path = folder / _name(table, rank, "parquet")
     try:
+        if table in DRY and not path.exists():
+            return SCHEMAS[table].empty_table()
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
             check_regular(path)
@@ -317,7 +357,11 @@ def ended_early(rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
 
 def rank_ledger(head: Known, tables: Mapping[str, pa.Table]) -> Ledger:
     """Return the ledger of one rank."""
-    return Ledger(head.run, head.groups, tables, head.findings)
+    try:
+        return Ledger(head.run, head.groups, tables, head.findings)
+    except ValueError as error:
+        (rank,) = head.run.ranks_seen
+        raise RunFolderError(f"the files of rank {rank} are damaged ({first_line(error)})", _AGAIN) from error
 
 
 def one_run(parts: Sequence[Ledger], run_ids: Collection[str | None], folder: Path) -> Ledger:

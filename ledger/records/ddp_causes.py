@@ -24,4 +24,4 @@ JOIN: Final = f"{DDP}.join"
 """Whether some rank has run out of data: uneven inputs under `model.join()`."""
 
 ONCE: Final = (SETUP, BUCKET_ORDER)
-"""Sent once a model, not once a step."""
+"""Sent once a model, not once per step."""

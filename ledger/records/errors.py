@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from shardtoll.ledger.records.one_line import shortened
+
+_LONGEST: Final = 288
+"""Characters of an error's text: with `shardtoll: ` before it a line of at most 300."""
+_HINT_LEAST: Final = 110
+"""What a hint may take of that, however long the message is."""
+_BETWEEN: Final = ": "
+
 
 class ShardtollError(Exception):
     """A mistake a user can mend.
 
     `message` says what and where in one line, `hint` what to do next. The command line prints
-    both as one line and leaves with `exit_code`; no traceback is shown.
+    both as one line and exits with `exit_code`; no traceback is shown.
+
+    Both often hold names and values from files. They are cleaned and shortened here: the line has at most
+    300 characters and none without a glyph, whatever a file holds.
     """
 
     exit_code = 2
 
     def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        room = _LONGEST - len(_BETWEEN)
+        self.message = shortened(message, room - min(len(hint), _HINT_LEAST))
+        self.hint = shortened(hint, room - len(self.message))
+        super().__init__(self.message)
 
     def __str__(self) -> str:
-        return f"{self.message}: {self.hint}"
+        return f"{self.message}{_BETWEEN}{self.hint}"
 
 
 class UsageError(ShardtollError):
@@ -57,9 +71,9 @@ class Interrupted(ShardtollError):
 
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, or its type's name where it says nothing."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return shortened(next(iter(str(error).splitlines()), "") or type(error).__name__, _LONGEST)
 
 
 def reason(error: BaseException) -> str:
     """Return an error's kind and the first line of its text."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return shortened(f"{type(error).__name__}: {error}".splitlines()[0], _LONGEST)

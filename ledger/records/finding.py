@@ -54,6 +54,7 @@ KINDS: Final[dict[str, str]] = {
     "unmatched-collectives": "trust",
     "incomplete-input": "trust",
     "clock-skew": "trust",
+    "hang": "correctness",
 }
 """The closed list: kind -> family. A new kind comes with its analyzer, a test and a docs line."""
 
@@ -192,6 +193,10 @@ def _runs(places: npt.ArrayLike) -> tuple[RowRun, ...]:
     return tuple(runs)
 
 
+Effort = Literal["one line", "a flag", "a few lines", "a redesign"]
+"""How large a fix is. A flag is an argument or setting that exists already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What to change. A saving is only claimed against `counterfactual`."""
@@ -201,6 +206,8 @@ class Remedy:
     """Code to write, where there is a short one."""
     counterfactual: str | None = None
     """What the saving is measured against, as `the same step without this all_gather`."""
+    effort: Effort | None = None
+    """None if a cause has to be found first, or if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +261,9 @@ class Occurrence:
     """Its part of the toll per step, on the rank where that is largest; None unknown."""
 
 
+_PRICES: Final = ("toll_ns", "saving_ns", "saving_low_ns", "saving_high_ns")
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the bill. Times and bytes are per step, each on the rank where it is largest."""
@@ -269,11 +279,12 @@ class Finding:
     floor_ns: int | None
     """The least the fabric allows for what is really needed; None unknown or not applicable."""
     saving_ns: int | None
-    """Upper bound of the gain per step against the remedy's counterfactual; never above the toll."""
+    """What the remedy gains per step against its counterfactual; never above the toll. A prediction by replay
+    where `replayed` is known, else an upper bound."""
     bytes: int | None
     """Message bytes per step and rank; None where none are involved."""
     count: int
-    """How many times per step and rank; what happens less than once a step counts 1."""
+    """How many times per step and rank; what happens less than once per step counts 1."""
     ranks: tuple[int, ...]
     """Ranks it was seen on."""
     where: Where = field(default_factory=Where)
@@ -292,6 +303,12 @@ class Finding:
     """All its places, the most expensive first, if they are several; `where` is the first of them."""
     also: tuple[str, ...] = ()
     """Further kinds that its collectives are of, which have no line of their own: time is billed once."""
+    saving_low_ns: int | None = None
+    """Low end of the predicted saving's band; None where `saving_ns` is an upper bound."""
+    saving_high_ns: int | None = None
+    """High end of it; never above the toll either."""
+    replayed: str | None = None
+    """Which change to the recorded step was replayed, as `without these collectives`; None for none."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -304,12 +321,17 @@ class Finding:
             raise ValueError(f"unknown confidence {self.confidence!r}")
         if self.cause is not None and self.cause not in get_args(Cause):
             raise ValueError(f"unknown cause {self.cause!r}")
-        for name in ("toll_ns", "floor_ns", "saving_ns", "bytes", "count"):
+        for name in (*_PRICES, "floor_ns", "bytes", "count"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{self.kind}: {name} {value} < 0")
-        if self.saving_ns is not None and (self.toll_ns is None or self.saving_ns > self.toll_ns):
-            raise ValueError(f"{self.kind}: saving {self.saving_ns} ns above toll {self.toll_ns} ns")
+        for name in _PRICES[1:]:
+            value = getattr(self, name)
+            if value is not None and (self.toll_ns is None or value > self.toll_ns):
+                raise ValueError(
+                    f"{self.kind}: {name.removesuffix('_ns').replace('_', ' ')} {value} ns above toll "
+                    f"{self.toll_ns} ns"
+                )
 
     @property
     def family(self) -> str:

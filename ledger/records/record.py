@@ -81,7 +81,8 @@ class Run:
     """Host names, in order of first rank."""
     mesh: Mapping[str, int]
     """Device-mesh dimension name -> size; empty where no mesh was found."""
-    source: Literal["live", "trace"]
+    source: Literal["live", "trace", "dry"]
+    """`dry`: made under fake tensors in one process; every time in it is a forecast's."""
     ranks_seen: tuple[int, ...]
     """Ranks whose records are in the ledger, ascending."""
     epoch_ns: int = 0
@@ -110,6 +111,10 @@ class Run:
     workload: Workload | None = None
     """What the job does, as a trace shows it: a backward or optimizer, or an engine of inference without
     either; None where neither shows."""
+    gpu: str | None = None
+    """The GPU that a dry run was made for, a key of the GPU table as `h100-sxm`; None of other runs."""
+    fabric: str | None = None
+    """The fabric that a dry run was made for, by name or file; None of other runs."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")
@@ -362,6 +367,10 @@ class Collective:
     a token; None of all else, and where unknown."""
     expected_ns: int | None = None
     """The time that a tuned library is expected to take on the fabric: at least `floor_ns`."""
+    order: int | None = None
+    """Place in the order of a dry step (see `dry`) at which it was issued; None of other runs."""
+    stream_name: str | None = None
+    """Stream that it runs on in a dry step; None of other runs."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

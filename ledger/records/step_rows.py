@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardtoll.ledger.records.device_op import DeviceOp
+from shardtoll.ledger.records.event import Event
 from shardtoll.ledger.records.record import Collective, Compute, Count, Notice, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
@@ -25,3 +26,4 @@ class StepRows:
     values: tuple[Value, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     device_ops: tuple[DeviceOp, ...] = ()
+    events: tuple[Event, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -16,16 +16,28 @@ from shardtoll.ledger.answers.pipeline import Pipelines
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
 from shardtoll.ledger.answers.unbilled import Unbilled
-from shardtoll.ledger.disk.regular import read_regular
+from shardtoll.ledger.answers.what_if import Foreseen, WhatIf
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Notice, Run
+from shardtoll.ledger.records.regular import read_regular
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.table_json import rows_json
-from shardtoll.ledger.tables.tables import BEFORE, LATER, SCHEMAS, check, check_values, to_frame, to_records
+from shardtoll.ledger.tables.tables import (
+    BEFORE,
+    DRY,
+    LATER,
+    NOT_IN_JSON,
+    SCHEMAS,
+    check,
+    check_ranks,
+    check_values,
+    to_frame,
+    to_records,
+)
 from shardtoll.ledger.words import human
 
 if TYPE_CHECKING:
@@ -37,7 +49,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SCHEMA_VERSION: Final = 1
-_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks")
+_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks", "foreseen")
 """What analyses say besides the tables, in the order of the JSON file."""
 MOST_BYTES: Final = 2_000_000_000
 """Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
@@ -54,7 +66,7 @@ class FabricInfo:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run cost and why. Findings stand by severity, then by toll: see `ranked`."""
+    """What a run cost and why. Findings stand by severity, then by saving: see `ranked`."""
 
     run: Run
     fabric: FabricInfo
@@ -76,6 +88,9 @@ class Report:
     versions."""
     sound_checks: tuple[SoundCheck, ...] = ()
     """Checks that ran and found nothing wrong; empty in reports of earlier versions."""
+    foreseen: Foreseen | None = None
+    """What replaying the first steps says of the findings and of the critical path; None where no step can be
+    replayed, or in reports of earlier versions."""
     hta: HtaFigures | None = None
     """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
 
@@ -84,6 +99,7 @@ class Report:
         object.__setattr__(self, "findings", ranked(self.findings))
         for name in SCHEMAS:
             check(name, self.tables[name])
+            check_ranks(name, self.tables[name], self.run)
         last = pc.max(self.tables["collectives"].column("group_id")).as_py()
         if last is not None and last >= len(self.groups):
             raise ValueError(f"collectives.group_id holds {last} of {len(self.groups)} groups")
@@ -176,6 +192,16 @@ class Report:
         """
         TENSORBOARD.load()(self, writer, step)
 
+    def whatif(self, *fixes: int, **changes: Any) -> WhatIf:
+        """Return the step after fixing these findings, by number on the bill, and after other changes.
+
+        `changes` are those of `shardtoll whatif`: `without=("all_gather@train.py:12",)`, `network=2.0`,
+        `gpu=1.3`, `ranks=(3,)`, `fabric="h100x8"`, `dtype="bf16"`, `bucket_bytes=25 << 20`,
+        `micro_batches=16`, `batch_ready=True`, `async_copies=True`, `no_recompute=True`, `first=3`. Raises
+        UsageError where nothing is asked for or the run cannot be replayed.
+        """
+        return WHAT_IF.load()(self, fixes, **changes)
+
     def to_json(self) -> str:
         """Return the report as JSON, schema version 1. Unknown is null."""
         return "".join(self.json_pieces())
@@ -194,6 +220,8 @@ class Report:
             tail["hta"] = to_plain(self.hta)
         yield _dumps(head)[:-1]
         for name in SCHEMAS:
+            if name in NOT_IN_JSON or (name in DRY and not self.tables[name].num_rows):
+                continue
             yield f",{_dumps(name)}:"
             yield from rows_json(self.tables[name])
         yield f",{_dumps(tail)[1:]}"
@@ -226,6 +254,7 @@ class Report:
                 unbilled=_optional(Unbilled, document, "unbilled"),
                 traffic=_optional(tuple[Traffic, ...], document, "traffic") or (),
                 sound_checks=_optional(tuple[SoundCheck, ...], document, "sound_checks") or (),
+                foreseen=_optional(Foreseen, document, "foreseen"),
                 run=from_plain(Run, document["run"]),
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),
@@ -321,6 +350,21 @@ class Track(Protocol):
         """Log it."""
 
 
+class WhatIfs(Protocol):
+    """Replays a report's steps with changes."""
+
+    def __call__(
+        self,
+        report: Report,
+        fixes: Sequence[int] = (),
+        *,
+        first: int | None = None,
+        name: str = "the run",
+        **asked: Any,
+    ) -> WhatIf:
+        """Return the step after them."""
+
+
 class Judge(Protocol):
     """Holds a report to a budget."""
 
@@ -345,6 +389,7 @@ TENSORBOARD: Final = EntryPoint[Callable[[Report, Any, int], None]](
     "shardtoll.dashboards.exports.to_tensorboard:log"
 )
 JUDGE: Final = EntryPoint[Judge]("shardtoll.analyzers.budget.judge:judge")
+WHAT_IF: Final = EntryPoint[WhatIfs]("shardtoll.analyzers.whatif.answer:what_if")
 BUDGET_LINES: Final = EntryPoint[Callable[["BudgetCheck"], list[str]]](
     "shardtoll.dashboards.check.words:lines"
 )

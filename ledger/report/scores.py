@@ -15,6 +15,7 @@ from shardtoll.ledger.answers.verification import Answer, Kept, Verdict, Verific
 from shardtoll.ledger.records.errors import UsageError
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.records.regular import read_regular
 from shardtoll.ledger.report.report import Report
 
 DEFAULT_NAME: Final = "verify-scores.jsonl"
@@ -138,11 +139,7 @@ def append(path: Path, score: Score) -> None:
 def read(path: Path) -> Scores:
     """Return the scores in a file, oldest first; UsageError where it is none or cannot be read."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(
-                f"{path} is larger than {MOST_BYTES >> 20} MiB", "name a file of scores, or start a new one"
-            )
-        data = path.read_bytes()
+        data = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise UsageError(
             f"cannot read {path} ({error.strerror or error})",

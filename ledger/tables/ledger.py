@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger.records.columns import column, literal
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.record import Group, Run, Workload
-from shardtoll.ledger.tables.tables import SCHEMAS, check, to_frame
+from shardtoll.ledger.tables.tables import SCHEMAS, check, check_ranks, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,7 @@ EPOCH_COLUMNS = {
     "collectives": ("issue_ns", "start_ns"),
     "computes": ("start_ns",),
     "leadups": ("since_ns",),
+    "events": ("start_ns",),
 }
 """Columns that count from the run's epoch."""
 
@@ -39,6 +40,7 @@ class Ledger:
     def __post_init__(self) -> None:
         for name in SCHEMAS:
             check(name, self.tables[name])
+            check_ranks(name, self.tables[name], self.run)
 
     def frame(self, table: str) -> pd.DataFrame:
         """Return one table (`steps`, `collectives`, `computes`, `counts`, `notices`) as a frame."""
@@ -118,10 +120,13 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
             raise ValueError(f"recordings of ranks {first.ranks_seen} and {part.run.ranks_seen}")
     epoch_ns = min(part.run.epoch_ns for part in parts)
     rows: dict[int, int] = {}
-    moved = []
+    moved: list[dict[str, pa.Table]] = []
     for part in parts:
         tables = shifted_by(part.tables, part.run.epoch_ns - epoch_ns)
         tables["leadups"] = _reindexed(tables["leadups"], rows)
+        if moved:
+            # Events name rows of their own recording, and one recording is enough to replay.
+            tables["events"] = SCHEMAS["events"].empty_table()
         for rank in tables["collectives"].column("rank").to_pylist():
             rows[rank] = rows.get(rank, 0) + 1
         moved.append(tables)

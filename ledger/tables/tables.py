@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,7 +16,9 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.device_op import DeviceOp
-from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Step
+from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
+from shardtoll.ledger.records.event import Event
+from shardtoll.ledger.records.record import LEVELS, PHASES, Collective, Compute, Count, Notice, Run, Step
 from shardtoll.ledger.records.stall import Leadup, Stall
 from shardtoll.ledger.records.value import Parameter, Value
 
@@ -56,6 +59,10 @@ RECORDS: Final[Mapping[str, type]] = {
     "values": Value,
     "parameters": Parameter,
     "device_ops": DeviceOp,
+    "dry_ops": DryOp,
+    "dry_storages": DryStorage,
+    "dry_waits": DryWait,
+    "events": Event,
 }
 """Table name -> record type. `steps` is written last: a step in it is a step that finished."""
 
@@ -67,8 +74,14 @@ _COUNTED: Final = (
     *("group_id", "match_id", "late_rank"),
 )
 
-LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops")
+DRY: Final = ("dry_ops", "dry_storages", "dry_waits")
+"""Tables that only a dry run fills; other runs have no files of them."""
+
+LATER: Final = ("leadups", "stalls", "values", "parameters", "device_ops", "events", *DRY)
 """Tables that files of earlier versions do not have."""
+
+NOT_IN_JSON: Final = ("events",)
+"""Tables that a report's JSON leaves out: a row for each launch and kernel would be most of it."""
 
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 """Columns that must be known but that earlier versions did not write -> what all their rows were."""
@@ -156,12 +169,40 @@ def check_values(table: str, data: pa.Table) -> None:
     for item, values in zip(data.schema, data.columns, strict=True):
         if len(values) == values.null_count:
             continue
+        if pa.types.is_integer(item.type):
+            most = _most(item.name)
+            if most is not None and (pc.max(values).as_py() > most or pc.min(values).as_py() < -most):
+                raise ValueError(f"{table}.{item.name} holds a number beyond {most:.0e}")
         measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
         if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
             raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
         words = _CLOSED.get(item.name)
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+
+
+def _most(name: str) -> int | None:
+    """Return the largest number that a column may hold: sums and differences of such still fit 64 bits."""
+    if name in INSTANTS:
+        return 4 * 10**18
+    if name.endswith("_ns"):
+        return 10**17
+    return 10**18 if name.endswith("_bytes") or name == "step" else None
+
+
+def check_ranks(table: str, data: pa.RecordBatch | pa.Table, run: Run) -> None:
+    """Raise ValueError for rows of a rank that the run does not have, or has not seen.
+
+    Notices may be of a rank that left nothing else.
+    """
+    if "rank" not in data.schema.names or not data.num_rows:
+        return
+    column = data.column(data.schema.get_field_index("rank"))
+    ranks = pc.unique(column).to_pylist()
+    seen = range(run.world_size) if table == "notices" else set(run.ranks_seen)
+    strange = [rank for rank in ranks if rank not in seen]
+    if strange:
+        raise ValueError(f"{table}.rank holds {strange[0]}, which the run has not seen")
 
 
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:
@@ -197,19 +238,30 @@ def to_frame(data: pa.Table) -> pd.DataFrame:
     Whole numbers become pandas' nullable Int64, never floats: nanoseconds since 1970 do not fit a
     float64 and a missing one must not become NaN.
     """
+    # An empty one costs as much to make as a short one, and most jobs leave most tables empty.
+    return _frame(data) if data.num_rows else _empty_frame(data.schema).copy(deep=False)
+
+
+@lru_cache(maxsize=64)
+def _empty_frame(schema: pa.Schema) -> pd.DataFrame:
+    return _frame(schema.empty_table())
+
+
+def _frame(data: pa.Table) -> pd.DataFrame:
     import pandas as pd
 
-    kinds = {
+    kinds: dict[pa.DataType, Any] = {
         pa.int64(): pd.Int64Dtype(),
         pa.float64(): pd.Float64Dtype(),
         pa.bool_(): pd.BooleanDtype(),
     }
-    plain_names = [item.name for item in data.schema if not pa.types.is_string(item.type)]
-    numbers = data.select(plain_names).to_pandas(types_mapper=kinds.get)
+    # Column by column: Table.to_pandas takes twice as long for a short table of many columns.
     frame: pd.DataFrame = pd.DataFrame(
         {
-            item.name: numbers[item.name] if item.name in numbers else _words(data.column(item.name))
-            for item in data.schema
+            item.name: _words(values)
+            if pa.types.is_string(item.type)
+            else kinds[item.type].__from_arrow__(values)
+            for item, values in zip(data.schema, data.columns, strict=True)
         },
         copy=False,
     )

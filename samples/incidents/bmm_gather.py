@@ -97,7 +97,7 @@ INCIDENT = Incident(
             "aten.bmm.default",
             bytes=GATHERED_BYTES,
             says=(
-                "1 all_gather a step on mesh dim cp1",
+                "1 all_gather per step on mesh dim cp1",
                 f"argument 0 (self), [{BATCH * HEADS}, {POSITIONS}, {CHANNELS}]",
                 "_StridedShard",
                 "bmm_gather.py",

@@ -2,7 +2,7 @@
 
 Nothing is wrong and no matmul is done twice; that is what has to come out. What remains is the price of
 its collectives: an all_gather of the outputs and, after backward, one all_reduce of H H elements that
-nothing hides, 4 H H bytes a step: exposed communication, with its floor beside it, and no more.
+nothing hides, 4 H H bytes per step: exposed communication, with its floor beside it, and no more.
 
     torchrun --nproc-per-node 4 -m shardtoll.samples.incidents.dit_partial
 """

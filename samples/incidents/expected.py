@@ -13,7 +13,7 @@ class Expected:
     place: str
     """Part of the finding's parameter, module, source line, operator or mesh dimension."""
     bytes: int | None = None
-    """Message bytes a step and rank, within 1 %."""
+    """Message bytes per step and rank, within 1 %."""
     flops: int | None = None
     """FLOPs too many, of all ranks in a step: the figure `flops_too_many`, within 1 %."""
     toll_ns: tuple[int, int] | None = None

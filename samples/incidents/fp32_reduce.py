@@ -4,7 +4,7 @@
 fast network nobody notices. Where the reduction is exposed it costs half of its time; whether bf16 sums are
 good enough for a model is a question of numerics that somebody has to answer once.
 
-With E elements of parameters, two ranks' reduce_scatters move 4 E bytes a step and 2 E would do.
+With E elements of parameters, two ranks' reduce_scatters move 4 E bytes per step and 2 E would do.
 
     torchrun --nproc-per-node 2 -m shardtoll.samples.incidents.fp32_reduce
 

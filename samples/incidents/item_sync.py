@@ -95,7 +95,7 @@ INCIDENT = Incident(
             "host-sync",
             place="item_sync.py:50",
             toll_ns=(BATCH * LEAST_READ_NS, BATCH * MOST_READ_NS),
-            says=(f"{BATCH:,} times a step", ".item()"),
+            says=(f"{BATCH:,} times per step", ".item()"),
         ),
     ),
 )

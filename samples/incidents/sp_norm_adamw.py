@@ -103,7 +103,7 @@ INCIDENT = Incident(
             "norm",
             bytes=(READS - 1) * TENSORS * BLOCKS * DIM * 4,
             says=(
-                f"; all {(READS - 1) * TENSORS * BLOCKS} redundant: sent bytes already sent",
+                f"; all {(READS - 1) * TENSORS * BLOCKS} redundant: repeats bytes that this step had sent",
                 "p.grad.redistribute(placements=p.placements)",
             ),
         ),

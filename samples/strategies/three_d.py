@@ -48,7 +48,7 @@ def three_d(kind: Any) -> common.Build:
         place = mesh.get_local_rank("pp")
         model = cut(options.model(device), place, stages)
         shard_prepared(model, mesh["tp"])
-        # Gathered once a step, not once a micro-batch.
+        # Gathered once per step, not once a micro-batch.
         for block in model.blocks.values():
             fully_shard(block, mesh=mesh["dp"], reshard_after_forward=False)
         fully_shard(model, mesh=mesh["dp"], reshard_after_forward=False)

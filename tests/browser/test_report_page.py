@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import subprocess
 import time
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from shardtoll.dashboards.page.page import render
 from shardtoll.dashboards.words.text import clean
 from tests import sample_reports
+from tests.browser.conftest import ARGUMENTS, CHROMIUM
 
 pytestmark = pytest.mark.browser
 FIGURES = ["anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"]
@@ -177,6 +179,22 @@ def test_paper_does_not_wait_for_the_figures(chromium, tmp_path: Path):
     for figure in FIGURES:
         assert page.locator(f"#{figure}-figure .main-svg").count() > 0
     page.close()
+
+
+def test_a_page_that_is_saved_as_pdf_at_once_has_its_figures(tmp_path: Path):
+    """Chromium prints when the page has loaded, before a figure was drawn on the screen."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium to run the browser tests")
+    whole = render(sample_reports.report())
+    sizes = []
+    for name, text in (("whole", whole), ("bare", whole.replace('id="plotly"', 'id="nothing"'))):
+        page, pdf = tmp_path / f"{name}.html", tmp_path / f"{name}.pdf"
+        page.write_bytes(text.encode())
+        command = [CHROMIUM, "--headless", *ARGUMENTS, f"--print-to-pdf={pdf}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        sizes.append(pdf.stat().st_size)
+    # Without Plotly the same page has no figure: what is more of it are the figures.
+    assert sizes[0] > 1.5 * sizes[1], sizes
 
 
 def test_no_button_sends_the_chart_away(open_page):

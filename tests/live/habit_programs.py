@@ -407,7 +407,7 @@ def run_logits(codes: Sequence[str]) -> list[list[float]]:
 
 
 def run_called_once() -> list[list[float]]:
-    """Train a module called twice a step, and once with both inputs, as the remedy says."""
+    """Train a module called twice per step, and once with both inputs, as the remedy says."""
     sums = []
     for fixed in (False, True):
         torch.manual_seed(0)

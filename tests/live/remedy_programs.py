@@ -215,8 +215,8 @@ def cases(mesh: DeviceMesh) -> dict[str, Case]:
         "there and back": Case(
             "gave back what the all_to_all", lambda n: _exchanged(_exchanged(n["x"])), _executed("y")
         ),
-        "scattered and gathered": Case("together an all_reduce", _both, _good_both),
-        "gathered twice": Case("already sent", _bad_again, _good_again),
+        "scattered and gathered": Case("together they are an all_reduce", _both, _good_both),
+        "gathered twice": Case("had sent before", _bad_again, _good_again),
     }
 
 

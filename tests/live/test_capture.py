@@ -215,7 +215,7 @@ def test_an_operator_on_replicated_inputs_is_the_same_work_on_every_rank() -> No
     assert found["replicated_over"] == ["tp"] * 4, "one matmul on each rank"
     (evidence,) = found["evidence"]
     one = 2 * programs.BATCH * programs.D * programs.D
-    assert (evidence["factor"], evidence["FLOPs done a step"], evidence["FLOPs needed a step"]) == (
+    assert (evidence["factor"], evidence["FLOPs done per step"], evidence["FLOPs needed per step"]) == (
         4,
         4 * one,
         one,

@@ -38,7 +38,7 @@ EXPECTED: dict[str, list[Row]] = {
         ("all_reduce", ALL, "backward", "DeepSpeed.reduce", None),
         ("all_reduce", 4, "optimizer", "DeepSpeed.norm", None),
     ],
-    # ZeRO 1 reduces once a step, in buckets; ZeRO 2 after every micro-batch, in backward's order.
+    # ZeRO 1 reduces once per step, in buckets; ZeRO 2 after every micro-batch, in backward's order.
     "1": [
         ("all_reduce", FIRST, "backward", "DeepSpeed.ZeRO-1.reduce", OF_FIRST),
         ("all_reduce", SECOND, "backward", "DeepSpeed.ZeRO-1.reduce", OF_SECOND),

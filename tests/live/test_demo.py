@@ -93,8 +93,8 @@ def test_the_scattered_attempt_computes_the_weight_gradient_on_every_rank(demo: 
     assert finding.ranks == tuple(range(RANKS))
     facts = evidence(finding)
     assert facts["factor"] == RANKS
-    assert facts["FLOPs done a step"] == RANKS * one
-    assert facts["FLOPs needed a step"] == one
+    assert facts["FLOPs done per step"] == RANKS * one
+    assert facts["FLOPs needed per step"] == one
     assert "scatter.py" in (finding.where.source or "")
 
 

@@ -16,7 +16,7 @@ HEAD = 2 * ROWS * WIDTH * CLASSES
 BLOCKS = LAYERS * 2 * (2 * ROWS * WIDTH * 4 * WIDTH)
 NORMS = LAYERS * ROWS * WIDTH * 7
 PARAMETERS = sum(parameter.numel() for parameter in programs.Model().parameters())
-TOO_MANY = "FLOPs too many a step"
+TOO_MANY = "needless FLOPs per step"
 
 Found = list[dict[str, Any]]
 

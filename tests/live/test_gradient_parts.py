@@ -139,7 +139,7 @@ MISTAKES = {
     ],
     "trained on one rank": [
         "parameter up.weight is not of one dtype, requires_grad and shape on rank 0, rank 1",
-        "every rank that holds it must hold it alike",
+        "every rank that holds it must hold equal values",
     ],
 }
 

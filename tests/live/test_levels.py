@@ -161,7 +161,7 @@ def test_where_the_users_profiler_runs_times_are_unknown_and_the_report_says_so(
 def test_misuse_is_refused_with_what_to_do_instead() -> None:
     outside = [
         "session.step() outside its session",
-        "call it once a step, inside `with audit(...) as session:`",
+        "call it once per step, inside `with audit(...) as session:`",
     ]
     nothing_open = ["no step is open", "call session.begin_step() first"]
     again = "close it first; for several steps use session.step()"

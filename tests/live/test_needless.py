@@ -19,8 +19,8 @@ FOUND = {
     "reduce_cut": ("a reduce_scatter would do", WHOLE),
     "reduce_async_cut": ("a reduce_scatter would do", WHOLE),
     "dtensor_reduce_cut": ("a reduce_scatter would do", WHOLE),
-    "cut_gathered": ("cut from just before", WHOLE),
-    "cut_gathered_columns": ("cut from just before", WHOLE),
+    "cut_gathered": ("had sliced just before", WHOLE),
+    "cut_gathered_columns": ("had sliced just before", WHOLE),
     "cut_summed": ("the all_reduce before had given already", WHOLE),
     "there_and_back": ("gave back", WHOLE),
     "reduced_twice": ("had made equal on all ranks", WHOLE),
@@ -89,7 +89,7 @@ def test_gradients_reduced_on_every_micro_batch(wrapper: str, steps_are: str) ->
     if steps_are == "micro-batch":
         per_step //= programs.MICRO_BATCHES
     assert sum(f["bytes"] for f in findings) == pytest.approx(per_step, abs=1)
-    assert all("2 of 3 are not needed" in f["title"] for f in findings)
+    assert all("2 of 3 are needless" in f["title"] for f in findings)
     assert found[f"{wrapper} good"]["findings"] == []
 
 

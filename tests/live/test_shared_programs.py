@@ -39,7 +39,7 @@ def test_an_update_inside_a_closure_costs_what_a_plain_one_costs(how: str) -> No
     updates = [title for title in titles if "the same update" in title]
     # 0.4 ms on a quiet machine, where forward and backward take 125 ms.
     for title in updates:
-        cost, unit = title.split("update, ")[1].split(" a step")[0].split(" ")[:2]
+        cost, unit = title.split("update, ")[1].split(" per step")[0].split(" ")[:2]
         assert float(cost) * {"ms": 1.0, "\N{MICRO SIGN}s": 1e-3}[unit] < 25, title
 
 

@@ -43,7 +43,7 @@ def test_a_loader_that_keeps_one_rank_waiting_is_found_on_that_rank_and_line(lev
     (finding,) = of(report, "data-stall")
     assert finding.ranks == (programs.LATE,)
     assert SLEEP_NS <= (finding.toll_ns or 0) < 5 * SLEEP_NS
-    assert "between steps, once a step" in finding.title
+    assert "between steps, once per step" in finding.title
     # The nearest line of the user's: the generator that goes through the loader.
     assert "stall_programs.py" in (finding.where.source or "")
     assert "(_batches)" in (finding.where.source or "")

@@ -295,9 +295,9 @@ def _figures(done: int, needed: int) -> tuple[Figure, ...]:
 
 def _work_evidence(work: _Work, ways: int) -> tuple[Evidence, ...]:
     return (
-        Evidence("FLOPs done a step", work.done, "FLOP"),
-        Evidence("FLOPs needed a step", work.needed, "FLOP"),
-        Evidence("FLOPs too many a step", work.done - work.needed, "FLOP"),
+        Evidence("FLOPs done per step", work.done, "FLOP"),
+        Evidence("FLOPs needed per step", work.needed, "FLOP"),
+        Evidence("needless FLOPs per step", work.done - work.needed, "FLOP"),
         Evidence("factor", ways, "x"),
         Evidence("FLOPs are summed over", "one step, all ranks seen" if work.even else MEAN),
     )
@@ -355,9 +355,9 @@ def _on_one(context: Context, again: pd.DataFrame, weigh: _Weigh) -> list[Findin
             Finding(
                 kind="duplicated-compute",
                 severity=weigh.severity(toll, too_many),
-                title=f"the same work twice on one rank: {op}{place(module, source)} multiplies again what "
-                f"was multiplied {'there' if first == source else f'at {first}'}, {times(line.each, 'time')} "
-                f"a step: {flops(too_many)} too many",
+                title=f"the same work twice on one rank: {op}{place(module, source)} repeats what it "
+                f"multiplied {'there' if first == source else f'at {first}'}, "
+                f"{times(line.each, 'time')} per step: {flops(too_many)} too many",
                 toll_ns=toll,
                 floor_ns=None,
                 saving_ns=toll,
@@ -372,9 +372,9 @@ def _on_one(context: Context, again: pd.DataFrame, weigh: _Weigh) -> list[Findin
                     source=source,
                 ),
                 evidence=(
-                    Evidence("FLOPs done a step", 2 * too_many, "FLOP"),
-                    Evidence("FLOPs needed a step", too_many, "FLOP"),
-                    Evidence("FLOPs too many a step", too_many, "FLOP"),
+                    Evidence("FLOPs done per step", 2 * too_many, "FLOP"),
+                    Evidence("FLOPs needed per step", too_many, "FLOP"),
+                    Evidence("needless FLOPs per step", too_many, "FLOP"),
                     Evidence("first done at", first),
                     Evidence("done again at", source),
                     Evidence("shown by", "equal inputs and outputs (fingerprints) within one pass"),

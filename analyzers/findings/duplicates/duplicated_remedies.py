@@ -67,12 +67,12 @@ def title(case: Told, where: str, done: str, needed: str) -> str:
         held = "" if not case.state_bytes else f" and keeps the same {size(case.state_bytes)} of states"
         return (
             f"a choice: each of {case.ways} replicas makes the same update{held}, {some_time(case.toll)} "
-            f"a step that they could share, on {over}"
+            f"per step that they could share, on {over}"
         )
     if case.why in _SUBJECTS:
         return (
             f"a choice: {_SUBJECTS[case.why]} is computed {case.ways} times in {phases}, on {over}: "
-            f"{done} where {needed} are needed, {some_time(case.toll)} a step"
+            f"{done} where {needed} are needed, {some_time(case.toll)} per step"
         )
     return (
         f"{case.op}{where} does the same work {case.ways} times in {phases}, on {over}: "
@@ -104,8 +104,8 @@ def _written(case: Told) -> tuple[str, str]:
     name = case.module or ""
     if case.why == "data":
         return (
-            "Give each data-parallel rank its own part of the data. Until then all but one of them work in "
-            "vain, and the batch is as large as one rank's.",
+            "Give each data-parallel rank its own part of the data. Until then all ranks but one do no "
+            "useful work, and the batch is one rank's.",
             "sampler = DistributedSampler(dataset, num_replicas=dp_size, rank=dp_rank)\n"
             "loader = DataLoader(dataset, batch_size, sampler=sampler)  # and sampler.set_epoch(epoch)",
         )
@@ -115,9 +115,10 @@ def _written(case: Told) -> tuple[str, str]:
             each = case.state_bytes - case.state_bytes // case.ways
             spared = f" and {size(each)} of states on each rank"
         return (
-            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} a step{spared}, and costs "
-            "a broadcast or all_gather of the updated parameters. fully_shard does it with the parameters' "
-            "memory, ZeroRedundancyOptimizer under DistributedDataParallel. Replicas are simpler: a choice.",
+            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} per step{spared}, and "
+            "costs a broadcast or all_gather of the updated parameters. fully_shard does it with the "
+            "parameters' memory, ZeroRedundancyOptimizer under DistributedDataParallel. Replicas are "
+            "simpler, so keep them if memory and time suffice.",
             f"fully_shard(model, mesh={_mesh(case)})"
             if case.dims
             else "optimizer = ZeroRedundancyOptimizer(\n"
@@ -127,8 +128,8 @@ def _written(case: Told) -> tuple[str, str]:
         named = ", ".join(f'"{module}": SequenceParallel()' for module in case.modules[:3] if module)
         return (
             f"Without sequence parallelism every rank{over} normalises all tokens. SequenceParallel gives "
-            "each its part of the sequence, and the memory with it; its reduce_scatters and all_gathers move "
-            "as many bytes as the all_reduces they replace. Where sequences are short this is a choice.",
+            "each its part of the sequence, and the memory with it; its reduce_scatters and all_gathers "
+            "move as many bytes as the all_reduces they replace. Leave it if sequences are short.",
             f"parallelize_module(model, {_mesh(case)}, {{{named or chr(34) + 'norm' + chr(34)}}})"
             if named
             else f'parallelize_module(model, {_mesh(case)}, {{"norm": SequenceParallel()}})',
@@ -151,8 +152,8 @@ def _written(case: Told) -> tuple[str, str]:
         )
     text = (
         f"Give each rank its share{over}: shard one operand, or slice the input before the operator and "
-        "reduce or gather the smaller result. Where every rank is meant to hold the result, replicas spare "
-        "a collective: that is a choice, and this is its price."
+        "reduce or gather the smaller result. Keep the replicas if every rank must hold the result: they "
+        "avoid a collective, and this is their price."
     )
     if "backward" in case.phases:
         text += " The gradient of a weight is then a part on each rank, to be summed by one all_reduce."

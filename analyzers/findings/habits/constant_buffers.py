@@ -42,7 +42,7 @@ def find(context: Context) -> list[Finding]:
                 kind="constant-buffers",
                 severity=cost.severity,
                 title=f"DDP broadcasts buffers that {never} change in each forward: "
-                f"{some_size(moved)} a step on {line.first['net']}{place(None, line.text('source'))}, "
+                f"{some_size(moved)} per step on {line.first['net']}{place(None, line.text('source'))}, "
                 f"{duration(cost.toll_ns)} exposed",
                 toll_ns=cost.toll_ns,
                 floor_ns=0,
@@ -59,8 +59,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("taken for granted", "no later step changes a buffer on one rank alone"),
                 ),
                 remedy=Remedy(
-                    "Do not broadcast them: each rank has the same values already."
-                    + (" Look first whether a step writes a part of a large one." if sampled else ""),
+                    "Turn the broadcast off: every rank already has the same values."
+                    + (" First check whether a step writes a part of a large buffer." if sampled else ""),
                     no_buffers(context.ledger.run.torch),
                     None
                     if cost.saving_ns is None

@@ -153,7 +153,7 @@ def _finding(context: Context, bill: Bill) -> Finding:
     forward = keep(there, there["phase"] == "forward")
     first = (there if forward.empty else forward).iloc[0]
     who = "the busiest rank" if bill.steady is None else f"rank {bill.steady}"
-    costs = "" if toll is None else f", and the others wait {duration(toll)} a step for it"
+    costs = "" if toll is None else f", and the others wait {duration(toll)} per step for it"
     loads = there.groupby("rank")["load"].mean()
     where = line.where("group", "mesh_dim")
     source, module = (None if pd.isna(first[name]) else str(first[name]) for name in ("source", "module"))

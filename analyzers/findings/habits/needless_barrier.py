@@ -61,7 +61,7 @@ def _finding(context: Context, habit: Habit) -> Finding:
     cost = price(context, line)
     last = _awaited(habit.rows)
     saving = None if last is not None else cost.saving_ns
-    what = "" if last is None else f"; rank {last} is last, so the others may be meant to wait for it"
+    what = "" if last is None else f"; rank {last} is last, so the barrier may be meant"
     return Finding(
         kind="needless-barrier",
         severity="info" if last is not None else cost.severity,
@@ -82,9 +82,9 @@ def _finding(context: Context, habit: Habit) -> Finding:
             Evidence("taken for granted", "it guards no file and no memory that ranks share"),
         ),
         remedy=Remedy(
-            "Leave the barrier out, unless it guards a file or memory that ranks share: collectives order "
-            "the ranks by themselves, and ranks then need not wait for each other twice.",
-            "if saves_now:  # only where ranks share a file\n    dist.barrier()",
+            "Leave the barrier out, unless it guards a file or memory that ranks share: collectives "
+            "already order the ranks.",
+            "if saves_now:  # only if ranks share a file\n    dist.barrier()",
             None if saving is None else "the same step without this barrier; waiting for late ranks stays",
         ),
         confidence="possible" if last is not None else "likely",

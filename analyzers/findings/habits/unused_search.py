@@ -32,7 +32,7 @@ def find(context: Context) -> list[Finding]:
                 severity=cost.severity,
                 title="DDP looks for unused parameters in each backward and finds none on "
                 f"{line.first['net']}{place(None, line.text('source'))}: its all_reduce of what was used "
-                f"costs {duration(cost.toll_ns)} a step",
+                f"costs {duration(cost.toll_ns)} per step",
                 toll_ns=cost.toll_ns,
                 floor_ns=0,
                 saving_ns=cost.saving_ns,
@@ -47,9 +47,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("taken for granted", "no later step leaves a parameter out"),
                 ),
                 remedy=Remedy(
-                    "Do not look for unused parameters: DDP then neither walks the graph before each "
-                    "backward nor reduces what was used. If a later step leaves a parameter out, DDP "
-                    "raises an error.",
+                    "Turn the search for unused parameters off. If a later step leaves a parameter out, "
+                    "DDP raises an error.",
                     "DistributedDataParallel(model, find_unused_parameters=False)",
                     None
                     if cost.saving_ns is None

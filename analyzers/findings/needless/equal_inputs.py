@@ -101,14 +101,14 @@ def _told(line: Line) -> Told:
     cause, op = line.text("caused_by_op") or "", str(line.first["op"])
     if other == "reduce_scatter":
         return Told(
-            f"made equal on all ranks what the reduce_scatter after it reduces again{times}",
+            f"made values equal on all ranks that the next reduce_scatter reduces again{times}",
             _before_scatter(
                 cause, line.text("source"), reduce_op, line.text("first_reduce_op") or "SUM", ranks
             ),
             evidence=evidence,
         )
     return Told(
-        f"reduced what the {other} before it had made equal on all ranks{times}",
+        f"reduced values that the {other} before it had made equal on all ranks{times}",
         _instead(op, reduce_op, ranks, line.text("first_reduce_op") or "SUM"),
         evidence=evidence,
     )
@@ -133,7 +133,7 @@ def _instead(op: str, reduce_op: str, ranks: int, first_op: str) -> Remedy:
             counterfactual=counterfactual,
         )
     return Remedy(
-        text=f"Leave out this {op}: every rank has the values, and {reduce_op} of equal values is the value.",
+        text=f"Leave out this {op}: every rank already has the values.",
         code=f"dist.all_reduce(x, op=dist.ReduceOp.{first_op})  # once: no {op} of its result",
         counterfactual=counterfactual,
     )
@@ -152,8 +152,8 @@ def _before_scatter(cause: str, source: str | None, first_op: str, reduce_op: st
         )
     code = f"dist.reduce_scatter_tensor(part, x, op=dist.ReduceOp.{reduce_op})  # no all_reduce before"
     text = (
-        "Hand the values to the reduce_scatter as they are, if nothing else reads the all_reduce's result: "
-        "it reduces them."
+        "Leave out the all_reduce if only the reduce_scatter reads its result: the reduce_scatter sums "
+        "the values itself."
     )
     if first_op == "SUM":
         text += f" The result was {ranks} times the sum; if that is not meant, leave the factor out as well."

@@ -52,7 +52,7 @@ def _unasked(line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
     return Finding(
         kind="redundant-collective",
         severity="warning",
-        title=f"{times(line.each, 'all_gather')} a step on {line.first['net']} in backward"
+        title=f"{times(line.each, 'all_gather')} per step on {line.first['net']} in backward"
         f"{place(module, line.text('source'))} gathers again what reshard_after_forward=False was to keep: "
         "the first backward through a module lets its parameters go, and there is another one",
         toll_ns=toll,
@@ -69,9 +69,9 @@ def _unasked(line: Line, rows: pd.DataFrame, spoken: Rows) -> Finding:
             Evidence("in all steps and ranks", line.total),
         ),
         remedy=Remedy(
-            "Call the module once, with all its inputs in one batch: each call has a backward of its own, "
-            "and FSDP2 lets parameters go after the first. If one call needs the result of another, shard "
-            "the module that makes the calls instead.",
+            "Call the module once with all inputs in one batch: FSDP2 frees the parameters after the "
+            "first of its backwards. If one call needs the result of another, shard the module that makes "
+            "the calls instead.",
             "first, second = module(torch.cat([x, y])).split([len(x), len(y)])  # was module(x), module(y)\n"
             "# if y needs module(x): fully_shard(caller, reshard_after_forward=False) in place of module",
             None if toll is None else "the same step without these all_gathers",
@@ -105,7 +105,7 @@ def _trade(context: Context, line: Line, rows: pd.DataFrame, spoken: Rows) -> Fi
             Evidence("modules gathered again", ", ".join(modules[:5]) or None),
         ),
         remedy=Remedy(
-            "If each rank has that memory left, keep the parameters after forward; else leave it as it is.",
+            "Keep the parameters after forward if each rank has that memory left; leave it otherwise.",
             "fully_shard(block, reshard_after_forward=False)",
         ),
         figures=(

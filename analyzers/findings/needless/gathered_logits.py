@@ -79,7 +79,7 @@ def _finding(context: Context, line: Line, rows: Rows) -> Finding:
     return Finding(
         kind="gathered-logits",
         severity="warning" if bulky else "info",
-        title=f"{times(line.each, 'all_gather')} a step on {line.first['net']} in {line.first['phase']}"
+        title=f"{times(line.each, 'all_gather')} per step on {line.first['net']} in {line.first['phase']}"
         f"{place(module, line.text('source'))} puts {classes:,} classes of the logits together for "
         f"cross_entropy: {some_size(moved)}, {duration(toll)} exposed",
         toll_ns=toll,

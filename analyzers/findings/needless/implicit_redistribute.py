@@ -68,7 +68,7 @@ def find(context: Context) -> list[Finding]:
                 kind="implicit-redistribute",
                 severity="info" if _required(cause, before, after, phase) else "warning",
                 title=f"{cause or 'an operator'} made DTensor redistribute {path}: {times(line.each, op)} "
-                f"a step on {line.first['net']}, {some_size(moved)}"
+                f"per step on {line.first['net']}, {some_size(moved)}"
                 f"{place(module, line.text('source'))}",
                 toll_ns=toll,
                 floor_ns=line.figures["floor_ns"],
@@ -90,7 +90,7 @@ def find(context: Context) -> list[Finding]:
                     Evidence("smallest message", number(sizes["min"][line.code]), "bytes"),
                     Evidence("largest message", number(sizes["max"][line.code]), "bytes"),
                     Evidence("dtype", line.text("dtype")),
-                    Evidence("wire bytes a step and rank", line.figures["wire_bytes"], "bytes"),
+                    Evidence("wire bytes per step and rank", line.figures["wire_bytes"], "bytes"),
                     *parameters.evidence(line, "parameters"),
                     *modules.evidence(line, "modules"),
                     Evidence("collectives in all steps and ranks", line.total),
@@ -138,11 +138,10 @@ def _remedy(
         text, written = _of_pending_sum(cause, after, phase, whole=("partial", "replicate") in moves)
     elif is_matmul and "_StridedShard" in (before or ""):
         text = (
-            f"Dimensions that are sharded on several mesh dimensions were folded into one before {cause}, as "
-            f"matmul does with tensors of many dimensions. {cause} does not take what is folded ({which}) as "
-            "it lies, so it is gathered, although each rank has what its own part needs. Multiply the local "
-            "tensors and say how the result lies; or keep a dimension apart as the batch of bmm, so that "
-            "none is sharded twice."
+            "Multiply the local tensors and give the result its placement, or keep one dimension as bmm's "
+            f"batch. Before {cause}, matmul folded dimensions that are sharded on several mesh dimensions. "
+            f"The operator does not take the folded tensor ({which}), so it is gathered, although each rank "
+            "has the parts that it needs."
         )
         written = (
             "own = weight.redistribute(placements=[Replicate(), Shard(0)])  # what belongs to this rank's x\n"
@@ -152,9 +151,9 @@ def _remedy(
         )
     elif ("shard", "replicate") in moves and is_matmul:
         text = (
-            f"One operand of {cause} ({which}) is sharded and the other does not fit, so it is gathered. "
-            "Shard the other operand to match (parallelize_module with ColwiseParallel or RowwiseParallel "
-            "does), which needs no gather; or redistribute the operand once before all its uses."
+            "Shard the other operand to match (ColwiseParallel or RowwiseParallel does): then nothing is "
+            f"gathered. One operand of {cause} ({which}) is sharded and the other does not fit. Or "
+            "redistribute it once before all its uses."
         )
         written = (
             f"other = other.redistribute(placements=[Shard(dim)])  # name the other operand of {cause}\n"
@@ -163,14 +162,14 @@ def _remedy(
         )
     elif ("shard", "replicate") in moves:
         text = (
-            f"{cause} gathers an operand that was kept as {before}. Give its other operands the same "
-            "placement, so that it runs on the shards, or redistribute once before all its uses."
+            f"Give all operands of {cause} one placement: {before}, so that it runs on the shards and "
+            "gathers nothing. Or redistribute once before all its uses."
         )
         written = f"other = other.redistribute(placements={as_list(before)})"
     elif ("shard", "shard") in moves:
         text = (
-            f"The tensor is made as {before} and used as {after}. Produce it as {after}, or move its "
-            "users to the placement it has."
+            f"Make the tensor as {after}, or move its users to {before}: it is made as {before} and used as "
+            f"{after}."
         )
         written = f"x = x.redistribute(placements={as_list(after)})  # once, where x is made"
     else:
@@ -191,24 +190,25 @@ def _of_pending_sum(cause: str, after: str | None, phase: str, *, whole: bool) -
     """Return text and code where a pending sum was reduced: to the whole on each rank, else to shards."""
     if whole and phase == "optimizer":
         text = (
-            "The gradient is still a pending sum when clipping and the optimizer read it, and each read "
-            "reduces it. Reduce it once after backward, before clipping and step()."
+            "Reduce the gradient once before step(), after backward and before clipping: it is a pending sum "
+            "(Partial), and each read by clipping or the optimizer reduces it again."
         )
         return text, "p.grad = p.grad.redistribute(placements=p.placements)"
     if whole:
         text = (
-            f"{cause} cannot run on a pending sum. Reduce it once, before all its uses; where the result "
-            "may stay sharded, redistribute to Shard instead: a reduce-scatter sends half of the bytes."
+            f"Reduce the operand of {cause} once, before all its uses: the operator cannot run on a pending "
+            "sum. If the result may stay sharded, redistribute to Shard: a reduce-scatter sends half the "
+            "bytes."
         )
         before_use = (
             "x = x.redistribute(placements=[Shard(0)])  # before the operator, on this mesh dimension"
         )
         return text, before_use
-    what = "The gradient" if phase == "optimizer" else f"An operand of {cause}"
+    what = "the gradient" if phase == "optimizer" else f"the operand of {cause}"
     text = (
-        f"{what} is a pending sum, reduced and scattered where it is used. Once is needed; do it "
-        "explicitly and before all its uses. It is pending because an operator ran on operands sharded "
-        "along another axis than its result: sharding them along one axis may spare the sum altogether."
+        f"Reduce {what} once, before all its uses: it is a pending sum (Partial), and each use reduces and "
+        "scatters it again. It is Partial because an operator's inputs are sharded along another axis "
+        "than its result. If all share one axis, no sum is needed."
     )
     return text, (
         "p.grad = p.grad.redistribute(placements=p.placements)"

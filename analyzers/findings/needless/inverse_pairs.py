@@ -101,12 +101,11 @@ def _again(line: Line) -> Told:
     own = "whole" if _carries(line) else "whole.detach()"
     dtensor = (line.text("caused_by_op") or "").startswith(("DTensor", "aten"))
     return Told(
-        "gave back what every rank had: what its input was cut from just before"
+        "rebuilt a tensor that every rank had sliced just before"
         if was is None
         else f"gave back what every rank had: what the {was} before had given already",
         Remedy(
-            text="Keep the whole and cut from it where a part is wanted: cutting needs no communication, "
-            "and gathering the same again is the inverse of it.",
+            text="Keep the whole tensor and slice it for each use: a slice needs no communication.",
             code="y = f(x)  # x stays Replicate: no redistribute to Shard and back"
             if dtensor
             else f"part = whole.chunk(ranks)[rank]\ny = {own}  # in place of what is gathered",
@@ -126,8 +125,8 @@ def _back(line: Line) -> Told:
     return Told(
         "gave back what the all_to_all before it had been given, unchanged",
         Remedy(
-            text="Nothing was computed between the two: leave out the second, and the first if nothing else "
-            "reads what it gave; or move the second past the next operator that needs the first layout.",
+            text="Nothing is computed between the two: leave out the second, and also the first if "
+            "nothing else reads its result.",
             code=f"y = {own}  # what the first all_to_all is given, in place of what the second gives",
             counterfactual="the same step without this all_to_all; the one before it goes as well",
         ),
@@ -137,10 +136,11 @@ def _back(line: Line) -> Told:
 def _as_one(line: Line) -> Told:
     reduce_op = line.text("first_reduce_op") or "SUM"
     return Told(
-        "gathers what the reduce_scatter before it gave, as it was: together an all_reduce",
+        "gathered the unchanged result of the reduce_scatter before it: together they are an all_reduce",
         Remedy(
-            text="Nothing works on the parts in between. One all_reduce moves the same bytes in one call; or "
-            "do what follows on the parts, and gather later. Meant so (for memory, or to overlap), leave it.",
+            text="Nothing computes on the parts in between. One all_reduce moves the same bytes in one "
+            "call; or compute on the parts and gather later. Leave it if it saves memory or overlaps "
+            "on purpose.",
             code=f"dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})  # in place of both",
         ),
         severity="info",

@@ -220,7 +220,7 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="latency-bound",
                 severity="warning",
-                title=f"{times(line.each, f'small {op}')} a step on {line.first['net']} in {phase}, "
+                title=f"{times(line.each, f'small {op}')} per step on {line.first['net']} in {phase}, "
                 f"{some_size(moved)} in all, cost {duration(toll)} ({percent(share)} of it), "
                 f"most of it latency{place(None, source)}",
                 toll_ns=toll,

@@ -18,7 +18,7 @@ from shardtoll.analyzers.findings.needless.needless_finding import (
     needless_findings,
 )
 from shardtoll.analyzers.findings.needless.redundant_collective import repeats
-from shardtoll.analyzers.shared.tally import Line, keep
+from shardtoll.analyzers.shared.tally import Line, keep, with_columns
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
 from shardtoll.ledger import Confidence, Evidence, Finding, Remedy, Severity
 
@@ -64,7 +64,7 @@ def candidates(context: Context, *ops: str) -> pd.DataFrame:
         & ~frame.index.isin(repeats(context).index)
     )
     frame = keep(frame, mask)
-    frame = frame.assign(at=frame["issue_ns"].fillna(frame["start_ns"]))
+    frame = with_columns(frame, at=frame["issue_ns"].fillna(frame["start_ns"]))
     ordered: pd.DataFrame = frame.sort_values(["rank", "step", "at"], kind="stable", na_position="last")
     return ordered
 
@@ -78,15 +78,13 @@ def on_all_ranks(frame: pd.DataFrame, mask: pd.Series[Any] | npt.NDArray[np.bool
 
 def without_first(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame, none of which is one of a pair."""
-    unpaired: pd.DataFrame = frame.assign(**{f"first_{name}": None for name in FIRST})
-    return unpaired
+    return with_columns(frame, **{f"first_{name}": None for name in FIRST})
 
 
 def with_first(context: Context, frame: pd.DataFrame, labels: Any) -> pd.DataFrame:
     """Return the frame with what is told of the other one of each pair, by row label; NA: there is none."""
     first = context.collectives.reindex(labels)
-    paired: pd.DataFrame = frame.assign(**{f"first_{name}": first[name].to_numpy() for name in FIRST})
-    return paired
+    return with_columns(frame, **{f"first_{name}": first[name].to_numpy() for name in FIRST})
 
 
 def findings(

@@ -106,7 +106,7 @@ def needless_findings(
             Finding(
                 kind="redundant-collective",
                 severity=story.severity,
-                title=f"{times(line.each, op)}{of_parameter} a step on {line.first['net']} in "
+                title=f"{times(line.each, op)}{of_parameter} per step on {line.first['net']} in "
                 f"{line.first[phase]}{story.title_end}",
                 toll_ns=toll,
                 floor_ns=story.floor_ns,

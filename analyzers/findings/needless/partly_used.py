@@ -54,7 +54,7 @@ def find(context: Context) -> list[Finding]:
 def _told(line: Line) -> Told:
     op, used, ranks = str(line.first["op"]), number(line.first["used_bytes"]), int(line.first["group_size"])
     reader = line.text("used_by")
-    text = f"of which each of {ranks} ranks read {some_size(used)} at most, 1/{ranks} of a result"
+    text = f"each of {ranks} ranks read {some_size(used)} at most, 1/{ranks} of a result"
     evidence = (
         Evidence("read of one result", used, "bytes"),
         Evidence("first taken apart or read by", reader),

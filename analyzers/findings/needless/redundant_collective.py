@@ -129,7 +129,7 @@ def find(context: Context) -> list[Finding]:
 
 def _story(line: Line, subject: Subject) -> Story:
     return Story(
-        title_end=f" sent bytes already sent: {subject.size} again{subject.place}",
+        title_end=f" repeated {subject.size} that this step had sent before{subject.place}",
         remedy=_remedy(str(line.first["op"]), line.text("caused_by_op"), str(line.first["phase_class"])),
         evidence=(
             Evidence("first", described(line, [f"first_{name}" for name in SHOWN])),
@@ -140,7 +140,7 @@ def _story(line: Line, subject: Subject) -> Story:
         total_label="repeats in all steps and ranks",
         confidence="certain" if subject.matched else "likely",
         floor_ns=0,
-        clause="sent bytes already sent",
+        clause="repeats bytes that this step had sent before",
     )
 
 
@@ -171,8 +171,8 @@ def _remedy(op: str, cause: str | None, phase: str) -> Remedy:
     else:
         text = f"Keep the result of the first {op} and use it again, or redistribute once before all uses."
         code = (
-            f"{remedy_code.call(op, tensor='x')}  # once a step\n"
-            "first, second = use(x), use_again(x)  # both take what was kept"
+            f"{remedy_code.call(op, tensor='x')}  # once per step\nfirst, second = use(x), use_again(x)  # "
+            "both use the kept result"
         )
     counterfactual = "the same step with the first result kept: none of the repeats"
     return Remedy(text=text, code=code, counterfactual=counterfactual)

@@ -221,8 +221,8 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, source: 
     return Finding(
         kind="sync-every-microbatch",
         severity="warning",
-        title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are not "
-        f"needed if they add up, {times(line.each, op)} a step on {line.first['net']}, "
+        title=f"gradients were reduced on each of {micro} micro-batches: {micro - 1} of {micro} are "
+        f"needless if the gradients add up, {times(line.each, op)} per step on {line.first['net']}, "
         f"{some_size(moved)}{place(None, source)}",
         toll_ns=toll,
         floor_ns=0,
@@ -241,7 +241,7 @@ def _finding(line: Line, micro: int, parameters: Names, modules: Names, source: 
             Evidence("collective", op),
             Evidence("micro-batches that reduced", micro),
             Evidence("taken for granted", "gradients are not zeroed between those micro-batches"),
-            Evidence("needless bytes a step", moved, "bytes"),
+            Evidence("needless bytes per step", moved, "bytes"),
             Evidence("of them on the wire, a rank", line.figures["wire_bytes"], "bytes"),
             Evidence("one of them", _one(line)),
             *parameters.evidence(line, "parameters"),
@@ -301,15 +301,15 @@ def advise(cause: str) -> _Advice:
         )
     if cause.startswith("FSDP"):
         return _Advice(
-            "Tell FSDP2 to reduce with the last micro-batch only. Until then ranks keep whole gradients: "
-            "that costs memory of the size of the unsharded model. With replicas (HSDP) the all_reduce "
-            "alone can be put off, which costs none.",
+            "Let FSDP2 reduce with the last micro-batch only. Until then ranks keep whole gradients: that "
+            "costs memory of the size of the unsharded model. With replicas (HSDP) the all_reduce alone "
+            "can be put off, which costs none.",
             "model.set_requires_gradient_sync(is_last)\n"
             "# HSDP, where memory is short: model.set_requires_all_reduce(is_last)",
         )
     if cause.startswith("DeepSpeed"):
         return _Advice(
-            "Have DeepSpeed know the micro-batches of a step: it reduces at their boundary.",
+            "Give DeepSpeed the micro-batches of a step: it reduces at their boundary.",
             'config["gradient_accumulation_steps"] = n  # given to deepspeed.initialize(config=config)',
         )
     return _Advice(

@@ -158,10 +158,10 @@ def find(context: Context) -> list[Finding]:
             Finding(
                 kind="wide-dtype",
                 severity="info",
-                title=f"{times(line.each, op)} a step on {line.first['net']} in {line.first['phase']} moved "
-                f"{what} in {wide_name} although the matrices computed in {narrow}: {some_size(moved)}, "
-                f"{narrow} would spare {size(saved)}{place(module, line.text('source'))}; "
-                f"a choice about numerics",
+                title=f"{times(line.each, op)} per step on {line.first['net']} in {line.first['phase']} "
+                f"moved {what} in {wide_name} although the matrices computed in {narrow}: "
+                f"{some_size(moved)}, {narrow} would spare {size(saved)}"
+                f"{place(module, line.text('source'))}; a choice about numerics",
                 toll_ns=toll,
                 floor_ns=figures["narrow_floor_ns"],
                 saving_ns=saving,
@@ -175,8 +175,8 @@ def find(context: Context) -> list[Finding]:
                     Evidence("collective", op),
                     Evidence("moved as", wide_name),
                     Evidence("computed in", narrow),
-                    Evidence("bytes moved a step", moved, "bytes"),
-                    Evidence(f"bytes that {narrow} spares a step", saved, "bytes"),
+                    Evidence("bytes moved per step", moved, "bytes"),
+                    Evidence(f"bytes that {narrow} spares per step", saved, "bytes"),
                     *((Evidence("time that goes with them", saving, "ns"),) if saving is not None else ()),
                     *parameters.evidence(line, "parameters"),
                     *modules.evidence(line, "modules"),

@@ -52,7 +52,7 @@ def find(context: Context) -> list[Finding]:
             kind="replica-drift",
             severity="info",
             title=f"buffers differ between data-parallel {rank_words(everywhere)} from step {step} on: "
-            f"{shown}; which rank saves or evaluates decides what they are",
+            f"{shown}; which rank saves or evaluates decides their values",
             toll_ns=None,
             floor_ns=None,
             saving_ns=None,

@@ -54,7 +54,7 @@ def design(context: Context, copies: Replicas) -> Design | None:
         module = combined(context)[copies.name]
         return Design(
             "each rank's is its own, as an expert or a part of a layer: "
-            f"{f'module {module}' if module else 'the model'} adds up over ranks what they compute with it"
+            f"{f'module {module}' if module else 'the model'} sums over ranks what they compute with it"
         )
     return next((Design(said) for said in judged if said is not None), None)
 

@@ -43,7 +43,7 @@ def _chains(frame: pd.DataFrame) -> list[Finding]:
     first_source = hashed["source"].groupby(where).shift()
     chained = (before == hashed["input_hash"]) & (hashed["output_hash"] != hashed["input_hash"])
     rows = keep(hashed.assign(first_source=first_source), chained)
-    why = "the second began with the result of the first, and both add up"
+    why = "the second starts from the result of the first, and both sum"
     return _findings(rows, "its gradient is reduced twice", why)
 
 
@@ -140,7 +140,7 @@ def _doubled(
             *((Evidence("parameters", ", ".join(names)),) if len(names) > 1 else ()),
         ),
         remedy=Remedy(
-            "Leave out one of the two reductions; where both must stay, let the second one average.",
+            "Leave out one of the two reductions; if both must stay, let the second average.",
             "dist.all_reduce(gradient, op=dist.ReduceOp.AVG)  # or delete this line",
         ),
         confidence=confidence,
@@ -201,8 +201,8 @@ def _sum(rows: pd.DataFrame, names: Sequence[str], means: int) -> Finding:
             Evidence("parameters", ", ".join(names)),
         ),
         remedy=Remedy(
-            "Average it like the others, or divide by the number of ranks; where it was divided before, "
-            "leave it.",
+            "Average it like the others, or divide by the number of ranks. Leave it if the loss was "
+            "divided before.",
             f"dist.all_reduce({parameter(names[0])}.grad, op=dist.ReduceOp.AVG)",
         ),
         confidence="possible",

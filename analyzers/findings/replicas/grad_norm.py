@@ -89,7 +89,7 @@ def _taken(context: Context) -> list[Finding]:
     factor = f"{low:.4g} to {high:.4g}" if differ else f"{low:.4g}"
     tail = (
         (
-            "each rank clips by a norm of its own, so ranks scale their gradients differently"
+            "each rank clips by its own norm, so ranks scale their gradients differently"
             if call.endswith("clip_grad_norm_")
             else "each rank takes a norm of its own"
         )

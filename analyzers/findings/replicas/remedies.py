@@ -27,10 +27,9 @@ def gradient_remedy(
         if replicas.wrapper is not None:
             return _under_wrapper(replicas)
         return Remedy(
-            "Each rank's gradient is a part of the whole: reduce it over these ranks after backward, "
-            "before the "
-            "optimizer. SUM where the loss is one for all ranks, AVG where each rank's is a mean of its "
-            "own samples.",
+            "Reduce the gradient over these ranks after backward, before the optimizer: each rank holds "
+            "only a part. SUM if all ranks share one loss, AVG if each rank's loss is a mean of its own "
+            "samples.",
             reduce_code(names, mesh_dim),
         )
     if case == "scale":
@@ -49,10 +48,9 @@ def gradient_remedy(
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # then all ranks skip the step, or none",
         )
     return Remedy(
-        "On these ranks nothing reached the parameter in backward: look for detach(), .data, a local "
-        "shard taken out "
-        "of autograd or a branch on the rank; then reduce the gradient over all replicas, zeros where a "
-        "rank has none.",
+        "Find why backward misses the parameter on these ranks: detach(), .data, a local shard outside "
+        "autograd, or a branch on the rank. Then reduce the gradient over all replicas, with zeros from "
+        "ranks that have none.",
         f"parameter = {parameter(names[0])}\n"
         "if parameter.grad is None:\n"
         "    parameter.grad = torch.zeros_like(parameter)\n"
@@ -112,26 +110,22 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
     group = on_group(replicas.mesh_dim)
     if buffer:
         return Remedy(
-            "Ranks update this buffer from their own batch. Where it matters which rank saves or "
-            "evaluates, reduce it, "
-            "or synchronise the statistics.",
+            "Ranks update this buffer from their own batch. Reduce it, or synchronise the statistics, if "
+            "checkpoints or evaluation use it.",
             f'dist.all_reduce(model.get_buffer("{name}"), op=dist.ReduceOp.AVG{group})',
         )
     local = f"{parameter(name)}.to_local()" if replicas.basis == "placements" else f"{parameter(name)}.data"
     once_more = f"dist.broadcast({local}, src={source}{group})"
     if gradient_differs:
         return Remedy(
-            "The replicas' gradients differ: mend that first (see wrong-gradient of this parameter), "
-            "then make the "
+            "Fix the replicas' gradients first (see wrong-gradient of this parameter), then make the "
             "values equal once.",
             once_more,
         )
     return Remedy(
-        "Their gradients were not seen to differ, so look for what else writes the parameter: "
-        "initialisation by a "
-        "rank's own seed, a checkpoint loaded on some ranks, optimizer states or clipping that differ, "
-        "random "
-        "in-place changes. Make the values equal once.",
+        "Find what else writes the parameter, as its gradients agree: a seed per rank, a checkpoint "
+        "loaded on some ranks, different optimizer states or clipping, random in-place changes. Then make "
+        "the values equal once.",
         once_more,
     )
 

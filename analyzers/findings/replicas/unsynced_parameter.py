@@ -241,8 +241,8 @@ def _none_at_all(context: Context, never: Sequence[str]) -> Finding:
         ranks,
         0,
         Remedy(
-            "Where gradients are kept back while micro-batches are added up, let the last one reduce them: "
-            "FSDP2 gives a parameter its gradient only then. Else see that backward runs before step().",
+            "Reduce gradients on the last micro-batch: FSDP2 sets a parameter's gradient only then. "
+            "Otherwise call backward before step().",
             "model.set_requires_gradient_sync(last_micro_batch)"
             if fsdp2
             else "loss.backward()\noptimizer.step()  # and zero_grad() after it, not between",

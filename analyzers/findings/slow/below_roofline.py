@@ -161,7 +161,7 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
         severity="info" if _guessed_among_cores(context, cost) else "warning",
         title=f"{op}{part.of} on {line.first['net']} takes {float(np.median(factors)):.1f} times what is "
         f"expected on {fabric.name} (median of {times(seen, 'collective')}, waiting left out), "
-        f"{times(line.each, 'time')} a step{because}",
+        f"{times(line.each, 'time')} per step{because}",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=None if toll is None or saving is None else min(toll, saving),
@@ -241,9 +241,9 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
     measured = cost.basis != "model"
     if not likely and _guessed_among_cores(context, cost):
         return Remedy(
-            text="The same cores compute and move the data here, and what else runs on them slows both. The "
-            "fabric's figures were not measured on this machine: run `shardtoll calibrate` on it, as busy as "
-            "it is, before you conclude.",
+            text="Measure the fabric on this machine, as busy as it is, with `shardtoll calibrate`: its "
+            "figures come from elsewhere. The same cores compute and move the data, so other work on them "
+            "slows both.",
             code='subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])',
             counterfactual="the same collectives at their expected times, not their floors",
         )
@@ -253,8 +253,8 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
         code = likely[0].code or _code(context.ledger.run.backend)
     else:
         advice = (
-            "Waiting for late ranks is not in these times, and nothing on record tells the reason: look at "
-            "the transport. Check that the right interface is used and that no other job shares the link."
+            "Look at the transport: waiting for late ranks is not in these times, and no record shows the "
+            "reason. Check that the right interface is used and that no other job shares the link."
         )
         code = _code(context.ledger.run.backend)
     if not measured:

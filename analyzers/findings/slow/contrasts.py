@@ -42,8 +42,8 @@ def contention(of: Slow) -> Reason | None:
         score=score,
         why=f"for each of them {beside.mean():.1f} transfers of other groups run at the same time on the "
         "same cards or ranks",
-        text="Let the groups' collectives follow each other: issue one after the other's work is waited for, "
-        "limit how far FSDP prefetches, or put the groups on different cards.",
+        text="Run the groups' collectives one after the other: wait for one before issuing the next, "
+        "limit FSDP's prefetch, or use different cards.",
         code="# FSDP2: one gather ahead, so that it does not meet the reductions of the layer before\n"
         "block.set_modules_to_forward_prefetch([])\n"
         "work.wait()  # of the other group's collective, before this one is issued",
@@ -73,8 +73,7 @@ def mixed_dtypes(of: Slow) -> Reason | None:
         score=difference.score,
         why=f"in {worst} they take {difference.having:.1f} times the prediction, in {rest} of the same size "
         f"{difference.lacking:.1f} times",
-        text=f"Move all of it in one format: tensors in {worst} are reduced apart from those in {rest}, in "
-        "calls of their own and by other kernels.",
+        text=f"Move all tensors in one format: those in {worst} are reduced in separate calls.",
         code="fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,\n"
         "    reduce_dtype=torch.bfloat16))  # one format for all parameters of the group",
         evidence=difference.evidence(f"in {worst}", f"in {rest}"),
@@ -101,8 +100,8 @@ def compute_overlap(of: Slow) -> Reason | None:
         name="compute at the same time",
         score=score,
         why=f"{percent(share)} of them run behind compute, which takes processors and memory from them",
-        text="What is hidden costs nothing; where it is not all hidden, give communication a stream of high "
-        "priority, so that its kernels get processors before the next matmul does.",
+        text="Give communication a high-priority stream, so that its kernels get processors before the "
+        "next matmul. Leave it if all of it is hidden.",
         code="options = torch.distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
         'torch.distributed.init_process_group("nccl", pg_options=options)',
         evidence=(Evidence("share that runs behind compute", round(share, 3)), *facts),
@@ -134,7 +133,7 @@ def dtypes_of_ranks(of: Slow, frame: pd.DataFrame) -> Reason | None:
         name=f"mixed dtypes ({', '.join(names)} in one collective)",
         score=share,
         why=f"in {len(mixed)} of them ranks give tensors of different formats: {', '.join(names)}",
-        text="Give the same format on all ranks: what one rank sends another reads as something else.",
+        text="Use the same format on all ranks: a rank misreads what another format sends.",
         code="tensor = tensor.to(torch.bfloat16)  # on every rank, before the collective",
         evidence=(Evidence("collectives whose ranks have different formats", len(mixed)),),
     )

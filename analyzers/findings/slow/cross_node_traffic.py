@@ -252,7 +252,7 @@ def _finding(
     return Finding(
         kind="cross-node-traffic",
         severity="warning",
-        title=f"mesh dim {called} spans {nodes.count} nodes and moves {size(load.bytes)} a step and rank, "
+        title=f"mesh dim {called} spans {nodes.count} nodes and moves {size(load.bytes)} per step and rank, "
         f"while {rivals} with {size(rival_bytes)} lies inside a node{outlook}"
         f"{unrecorded if silent else ''}",
         toll_ns=toll,
@@ -265,9 +265,9 @@ def _finding(
         where=Where(mesh_dim=load.name, group=str(line.first["group"])),
         evidence=(
             Evidence("mesh dim", called),
-            Evidence("bytes between nodes a step, of this dim, all ranks", own_crossing, "bytes"),
-            Evidence("bytes between nodes a step, whole mesh", round(now.crossing), "bytes"),
-            Evidence("bytes between nodes a step, swapped mesh", round(best.crossing), "bytes"),
+            Evidence("bytes between nodes per step, of this dim, all ranks", own_crossing, "bytes"),
+            Evidence("bytes between nodes per step, whole mesh", round(now.crossing), "bytes"),
+            Evidence("bytes between nodes per step, swapped mesh", round(best.crossing), "bytes"),
             Evidence("projected time of all collectives now", _rounded(now.time_ns), "ns"),
             Evidence("band of sound runs, now", _band(now.projected)),
             Evidence("projected time with the swapped mesh", _rounded(best.time_ns), "ns"),

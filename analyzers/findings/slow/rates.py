@@ -141,8 +141,8 @@ def other_algorithm(of: Slow, lines: Callable[[int], list[Way]]) -> Reason | Non
         name=f"wrong algorithm or protocol ({named})",
         score=sure * fits[likeliest],
         why=f"the times are those of {named}{here}; for this size {best} is faster",
-        text="Let the library choose: look for NCCL_ALGO, NCCL_PROTO or a tuner plugin that is set in the "
-        "environment or in nccl.conf, and unset it; NCCL logs what it chooses.",
+        text="Unset NCCL_ALGO, NCCL_PROTO or the tuner plugin (environment or nccl.conf), so that the "
+        "library chooses; NCCL logs its choice.",
         code="for name in ('NCCL_ALGO', 'NCCL_PROTO', 'NCCL_TUNER_PLUGIN'):\n"
         "    os.environ.pop(name, None)  # before init_process_group\n"
         'os.environ["NCCL_DEBUG"] = "INFO"; os.environ["NCCL_DEBUG_SUBSYS"] = "TUNING"\n'

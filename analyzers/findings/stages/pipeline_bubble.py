@@ -116,7 +116,7 @@ def _remedy(form: Shape | None, saving: int | None) -> Remedy:
         advice = "More micro-batches shrink the bubble. "
         code = f"schedule = type(schedule)(stages, n_microbatches={2 * form.micro_batches})"
     return Remedy(
-        f"{advice}What is above the ideal comes from stages of unequal length: move layers between them.",
+        f"{advice}Time above the ideal comes from unequal stages: move layers between them.",
         code,
         None if saving is None else "the same schedule with no more than its ideal bubble",
     )
@@ -168,7 +168,7 @@ def find(context: Context) -> list[Finding]:
             )
         if toll < stall.lost_ns:
             against = f", {duration(stall.lost_ns - toll)} of it for the slowest stage{against}"
-            billed = Evidence("of that billed as pipeline-imbalance, a step", stall.lost_ns - toll, "ns")
+            billed = Evidence("of that billed as pipeline-imbalance, per step", stall.lost_ns - toll, "ns")
             evidence = (*evidence, billed)
         findings.append(
             finding(

@@ -139,13 +139,13 @@ def _worst(
 
 
 def clause(imbalance: Imbalance) -> str:
-    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms a step, 10.5 ms beyond the mean stage`."""
+    """Return `rank 3 (stage 3 of 0-7) computes 44.7 ms per step, 10.5 ms beyond the mean stage`."""
     stage = "" if imbalance.stage is None else f" (stage {imbalance.stage} of 0-{imbalance.stages - 1})"
     if stage and imbalance.per_rank > 1:
         stage = f" ({imbalance.per_rank} of the {imbalance.per_rank * imbalance.stages} stages)"
     verb = f"{imbalance.verb}s" if len(imbalance.slowest) == 1 else imbalance.verb
     return (
-        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} a step, "
+        f"{ranks(imbalance.slowest)}{stage} {verb} {duration(imbalance.slowest_ns)} per step, "
         f"{duration(imbalance.excess_ns)} beyond the mean stage"
     )
 
@@ -175,7 +175,7 @@ def find(context: Context) -> list[Finding]:
             rows=steps_spoken_of(context.step_rows, imbalance.slowest, context.surveyed),
             where=place(context, imbalance.slowest[0]) if imbalance.stage is not None else Where(),
             evidence=(
-                Evidence(f"the slowest stage {imbalance.verb}s, a step", round(imbalance.slowest_ns), "ns"),
+                Evidence(f"the slowest stage {imbalance.verb}s, per step", round(imbalance.slowest_ns), "ns"),
                 Evidence("mean of the stages", round(imbalance.mean_ns), "ns"),
                 Evidence("stages", imbalance.stages),
                 Evidence("the others' waiting for it", "not billed again as pipeline-bubble"),

@@ -1,7 +1,7 @@
 """Waiting for data: the device idle inside a step, or the loop still fetching between two steps.
 
 A loop waits for its batch before the step that uses it, in time that no step contains. What an audit says of
-that stands by the step that follows: its share is of step and wait together, the time from step to step.
+that stands by the step that follows: its share is of step and wait, the time from step to step.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CODE = (
     "                    prefetch_factor=4, persistent_workers=True)"
 )
 TEXT: Final = (
-    "Fetch batches in worker processes ahead of the step (`num_workers`), and copy them from pinned memory. "
-    "Where that is done, the workers are too slow: more of them, cheaper transforms, nearer data, or samples "
-    "decoded once and kept."
+    "Fetch batches in worker processes ahead of the step (`num_workers`), and copy them from pinned "
+    "memory. If it does so already, the workers are too slow: add workers, use cheaper transforms or "
+    "nearer data, or keep decoded samples."
 )
 COUNTERFACTUAL: Final = "the same step with its batch ready"
 
@@ -89,7 +89,7 @@ class Waits:
 
     @property
     def share(self) -> pd.Series[float]:
-        """Of step and wait together."""
+        """Of step and wait."""
         return self.all / (self.step + self.before)
 
 
@@ -140,8 +140,8 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
         Finding(
             kind="data-stall",
             severity="warning" if share >= WARNING_SHARE else "info",
-            title=f"{ranks(who)} {verb} {duration(toll)} a step ({percent(share)} of step and wait together) "
-            f"for data, {when}, {often(count)}{by_source}",
+            title=f"{ranks(who)} {verb} {duration(toll)} per step ({percent(share)} of step and wait) for "
+            f"data, {when}, {often(count)}{by_source}",
             toll_ns=toll,
             floor_ns=None,
             saving_ns=toll,
@@ -151,13 +151,13 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
             rows=steps_spoken_of(context.step_rows, who, of_worst["step"].unique()),
             where=Where(phase="other", source=source, op=name),
             evidence=(
-                Evidence("waits for data on the worst rank, a step", toll, "ns"),
+                Evidence("waits for data on the worst rank, per step", toll, "ns"),
                 Evidence("worst rank", int(worst)),
                 Evidence("of it before the step, in no step's duration", round(before), "ns"),
                 Evidence("the step itself", round(float(of.step[worst])), "ns"),
-                Evidence("share of step and wait together", round(share, 4), "share"),
+                Evidence("share of step and wait", round(share, 4), "share"),
                 *(
-                    Evidence(f"rank {rank} waits, a step", round(float(of.all[rank])), "ns")
+                    Evidence(f"rank {rank} waits, per step", round(float(of.all[rank])), "ns")
                     for rank in of.all.index[:SHOWN]
                 ),
             ),
@@ -212,8 +212,8 @@ def _between(context: Context) -> list[Finding]:
                 ),
             ),
             remedy=Remedy(
-                "If batches are made there, make them ahead of the step, in a DataLoader's workers or a "
-                "thread. Where it is logging or saving, do it less often or behind the next step.",
+                "Make batches ahead of the step, in a DataLoader's workers or a thread. Log and save less "
+                "often, or during the next step.",
                 CODE,
             ),
             confidence="possible",

@@ -132,7 +132,7 @@ def _read(context: Context, line: Line, places: tuple[Occurrence, ...]) -> Findi
     return Finding(
         kind="host-sync",
         severity="warning" if share >= WARNING_SHARE else "info",
-        title=f"the host {keeps} {duration(read)} a step ({percent(read_share)}), "
+        title=f"the host {keeps} {duration(read)} per step ({percent(read_share)}), "
         f"{often(count)}, by {_all_of(len(places), first.op or 'reads')}{_mostly(places)}on "
         f"{ranks(line.ranks)}{waits}{why}",
         toll_ns=toll,
@@ -144,8 +144,8 @@ def _read(context: Context, line: Line, places: tuple[Occurrence, ...]) -> Findi
         rows=steps_spoken_of(context.step_rows, line.ranks, context.surveyed),
         where=first,
         evidence=(
-            Evidence("reads a step", count),
-            Evidence("they last, a step", read, "ns"),
+            Evidence("reads per step", count),
+            Evidence("they last, per step", read, "ns"),
             Evidence("blocked on collectives meanwhile, billed as communication", blocked, "ns"),
             Evidence("share of the step, both", round(share, 4), "share"),
         ),

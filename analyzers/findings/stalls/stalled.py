@@ -48,7 +48,7 @@ class Lost:
 
     @property
     def often(self) -> str:
-        """How often it happens on the rank where it does most: `3 times a step`, `once in 4 steps`."""
+        """How often it happens on the rank where it does most: `3 times per step`, `once in 4 steps`."""
         count = self.line.figures["count"]
         if count == 0:
             return rarely(int(self.rows.groupby("rank")["count"].sum().max()), self.steps)
@@ -117,16 +117,16 @@ def _losers(rows: pd.DataFrame) -> tuple[int, ...]:
 def often(count: int | None) -> str:
     """Return how often something happens per step; the mean is rounded, so below one it is said so."""
     if count is None:
-        return "an unknown number of times a step"
+        return "an unknown number of times per step"
     if count == 0:
-        return "less than once a step"
-    return "once a step" if count == 1 else f"{count:,} times a step"
+        return "less than once per step"
+    return "once per step" if count == 1 else f"{count:,} times per step"
 
 
 def rarely(count: int, steps: int) -> str:
-    """Return `once in 4 steps` of what happens less than once a step; nothing at all is `0 times a step`."""
+    """Return `once in 4 steps` for less than once per step; nothing at all is `0 times per step`."""
     if not count:
-        return "0 times a step"
+        return "0 times per step"
     return f"once in {round(steps / count):,} steps"
 
 
@@ -164,9 +164,9 @@ def finding(
         ranks=stall.line.ranks,
         where=where or Where(),
         evidence=(
-            Evidence("lost on the worst rank, a step", stall.lost_ns, "ns"),
+            Evidence("lost on the worst rank, per step", stall.lost_ns, "ns"),
             Evidence("worst rank", stall.worst),
-            Evidence("lasted in all there, a step", stall.line.figures["total_ns"], "ns"),
+            Evidence("total duration there, per step", stall.line.figures["total_ns"], "ns"),
             Evidence("share of the step", round(stall.share, 4), "share"),
             *(
                 Evidence(f"lost to {name}, all ranks and steps", int(value), "ns")
@@ -186,5 +186,5 @@ def finding(
 
 
 def costs(stall: Lost) -> str:
-    """Return `1.2 ms a step (3 %)`."""
-    return f"{duration(stall.lost_ns)} a step ({percent(stall.share)})"
+    """Return `1.2 ms per step (3 %)`."""
+    return f"{duration(stall.lost_ns)} per step ({percent(stall.share)})"

@@ -40,7 +40,9 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     order = sorted(sums, key=lambda name: -sums[name])
     words = {name: late_remedies.words(name, on_cpu=host_computes(context)) for name in order}
     parts = tuple(
-        Evidence(f"longer {words[name]}, a step", round(sums[name]), "ns") for name in order if sums[name] > 0
+        Evidence(f"longer {words[name]}, per step", round(sums[name]), "ns")
+        for name in order
+        if sums[name] > 0
     )
     if not parts:
         return Cause()
@@ -51,7 +53,7 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     if table.empty and first in ("compute_ns", "host_ns"):
         where_late = late_place(context, late, first)
         if where_late is not None:
-            parts += (Evidence("longest of it in one place, a step", where_late.longer_ns, "ns"),)
+            parts += (Evidence("longest of it in one place, per step", where_late.longer_ns, "ns"),)
             return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}")
     if first != "compute_ns" or table.empty:
         return Cause(first, parts, clause=clause)

@@ -47,9 +47,9 @@ def noisy(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
     each = signed.sum().reindex(context.alike, fill_value=0.0)
     more = int((each > 0).sum())
     if more < STEADY * len(each):
-        return f"in {more} of {times(len(each), 'step')} only is it waited for more than others"
+        return f"others wait for it most in only {more} of {times(len(each), 'step')}"
     if float(each.mean()) < FIRM * float(each.std()) / np.sqrt(len(each)):
-        return "the waiting differs from step to step by more than its mean tells"
+        return "the waiting varies from step to step more than its mean supports"
     return None
 
 

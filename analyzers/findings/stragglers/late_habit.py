@@ -51,7 +51,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
         kind="straggler",
         severity="warning" if dear else "info",
         title=f"rank {rank} is last{' of the ranks seen' if bound else ''} in {counted}, and {others}"
-        f"{'at least ' if bound else ''}{duration(toll)} a step ({percent(share)}) for it"
+        f"{'at least ' if bound else ''}{duration(toll)} per step ({percent(share)}) for it"
         f"{'' if clause is None else f': {clause}'}{hedge}",
         toll_ns=toll,
         floor_ns=None,
@@ -67,8 +67,8 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             Evidence("arrives after the median rank, median", int(once["behind_ns"].median()), "ns"),
             Evidence("longest exposed wait for it", int(once["waited_ns"].max()), "ns"),
             Evidence("ranks that wait", ranks(who) if who else None),
-            Evidence("the one that waits least, a step", round(least), "ns"),
-            Evidence("the one that waits most, a step", round(most), "ns"),
+            Evidence("the one that waits least, per step", round(least), "ns"),
+            Evidence("the one that waits most, per step", round(most), "ns"),
             *(
                 (Evidence("waits are lower bounds", "ranks that were not seen may have come later still"),)
                 if bound

@@ -46,15 +46,15 @@ def remedy(
         return served.text, served.code
     if part is None:
         return (
-            f"What rank {rank} does meanwhile is not on record: trace it beside another rank and compare "
-            "them between two collectives.",
+            f"Trace rank {rank} and another rank, and compare them between two collectives: its work "
+            "meanwhile is not on record.",
             _TRACE,
         )
     if part == "began_ns":
         return (
-            f"Rank {rank} begins its step late, and what held it before is not on record: survey the "
-            "steps before as well. Where the recording itself began there, ranks may only have started to "
-            "record at different moments.",
+            f"Record the steps before as well: rank {rank} begins its step late, and its work before is not "
+            "on record. If the recording itself began there, ranks may only have started to record "
+            "at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
             "    for batch in loader:\n"
             "        with session.step():\n"
@@ -62,9 +62,8 @@ def remedy(
         )
     if part == "compute_ns":
         return (
-            f"If rank {rank} has more work{f' in {phase}' if phase else ''} (longer sequences, more experts' "
-            "tokens, more layers), balance it. If it has the same work, its device is slower: compare "
-            "clocks, "
+            f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''} (longer sequences, "
+            "more experts' tokens, more layers). Otherwise its device is slower: compare clocks, "
             "temperature and power limits with another rank's.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (

@@ -24,7 +24,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
     return Finding(
         kind="straggler",
         severity="info",
-        title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} a step "
+        title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} per step "
         f"({percent(context.share(toll, context.alike) or 0.0)}) for late ones in "
         f"{_which(context, len(once), besides)}, and no single rank is the cause",
         toll_ns=toll,
@@ -41,8 +41,8 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("arrives after the rank before it, median", int(once["late_ns"].median()), "ns"),
         ),
         remedy=Remedy(
-            "Ranks take turns in being late: look for what differs from batch to batch (sequence lengths, "
-            "experts' loads) and for noise on the hosts (other processes, garbage collection, checkpoints).",
+            "Find what differs from batch to batch (sequence lengths, experts' loads), and noise on the "
+            "hosts (other processes, garbage collection, checkpoints).",
             "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
             "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
         ),

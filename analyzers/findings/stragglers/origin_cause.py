@@ -58,7 +58,7 @@ def clause(origin: Origin) -> str:
 
 
 def why(context: Context, origin: Origin) -> str:
-    """Return `it spends 26.0 s a step longer computing than the same stage of other replicas`."""
+    """Return `it spends 26.0 s per step longer computing than the same stage of other replicas`."""
     cause = own_cause(context, origin)
     others = compared_with(context, origin)
     if cause.part is None:
@@ -67,5 +67,5 @@ def why(context: Context, origin: Origin) -> str:
     words = late_remedies.words(cause.part, on_cpu=host_computes(context))
     longer = duration(cause.more_ns[cause.part])
     if origin.steady:
-        return f"it spends {longer} a step longer {words} than {others}"
+        return f"it spends {longer} per step longer {words} than {others}"
     return f"there it spends {longer} longer {words} than {others}"

@@ -105,8 +105,8 @@ def by_two_threads(context: Context, name: str, rows: pd.DataFrame) -> Finding:
     return Finding(
         kind="unmatched-collectives",
         severity="info",
-        title=f"two threads use group {where.mesh_dim or name}, so its collectives are not told to one step: "
-        f"counts and records differ by {wrong} on {ranks(seen)}",
+        title=f"two threads use group {where.mesh_dim or name}, so its collectives belong to no single "
+        f"step: counts and records differ by {wrong} on {ranks(seen)}",
         toll_ns=None,
         floor_ns=None,
         saving_ns=None,
@@ -116,8 +116,8 @@ def by_two_threads(context: Context, name: str, rows: pd.DataFrame) -> Finding:
         where=where,
         evidence=numbers(rows),
         remedy=Remedy(
-            "Nothing is wrong with the step. To have the count checked again, give the other thread, as an "
-            "asynchronous checkpoint's, a group of its own.",
+            "Nothing is wrong with the step. Give the other thread (an asynchronous checkpoint, for "
+            "example) its own group, and the count can be checked.",
             "checkpoint_group = dist.new_group(backend='gloo')  # for the other thread alone",
         ),
         confidence="likely",

@@ -27,7 +27,7 @@ NOTICES: Final = {
     "launches-unseen": "ran device work whose launch lies outside the recording",
     "file-unreadable": "could not be read",
     "file-cut": "left a file that ends in the middle; what could be read is counted",
-    "file-left-out": "found beside the job's own and set aside",
+    "file-left-out": "set aside: not part of this job",
     "steps-differ": "recorded other steps than the rest",
     "rank-from-name": "did not say which rank it is: the file's name does",
     "rank-assumed": "did not say which rank it is: it is taken as rank 0",
@@ -50,7 +50,7 @@ REMEDIES: Final = {
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
     "no-device-timeline": "Record with ProfilerActivity.CUDA (or the device's own activity) as well.",
     "world-size-unknown": "Record after `init_process_group`: newer versions of torch write the job's size.",
-    "groups-unknown": "Read waiting and floors as likely, not certain; newer versions of torch name groups.",
+    "groups-unknown": "Treat waiting and floors as estimates; newer versions of torch name groups.",
     "sizes-unknown": "Record with record_shapes=True, or with a newer torch, which writes sizes by itself.",
     "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`).",
     "file-unreadable": "Write these files again; the others are counted.",
@@ -175,8 +175,8 @@ def _torn(context: Context) -> list[Finding]:
     count = int(rows["match_id"].nunique())
     return [
         _finding(
-            f"in {times(count, 'collective')} a rank left before another rank of their host arrived: "
-            "the record of one is wrong, and waiting is unknown",
+            f"in {times(count, 'collective')} one rank left before another rank of its host arrived: the "
+            "record of one is wrong, and waiting is unknown",
             tuple(sorted({int(rank) for rank in rows["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(rows["op"])))),),
             "Some times of these collectives were not taken where they ran; compare only their durations.",
@@ -245,8 +245,8 @@ def _watched(context: Context) -> list[Finding]:
     why = "no step was surveyed on all of its ranks" if mixed else "every step was only watched"
     return [
         _finding(
-            f"{why}: duplicated compute, bytes sent again, small messages that could be one, idle time and "
-            "what late ranks did meanwhile cannot be told",
+            f"{why}: duplicated compute, repeated bytes, small messages that could be one, idle time and "
+            "what late ranks did meanwhile are unknown",
             context.ledger.run.ranks_seen,
             (
                 Evidence("steps watched", len(context.steps)),
@@ -270,7 +270,7 @@ def _outside(context: Context) -> list[Finding]:
             "ran outside every step: listed, but not in the bill",
             tuple(sorted({int(rank) for rank in frame["rank"]})),
             (Evidence("ops", ", ".join(sorted(set(frame["op"])))),),
-            "Requests that wait and warm-up are expected here; annotate each pass that should count."
+            "Waiting requests and warm-up are expected here; annotate each pass that should count."
             if context.serves
             else "Set-up and check-points are expected here; put training work inside session.step().",
             severity="info",

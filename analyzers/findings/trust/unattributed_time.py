@@ -91,7 +91,7 @@ def find(context: Context) -> list[Finding]:
 
 
 def _kernels(context: Context) -> list[tuple[str, float]]:
-    """Return the kernels nothing classifies, by name, with their time a step on the worst rank."""
+    """Return the kernels nothing classifies, by name, with their time per step on the worst rank."""
     rows = context.stalls_in_steps
     rows = rows[(rows["kind"] == "unclassified") & (rows["name"] != "") & (rows["lost_ns"] > 0)]
     if rows.empty:

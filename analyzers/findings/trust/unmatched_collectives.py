@@ -54,8 +54,8 @@ def _incomplete(context: Context) -> list[Finding]:
             Finding(
                 kind="unmatched-collectives",
                 severity="error",
-                title=f"group {where.mesh_dim or name} issued {times(issued, 'collective')}, {recorded} are "
-                f"on record, on {ranks(seen)}: the bill lacks or doubles {wrong}",
+                title=f"group {where.mesh_dim or name} issued {times(issued, 'collective')}, {recorded} "
+                f"are on record, on {ranks(seen)}: the bill misses or doubles {wrong}",
                 toll_ns=None,
                 floor_ns=None,
                 saving_ns=None,
@@ -65,8 +65,8 @@ def _incomplete(context: Context) -> list[Finding]:
                 where=where,
                 evidence=numbers(rows),
                 remedy=Remedy(
-                    "Some collectives bypassed the capture (or were counted twice), so times and bytes of "
-                    "this group are not whole. Please report the program: it is a defect of the capture."
+                    "Some collectives bypassed the capture, or were counted twice: times and bytes of "
+                    "this group are incomplete. Please report the program: it is a defect of the capture."
                 ),
             )
         )

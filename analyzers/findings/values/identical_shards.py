@@ -99,9 +99,9 @@ def _finding(context: Context, dim: str, names: dict[str, set[int]]) -> Finding:
             *((Evidence("parameters", ", ".join(several)),) if len(several) > 1 else ()),
         ),
         remedy=Remedy(
-            "Make the weights once as a whole and cut them: parts that begin identical stay copies of each "
-            "other if they see equal inputs, and the model is as much smaller. A model from the meta device "
-            "whose parameters are reset after it was parallelized has each rank draw its own part.",
+            "Create each weight once as a whole and shard it: parts that begin identical stay copies if "
+            "they see equal inputs. A model on the meta device may instead reset its parameters after it "
+            "is parallelized.",
             "torch.manual_seed(seed)  # equal on all ranks\n"
             "whole = build_model()  # not on the meta device, not parallelized\n"
             "options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)\n"

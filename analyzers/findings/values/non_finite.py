@@ -154,9 +154,9 @@ def _remedy(parameter: str | None, module: str | None, *, is_dtensor: bool) -> R
     subject = "loss" if parameter is None else f"{remedy_code.parameter(parameter)}.grad{local}"
     of = f" of {module}" if module else ""
     return Remedy(
-        f"Look for what makes it{of}: float16 without a gradient scaler, a division by zero, log or sqrt of "
-        "zero, a row that is masked whole, or a learning rate that is too high. Leave such a step out on all "
-        "ranks or on none, as one rank alone would wait for the others.",
+        f"Find what makes it{of}: float16 without a gradient scaler, a division by zero, log or sqrt of "
+        "zero, a row that is masked whole, or a learning rate that is too high. Skip such a step on all "
+        "ranks or on none.",
         "with torch.autograd.set_detect_anomaly(True):  # names the operator whose backward makes NaN\n"
         "    loss.backward()\n"
         f"bad = (~torch.isfinite({subject})).any().float()\n"

@@ -55,7 +55,7 @@ class OneBucket:
         """What the saving rests on."""
         return (
             Evidence("buckets of a backward", 1),
-            Evidence("backward computes, a step", self.backward_ns, "ns"),
+            Evidence("backward computes, per step", self.backward_ns, "ns"),
             Evidence("proposed bucket", self.bucket_bytes, "bytes"),
         )
 

@@ -234,7 +234,7 @@ def _made(
     return Finding(
         kind="exposed-communication",
         severity=_severity(context, share),
-        title=f"{duration(toll)} a step ({percent(share)}) exposed in {what}{late}",
+        title=f"{duration(toll)} per step ({percent(share)}) exposed in {what}{late}",
         toll_ns=toll,
         floor_ns=_floor_ns(line),
         saving_ns=saving,
@@ -244,10 +244,10 @@ def _made(
         where=where,
         evidence=(
             Evidence("exposed", toll, "ns"),
-            Evidence("of it while data moved, or not told apart from waiting", moving, "ns"),
+            Evidence("of it while data moved, or unknown whether data moved or a rank waited", moving, "ns"),
             Evidence("share of the step", round(share, 4), "share"),
             Evidence(
-                "waiting besides, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
+                "waiting on top, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"
             ),
             *(() if alone is None else alone.evidence),
             Evidence("fabric", f"{context.fabric.name}: {context.fabric.provenance}"),

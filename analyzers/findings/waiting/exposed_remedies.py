@@ -73,8 +73,8 @@ _ADVICE: Final = (
         ddp_causes.USED_PARAMETERS,
         None,
         None,
-        "DDP reduces which parameters each backward reached, once all gradients are there. If every backward "
-        "reaches all of them, do not let it look for unused ones.",
+        "DDP reduces a map of the parameters that backward reached, after the last gradient. Turn the "
+        "search off if every backward reaches all parameters.",
         "DistributedDataParallel(model, find_unused_parameters=False)",
     ),
     _Advice(
@@ -93,9 +93,9 @@ _ADVICE: Final = (
             style,
             "all_reduce",
             None,
-            "The next operator needs this result, so overlap is hard: keep the dimension inside a node, and "
-            "use sequence parallelism, whose halves (reduce_scatter, all_gather) can be pipelined with the "
-            "matmuls beside them.",
+            "Keep the dimension inside a node, as the next operator needs this result, and use sequence "
+            "parallelism: its halves (reduce_scatter, all_gather) can be pipelined with the neighbouring "
+            "matmuls.",
             'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel()})',
         )
         for style in _TENSOR_PARALLEL
@@ -105,7 +105,7 @@ _ADVICE: Final = (
             style,
             None,
             None,
-            "The matmul beside it needs this result, so overlap is hard: keep the dimension inside a node. "
+            "Keep the dimension inside a node: the next matmul needs this result, so overlap is hard. "
             "Compiled, symmetric memory pipelines an all_gather or a reduce_scatter with its matmul.",
             "from torch.distributed._symmetric_memory import enable_symm_mem_for_group\n\n"
             "torch._inductor.config._micro_pipeline_tp = True  # on one node's GPUs, with torch.compile\n"
@@ -117,8 +117,8 @@ _ADVICE: Final = (
         "DTensor.full_tensor",
         None,
         None,
-        "A whole tensor was gathered here by full_tensor(). For logging, do it every so many steps, or add "
-        "up the local part and reduce one number.",
+        "A whole tensor was gathered here by full_tensor(). Log every so many steps, or sum the local "
+        "part and reduce one number.",
         "if step % 100 == 0:\n    total = x.to_local().sum()\n    dist.all_reduce(total)\n"
         "    log(total.item() / x.numel())",
     ),
@@ -127,8 +127,8 @@ _ADVICE: Final = (
             op,
             op,
             "other",
-            "A whole tensor was gathered here outside the model's passes. Where it is for logging, do it "
-            "every so many steps, or reduce the few numbers that are logged.",
+            "A whole tensor was gathered here outside the model's passes. Log every so many steps, or "
+            "reduce only the few numbers that are logged.",
             f"if step % 100 == 0:\n    {call(op)}",
         )
         for op in ("all_gather", "gather")
@@ -139,7 +139,7 @@ _ADVICE: Final = (
             op,
             None,
             "Post the receive before the work that comes first, and send as soon as the tensor is ready. "
-            "What is waiting for the other end rather than moving data goes only when that end is earlier.",
+            "Time that waits for the other end goes only if that end is earlier.",
             f"work = dist.{call}(tensor, {end}=other_rank)\n...  # other work\nwork.wait()",
         )
         for op, call, end in (("send", "isend", "dst"), ("recv", "irecv", "src"))
@@ -149,7 +149,7 @@ _ADVICE: Final = (
             "",
             op,
             "backward",
-            "Start the collective as soon as its tensor is ready and wait for it only where it is used.",
+            "Start the collective as soon as its tensor is ready and wait for it just before its first use.",
             f"work = {call(op, asynchronous=True)}\n...  # other work\nwork.wait()",
         )
         for op in CALLS
@@ -178,18 +178,17 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
     """Return advice for a DDP bucket of that size."""
     if message_bytes is not None and message_bytes < LEAST_HALVED_BYTES:
         return Remedy(
-            text="The last bucket of a backward has nothing left to hide behind, and this one is so small "
-            "that its time is latency: more work a step (a larger batch, gradient accumulation with "
-            "`no_sync`) would help, fewer bytes or smaller buckets would not.",
+            text="Give each step more work (a larger batch, or accumulation with `no_sync`): backward's "
+            "last bucket has nothing to hide behind, and its time is latency. Smaller buckets would "
+            "not help.",
             code="with contextlib.nullcontext() if last_micro_batch else ddp.no_sync():\n"
             "    loss_of(ddp(batch)).backward()",
             counterfactual=COUNTERFACTUAL,
         )
     if message_bytes is None or message_bytes < 2 * LEAST_BUCKET_BYTES:
         return Remedy(
-            text="The last bucket of a backward has nothing left to hide behind, and this one is small "
-            "already: more work after it (a larger batch, the layers that finish last in a bucket of their "
-            "own) or a reduction in bf16 would help, smaller buckets would not.",
+            text="Use a larger batch, or reduce in bf16: backward's last bucket has nothing to hide "
+            "behind, and this one is small already. Smaller buckets would not help.",
             code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks\n\n"
             "ddp.register_comm_hook(dist.group.WORLD, hooks.bf16_compress_hook)  # a choice about numerics",
             counterfactual=COUNTERFACTUAL,
@@ -210,8 +209,8 @@ EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
 def _tiny(op: str, message_bytes: int) -> Remedy:
     """Return advice for a few numbers that are exchanged in every step."""
     return Remedy(
-        text=f"{message_bytes:,} bytes are latency, and waiting for others. Where it is a flag, a count or a "
-        "loss for the log, do it every so many steps, or put several such values into one message.",
+        text=f"{message_bytes:,} bytes are latency, and waiting for others. Reduce flags, counts and "
+        "logged losses only every so many steps, or put several values into one message.",
         code=f"if step % 10 == 0:\n    {call(op)}",
         counterfactual=COUNTERFACTUAL,
     )
@@ -220,8 +219,8 @@ def _tiny(op: str, message_bytes: int) -> Remedy:
 def _buffers(torch: str | None) -> Remedy:
     """Return advice for DDP's broadcasts of buffers."""
     return Remedy(
-        text="DDP sends the module's buffers at every forward; where they are equal on all ranks anyway, "
-        "do not.",
+        text="Turn the broadcast of buffers off if they are equal on all ranks: DDP sends them in every "
+        "forward.",
         code=no_buffers(torch),
         counterfactual=COUNTERFACTUAL,
     )

@@ -117,9 +117,8 @@ def _finding(line: Line, share: float, rows: Rows) -> Finding:
         kind="serialized-collectives",
         severity="info",
         title=f"{op} on {line.first['net']} runs right after {line.first['after']}, "
-        f"{times(line.each, 'time')} a "
-        f"step, with nothing computed meanwhile: side by side they could save {some_time(toll)} "
-        f"({percent(share)})",
+        f"{times(line.each, 'time')} per step, with nothing computed meanwhile: side by side they could "
+        f"save {some_time(toll)} ({percent(share)})",
         toll_ns=toll,
         floor_ns=None,
         saving_ns=toll,

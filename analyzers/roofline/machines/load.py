@@ -74,6 +74,7 @@ def _shipped_layer(name: str) -> Layer:
     return read_layer(read_toml(_text_of(name), f"{name}.toml"))
 
 
+@cache
 def _text_of(name: str) -> str:
     return resources.files(DATA).joinpath(f"{name}.toml").read_text(encoding="utf-8")
 

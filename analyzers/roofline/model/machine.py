@@ -153,7 +153,7 @@ def physical_net_gbps(fabric: Fabric, placement: Placement, ranks: int | None = 
     cards, of which groups that send at the same time get equal parts. A domain has the cards of its hosts.
     """
     net = fabric.inter
-    assert net is not None, "asked only where the network is known"
+    assert net is not None, "asked only if the network is known"
     ranks = ranks or placement.ranks_per_node
     cards_gbps = ranks * net.rank_gbps.value
     if net.node_gbps is None:

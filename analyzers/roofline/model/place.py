@@ -89,7 +89,7 @@ def hosts_note(run: Run, fabric: Fabric) -> str:
         return ""
     fewer = max((number for number in hosts if number < min(taken, run.world_size)), default=None)
     higher = "" if fewer is None else f"; with {fewer} a host floors would be higher"
-    return f"on which hosts the missing ranks ran is not on record: {taken} ranks a host are assumed{higher}"
+    return f"the hosts of the missing ranks are unknown: {taken} ranks a host are assumed{higher}"
 
 
 def _fitting(run: Run, fabric: Fabric) -> tuple[int, ...]:

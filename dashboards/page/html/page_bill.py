@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
 from shardtoll.ledger.words import human
@@ -62,13 +62,13 @@ def _time(ns: int | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    return human.UNKNOWN if count is None else f"{human.size(count)} a step and rank"
+    return human.UNKNOWN if count is None else f"{human.size(count)} per step and rank"
 
 
 def _where(finding: Finding) -> str:
     rows = [(name, f"<code>{safe(clip(value, 2000))}</code>") for name, value in summary.places(finding)]
     rows += [
-        ("count", f"{human.number(finding.count)} a step and rank"),
+        ("count", f"{human.number(finding.count)} per step and rank"),
         ("bytes", _bytes(finding.bytes)),
         ("ranks", human.runs(finding.ranks)),
         ("confidence", escape(finding.confidence)),
@@ -99,9 +99,13 @@ def _remedy(finding: Finding) -> str:
     if remedy is None:
         return '<div class="remedy"><h4>Remedy</h4><p>none known</p></div>'
     parts = [f"<p>{safe(clip(remedy.text, 4000))}</p>"]
+    if remedy.effort:
+        parts.append(f"<p>Effort: {escape(remedy.effort)}.</p>")
     if remedy.code:
         parts.append(f'<pre tabindex="0"><code>{escape(clean(remedy.code, lines=True))}</code></pre>')
     if finding.saving_ns is not None:
         against = safe(clip(remedy.counterfactual, 1000)) if remedy.counterfactual else human.UNKNOWN
-        parts.append(f"<p>Saves at most {human.duration(finding.saving_ns)} a step, against: {against}.</p>")
+        parts.append(f"<p>Saves {safe(replayed_words.saving(finding))} per step, against: {against}.</p>")
+        if finding.replayed is not None:
+            parts.append(f"<p>Replayed: {safe(clip(finding.replayed, 200))}.</p>")
     return f'<div class="remedy"><h4>Remedy</h4>{"".join(parts)}</div>'

@@ -11,8 +11,8 @@ from shardtoll.ledger import KINDS, Report
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
-    "The mean step of each rank; its parts add up to it. Exposed communication, in which nothing was "
-    "computed, is split: waiting for a rank that came late, and moving bytes."
+    "The mean step of each rank; its parts add up to it. Exposed communication (no compute runs "
+    "meanwhile) is split: waiting for a late rank, and moving bytes."
 )
 
 RANKS_DRAWN: Final = 48
@@ -22,7 +22,7 @@ PARTS: Final = (
     ("compute", "compute", PALETTE["green"], ""),
     ("waiting", "exposed: waiting", PALETTE["yellow"], "x"),
     ("moving", "exposed: moving", PALETTE["orange"], "/"),
-    ("unsplit", "exposed: not told which", PALETTE["vermillion"], "/"),
+    ("unsplit", "exposed: waiting or moving unknown", PALETTE["vermillion"], "/"),
     ("copies", "exposed copies", PALETTE["purple"], "\\"),
     ("idle", "idle", PALETTE["sky"], ""),
     ("unattributed", "unattributed", PALETTE["grey"], ""),
@@ -72,7 +72,7 @@ def figure(report: Report) -> Figure:
     layout = {
         "barmode": "stack",
         "height": height(len(times)),
-        "xaxis": {"title": {"text": "ms a step"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "ms per step"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }

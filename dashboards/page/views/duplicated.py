@@ -115,8 +115,8 @@ def figure(report: Report) -> Figure:
     if every:
         notes.insert(
             0,
-            f"Of {human.work(every)} a step on all ranks seen, {human.work(too_many)} "
-            f"({human.share(too_many, every)}) are done beyond what is needed.",
+            f"{human.work(too_many)} ({human.share(too_many, every)}) of the {human.work(every)} per step "
+            "on all ranks seen are needless.",
         )
     if len(shown) > BARS:
         rest = sum(work.too_many for work in shown[BARS:])
@@ -134,7 +134,7 @@ def figure(report: Report) -> Figure:
     layout = {
         "barmode": "stack",
         "height": height(len(shown), each=46),
-        "xaxis": {"title": {"text": "FLOPs a step, all ranks"}, "rangemode": "tozero", "tickformat": "~s"},
+        "xaxis": {"title": {"text": "FLOPs per step, all ranks"}, "rangemode": "tozero", "tickformat": "~s"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }
@@ -154,8 +154,8 @@ def _words(work: Doubled) -> str:
     lines = [f"<b>#{work.number} {literal(work.place())}</b>", repeated]
     if work.finding.where.source:
         lines.append(literal(work.finding.where.source))
-    lines.append(f"done {human.work(work.done)}, needed {human.work(work.needed)} a step")
-    lines.append(f"toll {human.duration(work.finding.toll_ns)} a step")
+    lines.append(f"done {human.work(work.done)}, needed {human.work(work.needed)} per step")
+    lines.append(f"toll {human.duration(work.finding.toll_ns)} per step")
     return hover([*lines, f"shown by {literal(work.evidence('shown by'))}"])
 
 

@@ -25,8 +25,8 @@ from shardtoll.ledger.words import human
 
 LEAD: Final = (
     "Mean step of each rank. Speed of light: peaks of the accelerator and physics of the links. Best "
-    "overlap: what tuned kernels and a tuned library reach, with all communication hidden. What lies between "
-    "best overlap and what the step took can be won at most."
+    "overlap: what tuned kernels and a tuned library reach, with all communication hidden. The gap "
+    "between best overlap and the step is the most that can be gained."
 )
 
 _BARS: Final = (
@@ -78,7 +78,7 @@ def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
     layout = {
         "barmode": "group",
         "height": height(2 * len(shown)) + 40,
-        "xaxis": {"title": {"text": f"ms a step on {literal(roofline.gpu, 60)}"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": f"ms per step on {literal(roofline.gpu, 60)}"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "legend": TOP_LEGEND,
     }

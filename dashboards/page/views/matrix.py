@@ -17,9 +17,9 @@ from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
-    "Wire bytes of a mean step from each rank (row) to each rank (column). Who sends to whom is not on "
-    "record: it follows from the algorithm assumed. Ring: to the next rank of the group; all_to_all and "
-    "scatter: to all others alike; send: to its peer. Empty cells carry nothing."
+    "Wire bytes of a mean step from each rank (row) to each rank (column). Senders and receivers follow "
+    "from the assumed algorithm. Ring: to the next rank of the group; all_to_all and scatter: to all "
+    "others equally; send: to its peer. Empty cells carry nothing."
 )
 
 MOST: Final = 64
@@ -82,7 +82,7 @@ def figure(report: Report) -> Figure:
     if nowhere:
         lost = human.size(records.per_step(int(sent[:, -1].sum())))
         notes.append(
-            f"To whom {lost} {records.a_step} go is not known (group, root or algorithm not on "
+            f"The receivers of {lost} {records.a_step} are unknown (group, root or algorithm not on "
             "record): last column."
         )
     values = [[records.per_step(int(value)) for value in row] for row in sent[:, :wide]]

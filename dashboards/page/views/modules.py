@@ -71,7 +71,7 @@ def figure(report: Report) -> Figure:
     if len(leaves) > LEAVES:
         rest = leaves[LEAVES - 1 :]
         notes.append(
-            f"The {LEAVES - 1} dearest of {len(leaves):,} parts are shown; the others, together "
+            f"The {LEAVES - 1} most expensive of {len(leaves):,} parts are shown; the others, together "
             f"{human.share(sum(leaf.ns for leaf in rest), total)}, are one."
         )
         leaves = [*leaves[: LEAVES - 1], _together(rest)]
@@ -203,7 +203,7 @@ class _Tree:
             ]
             lines.append(f"{human.duration(leaf.ns)}, {human.share(leaf.ns, total)} of all that is drawn")
             if leaf.calls:
-                lines.append(f"{human.number(float(f'{leaf.calls:.3g}'))} calls a step and rank")
+                lines.append(f"{human.number(float(f'{leaf.calls:.3g}'))} calls per step and rank")
             if leaf.dearest:
                 lines.append(f"dearest layer {literal(leaf.dearest)}")
             self.at.append((leaf, len(self.labels)))

@@ -153,7 +153,7 @@ def _words(op: OpRoofline) -> str:
     lines = [f"<b>{literal(op.op, 60)}</b>"]
     if op.shapes:
         lines.append(literal(op.shapes, 120))
-    lines.append(f"{human.number(op.count)} calls a step, each {human.duration(op.device_ns)}")
+    lines.append(f"{human.number(op.count)} calls per step, each {human.duration(op.device_ns)}")
     lines.append(f"{human.work(op.flops)}, {human.size(op.moved_bytes)}: {_rate(op.tflops)}")
     lines.append(f"speed of light {human.duration(op.light_ns)}")
     return hover(lines)
@@ -175,6 +175,6 @@ def numbers(roofline: StepRoofline) -> str:
         ]
         for op in roofline.ops[:OPS_SHOWN]
     ]
-    heads = ("operator", "shapes", "calls a step", "each took", "FLOPs", "bytes at least", "reached",
+    heads = ("operator", "shapes", "calls per step", "each took", "FLOPs", "bytes at least", "reached",
              "speed of light", "bound by")  # fmt: skip
     return table(heads, rows, "operators")

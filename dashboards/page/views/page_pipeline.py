@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAD: Final = (
-    "One step of the pipeline, a row a stage: forward and backward of its micro-batches (numbered where the "
-    "record tells), and the bubbles, in which a stage waits in a message for the other end. The share beside "
-    "a stage is its bubble in a mean step."
+    "One step of the pipeline, a row a stage: forward and backward of its micro-batches (numbered where "
+    "the record tells), and the bubbles, in which a stage waits in a message for the other end. The share "
+    "next to a stage is its bubble in a mean step."
 )
 
 STAGES: Final = 32
@@ -65,7 +65,7 @@ def figure(report: Report) -> Figure:
     parts, words = _joined(parts)
     notes += words
     if not any(part.kind in WORK for part in parts):
-        notes.append("What the stages computed is not on record: only messages are drawn.")
+        notes.append("The stages' compute is not on record, so only messages are drawn.")
     elif report.tables["computes"].num_rows == 0:
         notes.append(
             "Work is drawn up to the message it led to; what follows a stage's last message is not on record."
@@ -251,7 +251,7 @@ def numbers(report: Report) -> str:
     if len(every) > SHOWN:
         rows.append([f"and {len(every) - SHOWN:,} more", *[""] * (3 + len(reasons))])
     return table(
-        ("stage", "rank", "bubble, share of the step", "bubble a step", *(words for _, words in reasons)),
+        ("stage", "rank", "bubble, share of the step", "bubble per step", *(words for _, words in reasons)),
         rows,
         "bubble by stage",
     )

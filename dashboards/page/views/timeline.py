@@ -85,9 +85,9 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
     stretches = max(LEAST_STRETCHES, min(STRETCHES, BARS // len(rows.ranks)))
     if not shown.all():
         notes.append(
-            f"The {int(shown.sum()):,} dearest of {len(drawable):,} collectives are drawn one by one (by "
-            f"exposed time on all ranks, then by duration). The other {int((~shown).sum()):,} are folded "
-            f"into grey bars, one for each {stretches}th of the time and row."
+            f"The {int(shown.sum()):,} most expensive of {len(drawable):,} collectives are drawn one by "
+            f"one (by exposed time on all ranks, then by duration). The other {int((~shown).sum()):,} are "
+            f"folded into grey bars, one for each {stretches}th of the time and row."
         )
     strings = Strings()
     calls = plain(to_frame(table.take(drawable[shown])))

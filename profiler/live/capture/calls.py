@@ -18,6 +18,7 @@ from shardtoll.profiler.live.cause.call import Call, resolve_group
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.methods import MethodDecoder
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective
+from shardtoll.profiler.live.flight.flight import is_plain
 
 _MOST: Final = 4096
 """Kinds of calls that are kept; uneven exchanges make new ones all the time."""
@@ -47,6 +48,8 @@ class Said:
     message: Message
     count: Callable[[], int | None]
     """Returns the group's own count."""
+    plain: bool
+    """As `is_plain` of the flight file says: it needs no more than its number there."""
 
 
 def message_of(call: Call, groups: Groups, rank: int) -> Message:
@@ -102,7 +105,7 @@ class Calls:
         message = message_of(call, self._groups, self._rank)
         counts = self._groups.sequence_number(call.group) is not None
         count = call.group._get_sequence_number_for_group if counts else _unknown
-        return Said(replace(call, inputs=()), message, count)
+        return Said(replace(call, inputs=()), message, count, is_plain(call))
 
     def said(
         self, decode: MethodDecoder, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -1,8 +1,7 @@
 """How long the rows of ended regions wait to be made: those of many cost little more than those of one.
 
-The first are made at once, as a job that dies young should leave what it did. Then what has ended waits for a
-quarter of a second, or longer where making rows takes long: they shall cost a hundredth of the time. It waits
-for a second at most, which is what a job that is killed can lose.
+The first are made at once, as a job that dies young should leave what it did, and those of surveyed steps.
+Then what has ended waits for a quarter of a second, which is what a job that is killed can lose.
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 FLUSH_NS: Final = 250_000_000
-_FLUSH_AT_LATEST_NS: Final = 1_000_000_000
-_FLUSH_COSTS: Final = 100
-"""What has ended waits for so many times as long as it took to make the last rows, within those two."""
 _FLUSH_REGIONS: Final = 256
 FLUSH_ROWS: Final = 20_000
 _EAGER: Final = 4
@@ -27,7 +23,6 @@ class Keeping:
         self._rows = 0
         self._made = 0
         self._since_ns = 0
-        self._keep_ns = FLUSH_NS
 
     def add(self, start_ns: int, rows: int) -> None:
         """Note a region that has ended, and how many rows it will have."""
@@ -41,13 +36,9 @@ class Keeping:
         if not self._regions:
             return False
         many = self._regions >= _FLUSH_REGIONS or self._rows >= FLUSH_ROWS
-        return self._made < _EAGER or many or now_ns - self._since_ns >= self._keep_ns
+        return self._made < _EAGER or many or now_ns - self._since_ns >= FLUSH_NS
 
     def begin_anew(self) -> None:
         """Note that what waited is taken to have its rows made."""
         self._made += bool(self._regions)
         self._regions = self._rows = 0
-
-    def took(self, made_in_ns: int) -> None:
-        """Note how long it took to make and write the rows of what waited."""
-        self._keep_ns = max(FLUSH_NS, min(_FLUSH_COSTS * made_in_ns, _FLUSH_AT_LATEST_NS))

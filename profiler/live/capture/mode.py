@@ -244,7 +244,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         begun_ns = entered_ns
         calls: tuple[Call, ...] = ()
         arguments: dict[str, Any] = {}
-        device, opened = recorder.device, None
+        device, opened, number = recorder.device, None, 0
         try:
             arguments = arguments_of(func, args, kwargs)
             with contextlib.suppress(*UNDECODED):
@@ -254,6 +254,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for call in calls:
                     recorder.results.read_by_collective(func, call.inputs)
             issued = [(recorder.issue(call, caller, entered_ns), call) for call in calls]
+            for pending, _ in issued:
+                number = recorder.flight.issue(pending, entered_ns)
             begun_ns = self._now_ns()
             for pending, _ in issued:
                 pending.issue_ns = begun_ns
@@ -262,13 +264,20 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 opened = device.wait_begun()
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            recorder.flight.raised(number)
+            raise
         if device is not None and opened is not None:
             device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
-        if not issued or recorder.region is not region:
+        if not issued:
             return result
         try:
             returned_ns = self._now_ns()
+            recorder.flight.returned_operator(number, result, issued, returned_ns)
+            if recorder.region is not region:
+                return result
             recorder.issued(issued, result)
             if len(issued) == 1 and not region.light and not region.fake:
                 outputs = outputs_of(arguments, result)
@@ -321,12 +330,22 @@ def _propagates_shapes() -> bool:
     A step may itself run on fake tensors, for its sizes; DTensor then borrows the step's own fake mode, so
     only the stack tells the two apart.
     """
+    under_fake = any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    if DRY.tensors_are_fake:
+        # A dry run's tensors carry their mode with them: on the stack is only one that asks for shapes.
+        return under_fake
     frame = sys._getframe(1).f_back
     while frame is not None:
         if frame.f_code.co_filename.endswith(_SHAPE_PROPAGATION):
             return True
         frame = frame.f_back
-    return not any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+    return not under_fake
+
+
+class DRY:
+    """Whether a dry run goes on in this process."""
+
+    tensors_are_fake = False
 
 
 def _blocks_nobody(kwargs: Any) -> bool:

@@ -35,6 +35,7 @@ from shardtoll.profiler.live.cause.pending import (
     Region,
     Surveyed,
 )
+from shardtoll.profiler.live.flight.flight import Flight
 from shardtoll.profiler.live.times.awake import Awake, Moment, Stretch, between
 from shardtoll.profiler.live.times.clearing import Clearing
 from shardtoll.profiler.live.times.clock import Clock
@@ -121,6 +122,8 @@ class Recorder:
         self.scales_losses = False
         """Whether a gradient scaler is at work. What it finds not finite it leaves out, then or later."""
         self._issued_by_cpp = False
+        self.flight = Flight(groups, rank, waits_block=host_times)
+        """Where each collective is noted as it is issued, for who asks what a job hangs in."""
         self._of_other_threads: set[str] = set()
         """Groups that other threads have used: what they count and what is recorded of it may lie on two
         sides of a step's end."""
@@ -163,6 +166,7 @@ class Recorder:
             self.device.begin()
         self._awake_at_start = None if step is None else self.awake.now()
         region.start_ns = self.now_ns()
+        self.flight.begin(step, region.start_ns)
 
     def in_no_step(self) -> None:
         """Make the region, begun as a step, time between steps after all."""
@@ -322,6 +326,7 @@ class Recorder:
     def issue_elsewhere(self, call: Call, frame: FrameType) -> PendingCollective | None:
         """Note a collective about to be issued on another thread than the training's."""
         pending = self._pending(call, self.attribution.place_elsewhere(frame), self.now_ns())
+        self.flight.issue(pending, pending.issue_ns, blocks=False)
         # Before it is counted, so that no step that counts it goes unmarked.
         self._of_other_threads.add(pending.message.group)
         return None if self.region is None else pending

@@ -8,11 +8,14 @@ step where the groups' own counts prove that as many were issued.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import get_ident
 from typing import Any, Final, Protocol
+
+import torch
 
 from shardtoll.profiler.live.capture.calls import Calls, Said
 from shardtoll.profiler.live.capture.device_calls import timed_call, timed_wait, waited_for
@@ -33,6 +36,8 @@ from shardtoll.profiler.live.cause.pending import (
     growths,
 )
 from shardtoll.profiler.live.times.training import TrainingThread
+
+log = logging.getLogger("shardtoll")
 
 _MOST_UNSEEN: Final = 1_000
 """Rows at most for what one group was counted to issue between two steps and was not seen to."""
@@ -86,20 +91,47 @@ class Watch:
         self, original: Callable[..., Any], decode: MethodDecoder, args: Sequence[Any], kwargs: Any
     ) -> Any:
         """Make a collective's call; in a watched region of the training thread, note it."""
-        if self._mode.muted:
-            return original(*args, **kwargs)
         thread = get_ident()
-        if not (thread == self._thread or self._is_training()):
-            return self._elsewhere(original, args, kwargs)
         recorder = self._recorder
         region = recorder.region
-        if thread in self._inside or region is None:
+        if thread in self._inside:
             return original(*args, **kwargs)
+        recorded = not (self._mode.muted or region is None)
+        if not (thread == self._thread or self._is_training()):
+            return self._elsewhere(original, args, kwargs) if recorded else original(*args, **kwargs)
+        if region is None or not recorded:
+            return self._unrecorded(original, decode, args, kwargs)
         self._inside.add(thread)
         try:
             if region.watched:
                 return self._noted(original, decode, args, kwargs, region)
             return self._seen_below(original, args, kwargs, region)
+        finally:
+            self._inside.discard(thread)
+
+    def _unrecorded(
+        self, original: Callable[..., Any], decode: MethodDecoder, args: Sequence[Any], kwargs: Any
+    ) -> Any:
+        """Make a call that is on no bill: only where the rank is now is noted."""
+        flight, thread, number = self._recorder.flight, get_ident(), 0
+        issued: list[tuple[PendingCollective, Said]] = []
+        self._inside.add(thread)
+        try:
+            try:
+                for each in self._calls.said(decode, args, kwargs) or ():
+                    pending = PendingCollective(each.message, NOWHERE, 0, each.count())
+                    number = flight.issue(pending, self._now_ns())
+                    issued.append((pending, each))
+            except Exception:
+                log.debug("shardtoll: a call could not be noted", exc_info=True)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                flight.raised(number)
+                raise
+            if issued:
+                flight.returned_calls(number, result, issued, self._now_ns())
+            return result
         finally:
             self._inside.discard(thread)
 
@@ -116,6 +148,7 @@ class Watch:
             work = original(*args, **kwargs)
             if region.collectives:
                 self._waits.hands_work(work, len(region.collectives) - 1)
+                recorder.flight.hands(work)
             return work
         finally:
             recorder.called_from(None)
@@ -129,6 +162,7 @@ class Watch:
         region: Region,
     ) -> Any:
         now_ns, recorder = self._now_ns, self._recorder
+        number = 0
         entered_ns = begun_ns = now_ns()
         issued: list[tuple[PendingCollective, Said]] = []
         said: tuple[Said, ...] | None = ()
@@ -146,6 +180,7 @@ class Watch:
                     pending = PendingCollective(each.message, NOWHERE, 0, each.count())
                     self._place(pending, region, site, templates, frame, decode, args, kwargs)
                     issued.append((pending, each))
+                    number = recorder.flight.issue(pending, entered_ns)
                 begun_ns = now_ns()
                 for pending, _ in issued:
                     pending.issue_ns = begun_ns
@@ -154,14 +189,24 @@ class Watch:
             issued, said = [], ()
         if said is None:
             return self._seen_by_mode(original, args, kwargs)
-        if recorder.device is None:
-            result = original(*args, **kwargs)
-        else:
-            result = timed_call(recorder.device, original, args, kwargs, issued)
-        if not issued or recorder.region is not region:
+        try:
+            if recorder.device is None:
+                result = original(*args, **kwargs)
+            else:
+                result = timed_call(recorder.device, original, args, kwargs, issued)
+        except BaseException:
+            recorder.flight.raised(number)
+            raise
+        if not issued:
             return result
         try:
             returned_ns = now_ns()
+            if said[-1].plain and len(issued) == 1:
+                recorder.flight.returned(number, result)
+            else:
+                recorder.flight.returned_calls(number, result, issued, returned_ns)
+            if recorder.region is not region:
+                return result
             if len(issued) == 1:
                 pending, each = issued[0]
                 recorder.issued_alone(pending, each, region)
@@ -278,17 +323,26 @@ class Watch:
 
     def wait(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Wait for a functional collective's result; in a watched region, note for how long."""
-        recorder = self._recorder
-        region = recorder.region
-        if region is None or not region.watched or self._mode.muted or not self._is_training():
+        if not self._is_training():
             return original(*args, **kwargs)
-        if recorder.device is not None:
+        recorder = self._recorder
+        region, flight, tensor = recorder.region, recorder.flight, waited_for(args, kwargs)
+        strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        noted = region is not None and region.watched and not self._mode.muted
+        if noted and recorder.device is not None:
             original = timed_wait(self._waits, recorder.device, original)
         begun_ns = self._now_ns()
-        result = original(*args, **kwargs)
-        if recorder.region is region:
+        flight.waits(tensor.data_ptr() if strided else id(tensor), begun_ns)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            flight.wait_raised()
+            raise
+        ended_ns = self._now_ns()
+        flight.waited(ended_ns)
+        if noted and recorder.region is region:
             try:
-                self._waits.for_result(waited_for(args, kwargs), begun_ns, self._now_ns())
+                self._waits.for_result(tensor, begun_ns, ended_ns)
             except Exception as error:  # noqa: BLE001 - the seam
                 self._on_failure(error)
         return result

@@ -177,7 +177,7 @@ class Attribution:
     def _stranger(self, module: nn.Module, frame: FrameType | None) -> str | None:
         """Return the name of a module that no known root had: made just for this call, or new in the model.
 
-        Each is looked for once a step, and each root looked through once a step.
+        Each is looked for once per step, and each root looked through once per step.
         """
         held = self._strangers.get(id(module))
         if held is not None and held[0]() is module:

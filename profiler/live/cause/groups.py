@@ -153,6 +153,10 @@ class Groups:
             self._seen[name] = weakref.ref(group)
         return record
 
+    def named(self, name: str) -> Group | None:
+        """Return the record of the group of this name; None if it was never used."""
+        return self._records.get(name)
+
     def used(self, group: Any) -> Group:
         """Return the record of a torch ProcessGroup that runs a collective now."""
         record = self.record(group)

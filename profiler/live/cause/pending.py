@@ -36,6 +36,8 @@ class Place:
     """The parameter's name was found by the tensor itself: another one may stand there in the next step."""
     by_node: bool = False
     """Module or line are those of the forward that made the autograd node which ran."""
+    kind: Any = field(default=None, compare=False, repr=False)
+    """What the flight file knows of the calls made here, kept here as every call asks for it."""
 
     @property
     def waits_in_cpp(self) -> bool:

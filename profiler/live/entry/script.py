@@ -31,6 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardtoll.ledger import ShardtollError, UsageError
 from shardtoll.profiler.live.cause.groups import initialized
 from shardtoll.profiler.live.integrations.deepspeed import is_engine, on_update
+from shardtoll.profiler.live.session.flying import HANG_AFTER_S
 from shardtoll.profiler.live.session.schedule import Level
 from shardtoll.profiler.live.session.session import Session, audit
 from shardtoll.profiler.live.times.patches import Patches, patched
@@ -86,6 +87,8 @@ class ScriptOptions:
     """`module:function` whose return ends a step, instead of the optimizer's."""
     checks: tuple[str, ...] = ()
     """As those of `audit()`, of the first module that is called in training."""
+    hang_after_s: float | None = None
+    """As that of `audit()`; None its default, 0 no watchdog."""
 
 
 def run_script(
@@ -237,6 +240,7 @@ class _Watch:
                 level=chosen.level,
                 survey_every=chosen.survey_every,
                 trace=chosen.trace,
+                hang_after_s=HANG_AFTER_S if chosen.hang_after_s is None else chosen.hang_after_s or None,
             )
             self.session.open()
             self.session.expect_steps()

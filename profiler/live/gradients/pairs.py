@@ -276,7 +276,7 @@ def _require_whole(pair: Pair) -> None:
         ranks = [f"rank {rank}" for rank in pair.holders[:_NAMED]]
         raise UsageError(
             f"parameter {pair.name} is not of one dtype, requires_grad and shape on {listed(ranks)}",
-            "every rank that holds it must hold it alike",
+            "every rank that holds it must hold equal values",
         )
     parts = {holding.index: holding.shape for holding in pair.holdings if holding}
     held = sum(torch.Size(shape).numel() for shape in parts.values())

@@ -23,6 +23,7 @@ class AuditOptions(TypedDict, total=False):
     gather_limit_s: float
     checks: Sequence[str]
     check_every: int
+    hang_after_s: float | None
 
 
 class RunningAudit:

@@ -36,6 +36,7 @@ from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.machine import host_blocks
 from shardtoll.profiler.live.session.regions import Regions
 from shardtoll.profiler.live.session.schedule import Schedule
+from shardtoll.profiler.live.session.signals import Deferred, raised_by_handler
 from shardtoll.profiler.live.session.starting_shards import StartingShards
 from shardtoll.profiler.live.times.batch_size import batch_size
 from shardtoll.profiler.live.times.clearing import patch_clearing
@@ -76,6 +77,8 @@ class Capturing:
         self._schedule = schedule
         self._rank = rank
         self._installed = False
+        self._spoilt = False
+        """Whether a signal handler of the user's raised in the midst of our work: this region is not kept."""
         self._paused: list[tuple[AbstractContextManager[None], bool]] = []
         self._names = Names(model)
         self._shards = StartingShards(rank)
@@ -134,9 +137,9 @@ class Capturing:
         """Install all that records; `uninstall` must follow, also where this is interrupted."""
         recorder, watch, undo = self.recorder, self._watch, self.undo
         work_wait = OnThisThread(recorder.waits.for_work, self._is_recording)
-        undo.callback(patch_work_wait(recorder.now_ns, work_wait))
+        undo.callback(patch_work_wait(recorder.now_ns, work_wait, recorder.flight))
         future_wait = OnThisThread(recorder.waits.for_future, self._is_recording)
-        undo.callback(patch_future_wait(recorder.now_ns, future_wait))
+        undo.callback(patch_future_wait(recorder.now_ns, future_wait, recorder.flight))
         undo.callback(OptimizerSteps(recorder, self.records_training, self.stop).install())
         loading = recorder.loading = Loading(recorder.now_ns, self._fetched, self._is_recording)
         undo.callback(loading.patch())
@@ -174,6 +177,7 @@ class Capturing:
         self.mode.muted = True
         self.stopped = True
         self.recorder.region = None
+        self.recorder.flight.let_go()
         # The child's interpreter ends while its parent's mode is on the stack, and would die of it.
         take_off(self.mode, for_good=True)
 
@@ -187,9 +191,21 @@ class Capturing:
 
     def begin(self, step: int | None, *, survey: bool) -> None:
         """Begin a region: that of a step or, with None, of what is in none."""
+        if self._spoilt:
+            self._spoilt = False
+            self.mode.muted = self.stopped or bool(self._paused)
         if step is not None:
             self.guarded(lambda: self._shards.take(step, self._names.parameters()))
         self.guarded(lambda: self._regions.begin(step, survey=survey))
+
+    def name_model(self, model: nn.Module) -> None:
+        """Take names of modules and parameters from a model that is known only now."""
+        self._names.add_root(model)
+        self.recorder.groups.note_tensors(parameter for _, parameter in self._names.parameters())
+
+    def module_name(self, module: nn.Module) -> str | None:
+        """Return a module's name in the model; None if it is unknown."""
+        return self._names.module(module)
 
     def _met_root(self) -> None:
         """Take the shards of a module that a forward made known, as long as no optimizer has changed them."""
@@ -199,10 +215,31 @@ class Capturing:
 
     def end(self) -> None:
         """End the region and have its rows written, now or later."""
+        with Deferred():
+            self._end()
+
+    def _end(self) -> None:
         if self.stopped:
             self.recorder.drop()
-        else:
+            return
+        region = self.recorder.region
+        step = None if region is None else region.step
+        if self._spoilt:
+            self.guarded(self._regions.drop)
+            self._tell_spoilt(step)
+            return
+        try:
             self.guarded(self._regions.end)
+        except BaseException:
+            self._tell_spoilt(step)
+            raise
+
+    def _tell_spoilt(self, step: int | None) -> None:
+        if step is not None:
+            text = (
+                f"step {step} of rank {self._rank} is not counted: a signal handler interrupted its recording"
+            )
+            self._kept.notice("step-dropped", text)
 
     def drop(self) -> None:
         """End the region without rows."""
@@ -215,7 +252,8 @@ class Capturing:
 
     def flush(self) -> None:
         """Write the rows of what was watched since the last time."""
-        self.guarded(self._regions.flush)
+        with Deferred():
+            self.guarded(self._regions.flush)
 
     def finish(self) -> None:
         """Wait for the device and write the rows held back for it; for after the last step only."""
@@ -237,8 +275,15 @@ class Capturing:
             self.stop(error)
 
     def stop(self, error: Exception) -> None:
-        """Give up capturing: say so once, in the log and in the report."""
+        """Give up capturing: say so once, in the log and in the report.
+
+        What a signal handler of the user's raised is no failure of ours: the program gets it, and only the
+        region that it came into is given up.
+        """
         self.mode.muted = True
+        if raised_by_handler(error):
+            self._spoilt = True
+            raise error
         self.recorder.abandon()
         if self.stopped:
             return

@@ -14,6 +14,7 @@ from shardtoll.profiler.live.capture.recorder import Recorder
 from shardtoll.profiler.live.session.checking import Checking
 from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.schedule import Checks
+from shardtoll.profiler.live.session.signals import raised_by_handler
 
 log = logging.getLogger("shardtoll")
 
@@ -102,6 +103,8 @@ class GuardedChecks:
             self._stop(error)
 
     def _stop(self, error: Exception) -> None:
+        if raised_by_handler(error):
+            raise error
         self._stopped = True
         if self._checking is not None:
             self._checking.stop()

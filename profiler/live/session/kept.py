@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from shardtoll.ledger import Evidence, Finding, Group, Ledger, Notice, RankWriter, Run, StepRows, merge
 from shardtoll.ledger.disk.pack import pack, unpack
-from shardtoll.ledger.disk.store import clear, is_run_folder, read_run, write_rank
+from shardtoll.ledger.disk.store import UnfinishedFolder, clear, is_run_folder, read_run, write_rank
 from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.live.cause.groups import Groups
@@ -78,6 +79,8 @@ class Kept:
         self._groups = groups
         self._notices: list[Notice] = []
         self._writer: RankWriter | None = None
+        self._gone: UnfinishedFolder | None = None
+        """Why this rank's files could not be finished."""
         self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
 
     def meet(self) -> None:
@@ -124,8 +127,10 @@ class Kept:
         """Keep the rank's own description on disk up to date; written only when it changed."""
         description = self._description()
         if description != self._described:
-            self.writer.describe(*description)
-            self._described = description
+            # Without its folder a job goes on: the journals are open, and the end of the session says so.
+            with contextlib.suppress(FileNotFoundError):
+                self.writer.describe(*description)
+                self._described = description
 
     def _description(self) -> tuple[Run, tuple[Group, ...], tuple[Finding, ...]]:
         return self._run(), self._groups.all_records(), self.findings.findings()
@@ -136,18 +141,44 @@ class Kept:
         Rank 0 waits at most `limit_s` seconds for the others.
         """
         self.append(StepRows(None, notices=tuple(self._notices)))
-        ledger_here = self.writer.close(*self._description())
+        try:
+            ledger_here = self.writer.close(*self._description())
+        except UnfinishedFolder as error:
+            self._gone = error
+            ledger_here = self._saying_so(error)
         if tracer is not None:
             ledger_here = with_trace(ledger_here, tracer, self.folder)
         if self._rank != 0 and not self.alone:
             self.meeting.hand_over(pack(ledger_here))
             return None
         others = {rank: unpack(data) for rank, data in self.meeting.collect(limit_s).items()}
+        if self._gone is not None:
+            return self._anew([ledger_here, *others.values()])
         if self._is_temporary:
             return merge([ledger_here, *others.values()])
         for ledger in others.values():
             write_rank(self.folder, ledger, self.meeting.run_id)
         return read_run(self.folder)
+
+    def _saying_so(self, error: UnfinishedFolder) -> Ledger:
+        """Return what was read back of files that were removed or changed, with a notice that says so."""
+        notice = Notice(self._rank, "folder-changed", f"rank {self._rank}: {error.message}")
+        notices = pa.concat_tables([error.ledger.tables["notices"], to_table("notices", [notice])])
+        return replace(error.ledger, tables={**error.ledger.tables, "notices": notices})
+
+    def _anew(self, parts: Sequence[Ledger]) -> Ledger:
+        """Write all ranks anew into the folder that was asked for; return them merged."""
+        assert self._gone is not None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for part in parts:
+                clear(self.folder, part.run.ranks_seen[0])
+                write_rank(self.folder, part, self.meeting.run_id)
+            written = f"the records of {len(parts)} ranks are written anew to {self.folder}"
+        except OSError as error:
+            written = f"they cannot be written anew ({error.strerror or error}): session.report() has them"
+        log.warning("shardtoll: %s; %s", self._gone.message, written)
+        return merge(parts)
 
     def leave(self) -> None:
         """Write the rest as one that dies: the rank's files then say that its session never closed."""

@@ -69,7 +69,11 @@ class Regions:
             self.append_finished()
         elif region is not None and rows:
             self._watch.keeping.add(region.start_ns, rows)
-            self._flush_when_due()
+            if region.step is not None:
+                # A job that is killed loses no surveyed step; each costs more than its writing.
+                self.flush()
+            else:
+                self._flush_when_due()
 
     def drop(self) -> None:
         """End the region without rows."""
@@ -93,10 +97,8 @@ class Regions:
             self._flush_when_due()
 
     def _flush_when_due(self) -> None:
-        begun_ns = self._recorder.now_ns()
-        if self._watch.keeping.due(begun_ns):
+        if self._watch.keeping.due(self._recorder.now_ns()):
             self.flush()
-            self._watch.keeping.took(self._recorder.now_ns() - begun_ns)
 
     def _hold_watched(self, events: RegionEvents | None) -> None:
         """Have the rows of the watched region that has just ended made when the device has passed it."""

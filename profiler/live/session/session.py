@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import sys
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,7 @@ from shardtoll.ledger import Finding, Ledger, Report, Run, UsageError, analyze
 from shardtoll.profiler.live.cause.groups import Groups, initialized
 from shardtoll.profiler.live.session import holding, pausing
 from shardtoll.profiler.live.session.capturing import Capturing
+from shardtoll.profiler.live.session.flying import HANG_AFTER_S, Flying
 from shardtoll.profiler.live.session.guarded_checks import GuardedChecks
 from shardtoll.profiler.live.session.kept import Kept
 from shardtoll.profiler.live.session.machine import (
@@ -29,6 +32,7 @@ from shardtoll.profiler.live.session.machine import (
     usable_cores,
 )
 from shardtoll.profiler.live.session.schedule import LEVELS, SURVEY_EVERY, Checks, Level, Schedule
+from shardtoll.profiler.live.session.signals import Deferred
 from shardtoll.profiler.live.times.tracing import TRACE_STEPS
 
 GATHER_LIMIT_S: Final = 60.0
@@ -48,12 +52,14 @@ def audit(
     gather_limit_s: float = GATHER_LIMIT_S,
     checks: Sequence[str] = (),
     check_every: int = 1,
+    hang_after_s: float | None = HANG_AFTER_S,
 ) -> Session:
     """Record every collective of the steps run inside the returned context manager.
 
     Call it on every rank. `model` gives modules and parameters their names (without it they are taken
     from the modules seen). `out` is the run folder that `shardtoll report` reads; each rank writes
-    there as it goes, so a rank that is killed leaves its finished steps, but for those of its last second.
+    there as it goes, so a rank that is killed leaves its finished steps, but for watched ones of its last
+    quarter second.
     Leaving the context brings the ranks' ledgers to rank 0, which waits at most `gather_limit_s`
     seconds for ranks that still live.
 
@@ -81,11 +87,16 @@ def audit(
     equal on ranks and are not) and `data` (the inputs of the model: batches that several ranks saw, epochs in
     the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
+    While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
+    `shardtoll hang` reads it, also after the job was killed. Once the training thread has stood still for
+    `hang_after_s` seconds a watchdog thread writes the stacks of all threads there too; None starts none.
+
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
 
     Raises UsageError when a session is open already, `level` is none of the three, a check is not known or
-    lacks its model, or `trace_steps`, `survey_every` or `check_every` is less than one; RunFolderError
+    lacks its model, `trace_steps`, `survey_every` or `check_every` is less than one, or `hang_after_s` is
+    not above 0; RunFolderError
     when `out` cannot be written.
     """
     if trace_steps < 1:
@@ -100,10 +111,19 @@ def audit(
         raise UsageError(
             'trace=True with level="watch"', 'traced steps are surveyed: leave level at "schedule"'
         )
+    if hang_after_s is not None and not 0 < hang_after_s < math.inf:
+        raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no watchdog")
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
     wanted = Checks.wanted(checks, check_every, model)
-    return Session(model, None if out is None else Path(out), gather_limit_s, steps, schedule, wanted)
+    folder = None if out is None else Path(out)
+    return Session(model, folder, gather_limit_s, steps, schedule, wanted, hang_after_s)
+
+
+class _Alive:
+    """Lives as long as the frame that holds it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Session:
@@ -117,6 +137,7 @@ class Session:
         trace_steps: int,
         schedule: Schedule,
         checks: Checks | None = None,
+        hang_after_s: float | None = None,
     ) -> None:
         self._model = model
         self._out = out
@@ -124,8 +145,13 @@ class Session:
         self._trace_steps = trace_steps
         self._schedule = schedule
         self._wanted = checks
+        self._hang_after_s = hang_after_s
         self._steps_begun = 0
         self._in_step = False
+        self._just_begun = False
+        """Whether the open step was begun by the last call of `begin_step`, not by an earlier one."""
+        self._with: weakref.ref[_Alive] | None = None
+        """What lives as long as the `with` of the open step; None if it was begun without one."""
         self._ledger: Ledger | None = None
         self._report: Report | None = None
         self._state = "new"
@@ -185,6 +211,7 @@ class Session:
             ranks=self.world_size,
             is_fake=is_fake,
         )
+        self._flying = Flying(self._capture.recorder, None if is_fake else self._hang_after_s)
         self._checks = GuardedChecks(
             self._capture.recorder,
             self._kept,
@@ -195,6 +222,9 @@ class Session:
         self._kept.meet()
         try:
             self._kept.open()
+            missing = self._flying.open(self._kept.folder, self.world_size, self._kept.meeting.run_id)
+            if missing is not None:
+                self._kept.notice("flight-missing", missing)
             self._capture.prepare(self._trace_steps)
             self._kept.describe()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
@@ -213,6 +243,8 @@ class Session:
             raise
 
     def _install(self) -> None:
+        self._capture.undo.callback(self._flying.stop)
+        self._flying.start()
         self._capture.install()
         self._capture.undo.callback(pausing.register_sink(self._gradients_checked))
         self._capture.undo.callback(self._checks.remove)
@@ -251,6 +283,7 @@ class Session:
                 self._capture.end()
             # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
             self._capture.flush()
+            self._flying.end("closed" if error is None else "failed", error, trace)
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._capture.finish()
@@ -265,6 +298,7 @@ class Session:
 
     def _let_go(self) -> None:
         """Keep neither files, groups nor the model any longer; the session lives on for its report."""
+        self._flying.end("left")
         self._capture.let_go()
         self._kept.let_go()
         if self.rank == 0 and self._ledger is None:
@@ -322,13 +356,16 @@ class Session:
 
         Raises UsageError when the session is not open or another step is.
         """
-        self.begin_step()
-        finished = False
+        number, finished, alive = self._steps_begun, False, _Alive()
         try:
+            # Inside the try: a signal handler may raise between any two instructions.
+            self.begin_step()
+            self._with = weakref.ref(alive)
             yield
             finished = True
         finally:
-            self.end_step(finished=finished)
+            if self._in_step and self._steps_begun > number:
+                self.end_step(finished=finished)
 
     def begin_step(self) -> None:
         """Begin a step, where `with session.step()` cannot be written, as in a callback.
@@ -337,12 +374,25 @@ class Session:
         """
         if self._state == "forked":
             return
+        try:
+            with Deferred():
+                self._begin_step()
+        except BaseException:
+            if self._in_step and self._just_begun:
+                self.end_step(finished=False)
+            raise
+
+    def _begin_step(self) -> None:
+        self._just_begun = False
+        if self._in_step and self._with is not None and self._with() is None:
+            # Its `with` is over: an exception came just before it could end the step.
+            self.end_step(finished=False)
         if self._state != "open" or self._in_step:
             raise UsageError(
                 "session.step() inside another step"
                 if self._in_step
                 else "session.step() outside its session",
-                "call it once a step, inside `with audit(...) as session:`",
+                "call it once per step, inside `with audit(...) as session:`",
             )
         number = self._steps_begun
         if number == 0:
@@ -350,7 +400,7 @@ class Session:
             self._capture.recorder.in_no_step()
         self._capture.end()
         self._steps_begun += 1
-        self._in_step = True
+        self._in_step, self._with, self._just_begun = True, None, True
         tracer = self._capture.recorder.recording.tracer
         traced = tracer is not None and tracer.wanting
         self._begin_region(number, survey=self._schedule.wants_survey(number) or traced)
@@ -362,15 +412,16 @@ class Session:
         """
         if self._state == "forked":
             return
-        if not self._in_step:
-            raise UsageError("no step is open", "call session.begin_step() first")
-        self._in_step = False
-        if finished:
-            self._capture.end()
-            self._checks.end()
-        else:
-            self._drop_step(self._steps_begun - 1)
-        self._begin_region(None, survey=not self._schedule.watches)
+        with Deferred():
+            if not self._in_step:
+                raise UsageError("no step is open", "call session.begin_step() first")
+            self._in_step = False
+            if finished:
+                self._capture.end()
+                self._checks.end()
+            else:
+                self._drop_step(self._steps_begun - 1)
+            self._begin_region(None, survey=not self._schedule.watches)
 
     def _begin_region(self, step: int | None, *, survey: bool) -> None:
         self._checks.begin(step)
@@ -427,6 +478,11 @@ class Session:
         if self._report is None:
             self._report = analyze(self._ledger)
         return self._report
+
+    @property
+    def capture(self) -> Capturing:
+        """What records, while the session is open: a dry run places its operators by it."""
+        return self._capture
 
     @property
     def ledger(self) -> Ledger | None:

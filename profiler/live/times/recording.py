@@ -111,8 +111,8 @@ def times_unknown(host_times: bool, *, spans: bool, device: DeviceReading | None
         return "device times are not captured live on this device: durations and exposed time are unknown"
     if not spans:
         return (
-            "torch's profiler could not be used in some steps (another one ran, this torch lacks it, a step "
-            "ended inside backward, or began inside a range of record_function): start and duration of their "
-            "collectives are unknown"
+            "torch's profiler could not be used in some steps (another one ran, this torch has none, a "
+            "step ended inside backward, or began inside a range of record_function): start and duration "
+            "of their collectives are unknown"
         )
     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -66,24 +66,49 @@ NoteWait = Callable[[Any, int, int], None]
 """Called with what was waited for and the monotonic ns at which the wait began and ended."""
 
 
-def patch_work_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
-    """Have every `Work.wait` noted; returns what puts the original back."""
-    return _patch(getattr(dist, "Work", None) if dist.is_available() else None, now_ns, note)
+class WaitMarks(Protocol):
+    """What says, while a wait lasts, that the thread is in it; a Work or future is named by its id."""
+
+    def waits(self, key: int, now_ns: int) -> object:
+        """Note that a wait begins."""
+
+    def waited(self, now_ns: int) -> None:
+        """Note that it is over."""
+
+    def wait_raised(self) -> None:
+        """Note that it raised an exception."""
 
 
-def patch_future_wait(now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
-    """Have every wait for a future noted, `work.get_future().wait()` too; returns what undoes that."""
-    return _patch(getattr(torch._C, "Future", None), now_ns, note)
+def patch_work_wait(now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
+    """Have every `Work.wait` of this thread noted; returns what puts the original back."""
+    return _patch(getattr(dist, "Work", None) if dist.is_available() else None, now_ns, note, marks)
 
 
-def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait) -> Callable[[], None]:
+def patch_future_wait(now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
+    """Have this thread's waits for futures noted, `work.get_future().wait()` too; returns what undoes it."""
+    return _patch(getattr(torch._C, "Future", None), now_ns, note, marks)
+
+
+def _patch(owner: Any, now_ns: Callable[[], int], note: NoteWait, marks: WaitMarks) -> Callable[[], None]:
+    ident, thread = threading.get_ident, threading.get_ident()
+
     def noted(original: Any) -> Callable[..., Any]:
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            begun_ns = now_ns()
-            try:
+            if ident() != thread:
                 return original(self, *args, **kwargs)
+            begun_ns = now_ns()
+            marks.waits(id(self), begun_ns)
+            try:
+                result = original(self, *args, **kwargs)
+                ended_ns = now_ns()
+                marks.waited(ended_ns)
+            except BaseException:
+                ended_ns = now_ns()
+                marks.wait_raised()
+                raise
             finally:
-                note(self, begun_ns, now_ns())
+                note(self, begun_ns, ended_ns)
+            return result
 
         return wait
 

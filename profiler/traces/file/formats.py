@@ -174,7 +174,7 @@ def of_events(head: bytes, names: Collection[str], categories: Collection[str | 
     """
     if not _OURS.isdisjoint(names):
         return Format(
-            "is a trace of torch.profiler in which nothing was recorded",
+            "is an empty trace of torch.profiler",
             "record at least one active step: call prof.step() until the schedule's wait and warmup are over",
         )
     named = sorted(each for each in categories if each)

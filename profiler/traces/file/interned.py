@@ -12,10 +12,10 @@ NAMES_LIMIT_BYTES: Final = 256 << 20
 """Distinct names of one file, all together; a damaged or hostile file ends here."""
 
 _IDLE_CALL: Final = re.compile(
-    r"Get[A-Z]|Query|Is[A-Z]|Occupancy|Event(Record|Create|Destroy)|WaitEvent|Set(Attr|Device|Cache|Last)"
+    r"Get[A-Z]|Query|Is[A-Z]|Occupancy|Event(Record|Create|Destroy)|Set(Attr|Device|Cache|Last)"
     r"|FuncSet|Peek|CtxSet|CtxPush|CtxPop|ModuleLoad|StreamCreate|StreamDestroy"
 )
-"""Calls that neither launch device work nor wait for it."""
+"""Calls that neither launch device work nor wait for it, nor let work wait."""
 
 _TELLING_OP: Final = re.compile(
     r"^record_param_comms$|^autograd::|^aten::item$|^aten::_local_scalar_dense$|^c10d::|^_c10d_functional::"

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from shardtoll.profiler.traces.file.sources import TraceFile
 
 _MOST_REASONS: Final = 5
+_REASONS_LENGTH: Final = 120
+"""Characters of further reasons in an error, which is a line."""
 _SHARE: Final = 2
 """A pool is worth its start from that many files on."""
 
@@ -90,9 +92,9 @@ def iter_traces(
 ) -> Iterator[Job]:
     """Yield the jobs of `read_traces` one after the other, so that one need not wait for all."""
     # Without the cache, only what a table of the user's own says has to be checked.
-    digest = cache.digest(kernels) if keep or kernels is not None else ""
     if kernels is not None:
         load_table(kernels)  # a mistake in it is told once, before anything is read
+    digest = cache.digest(kernels) if keep or kernels is not None else ""
     for name, parts in _places(paths):
         folders, passed = _folders(parts, sources.find(parts))
         files = [file for held in folders.values() for file in held]
@@ -358,6 +360,8 @@ def _nothing(name: str, unreadable: list[TaskResult]) -> TraceError:
     hint = next((result.hint for result in unreadable if result.hint), "name another trace")
     if len(reasons) == 1:
         return TraceError(reasons[0], hint)
-    shown = "; ".join(reasons[:_MOST_REASONS])
-    more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    fitting = [each for each in range(1, _MOST_REASONS) if len("; ".join(reasons[:each])) <= _REASONS_LENGTH]
+    count = max(fitting, default=1)
+    shown = "; ".join(reasons[:count])
+    more = f"; and {len(reasons) - count} more" if len(reasons) > count else ""
     return TraceError(f"none of the {len(reasons)} traces in {name} can be read: {shown}{more}", hint)

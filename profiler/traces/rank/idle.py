@@ -23,7 +23,7 @@ from shardtoll.profiler.traces.rank.stacks import innermost, nests
 BUBBLE, DATA, SYNC, HOST = (IDLE + IDLE_KINDS.index(name) for name in ("bubble", "data", "host-sync", "host"))
 """Kinds of idle pieces, in the numbering of `split`'s layers."""
 
-_WAITS: Final = re.compile(
+SYNCS: Final = re.compile(
     r"^(cuda|hip|cu|xpu)\w*Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|^hipMemcpyWithStream$"
 )
 _BLOCKING_COPY: Final = re.compile(r"DtoH.*Pageable")
@@ -109,7 +109,7 @@ def _waits(facts: Facts) -> _Part:
     launched = facts.launch[facts.launch >= 0]
     if not len(launched):
         return (nothing,) * 5
-    is_wait = matching(trace, _WAITS)[calls.name]
+    is_wait = matching(trace, SYNCS)[calls.name]
     blocking = matching(trace, _BLOCKING_COPY)
     device = trace.device
     copies = (device.kind == COPY) & blocking[device.name] & (facts.launch >= 0)

@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from shardtoll.ledger.records.errors import UsageError
+from shardtoll.ledger.records.errors import UsageError, first_line
+from shardtoll.ledger.records.regular import read_regular
 from shardtoll.ledger.records.volume import OPS
 
 if sys.version_info >= (3, 11):
@@ -38,6 +39,8 @@ class Kind:
 
 COMPUTE: Final = Kind("compute")
 
+_MOST_BYTES: Final = 1_000_000
+"""Of a table of the user's own; ours has some thousand."""
 _LONGEST: Final = 2000
 """Patterns are tried on that much of a name: some take time by its length squared."""
 
@@ -67,9 +70,11 @@ def load_table(extra: Path | None = None) -> KernelTable:
     entries = _entries(texts[0], "kernels.toml")
     if extra is not None:
         try:
-            texts.append(extra.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"kernel table {extra} cannot be read ({error})", HINT) from None
+            texts.append(read_regular(extra, _MOST_BYTES).decode("utf-8"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or first_line(error)
+            hint = "name a TOML file of kernel names with --kernels"
+            raise UsageError(f"{extra} cannot be read ({why})", hint) from None
         entries = [*_entries(texts[1], str(extra)), *entries]
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     return KernelTable(tuple(entries), digest)
@@ -78,8 +83,8 @@ def load_table(extra: Path | None = None) -> KernelTable:
 def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"kernel table {where} is not TOML ({error})", HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"kernel table {where} is not TOML ({first_line(error)})", HINT) from None
     unknown = sorted(set(data) - {"kernel"})
     rows = data.get("kernel")
     if unknown or not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
@@ -96,8 +101,8 @@ def _entry(row: Mapping[str, Any], where: str) -> tuple[re.Pattern[str], Kind]:
         pattern = re.compile(row["pattern"])
     except KeyError:
         raise UsageError(f"{where}: pattern is missing", HINT) from None
-    except re.error as error:
-        raise UsageError(f"{where}: pattern is no regular expression ({error})", HINT) from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{where}: pattern is no regular expression ({first_line(error)})", HINT) from None
     what = row.get("what", "communication")
     if what not in WHATS:
         raise UsageError(f"{where}: what = {what!r} is none of {', '.join(WHATS)}", HINT)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.ledger.records.record import MOST_RANKS, Notice, Run, Step
 from shardtoll.ledger.tables.ledger import Ledger
-from shardtoll.ledger.tables.tables import to_table
+from shardtoll.ledger.tables.tables import DRY, to_table
 from shardtoll.profiler.traces.file.trace_columns import KERNEL, Trace
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
 from shardtoll.profiler.traces.rank.causes import causes as causes_of
@@ -27,6 +27,7 @@ from shardtoll.profiler.traces.rank.phases import OTHER, Phases
 from shardtoll.profiler.traces.rank.serving import Served, workload
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stalls import stalls
+from shardtoll.profiler.traces.rank.timeline import events, most_events
 from shardtoll.profiler.traces.rank.worlds import Unsized, least_world, placing_notices, unsized
 
 
@@ -84,10 +85,11 @@ def ranked(trace: Trace, table: KernelTable) -> Ranked:
         epoch_ns,
     )
     # `to_table` even for what stays empty: `Schema.empty_table` would import pandas.
-    tables = {name: to_table(name, ()) for name in ("computes", "counts", "values", "parameters")}
+    tables = {name: to_table(name, ()) for name in ("computes", "counts", "values", "parameters", *DRY)}
     tables["leadups"] = to_table("leadups", leads)
     tables["stalls"] = to_table("stalls", stalls(facts, phases, stacks, why, parts, work, rank))
     tables["device_ops"] = device_ops(facts, work, rank)
+    tables["events"] = events(facts, phases, work, rank, epoch_ns, most_events(world))
     tables["steps"] = to_table("steps", _steps(facts, rank, epoch_ns))
     tables["collectives"] = collectives(facts, rank, epoch_ns, placed, causes)
     tables["notices"] = to_table("notices", _notices(facts, rank, placed, tables["collectives"]))

@@ -22,7 +22,7 @@ MODULES = {
     "head": 6.0,
     "norm": 2.0,
 }
-"""Module -> ms a step."""
+"""Module -> ms per step."""
 CALLS: tuple[dict[str, Any], ...] = (
     {"op": "all_reduce", "caused_by_op": "RowwiseParallel", "module": "layers.0.mlp", "phase": "forward",
      "message_bytes": 1 << 20, "source": "train.py:10 (forward)", "exposed_ns": 3 * MS},

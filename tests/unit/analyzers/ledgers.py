@@ -22,6 +22,7 @@ from shardtoll.ledger import (
 )
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.volume import wire_bytes
+from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table
 
 MS = 1_000_000
@@ -128,6 +129,7 @@ def ledger(
     if steps is None:
         steps = [step(rank=rank) for rank in run.ranks_seen]
     tables = {
+        **empty_tables(),
         "steps": to_table("steps", steps),
         "collectives": to_table("collectives", collectives),
         "computes": to_table("computes", computes),

@@ -47,6 +47,6 @@ def test_an_analysis_is_not_imported_without_its_table(monkeypatch):
 
     context = make_context(ledger([collective()]), MEASURED)
     monkeypatch.setattr("shardtoll.analyzers.analyses.import_module", refuse)
-    assert Analysis("replicas.drift", "values").find(context) == []
+    assert Analysis("replicas.drift", "replica-drift", "values").find(context) == []
     with pytest.raises(AssertionError, match=r"imported shardtoll\.analyzers\.findings\.stalls\.recompute"):
-        Analysis("stalls.recompute").find(context)
+        Analysis("stalls.recompute", "recompute").find(context)

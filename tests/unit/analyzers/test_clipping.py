@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding
 from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger
+from tests.unit.analyzers.of_kinds import running
 
 COUNT = 100
 
@@ -24,7 +24,7 @@ def small(phase: str, **given: Any) -> list[Any]:
 
 
 def found(rows: list[Any], kind: str, **given: Any) -> list[Finding]:
-    return [finding for finding in run(ledger(rows, **given)).findings if finding.kind == kind]
+    return [finding for finding in running(kind)(ledger(rows, **given)).findings if finding.kind == kind]
 
 
 def backward(start: int) -> list[Any]:
@@ -34,7 +34,7 @@ def backward(start: int) -> list[Any]:
 def test_a_loop_of_the_users_after_backward_is_of_the_optimizers_phase() -> None:
     (finding,) = found(small("other"), "latency-bound", computes=backward(1 * MS))
     assert finding.where.phase == "optimizer"
-    assert "100 small all_reduces a step" in finding.title
+    assert "100 small all_reduces per step" in finding.title
     assert (finding.bytes, finding.count) == (4 * COUNT, COUNT)
     assert finding.remedy is not None
     assert "clip_grad_norm_" in finding.remedy.text

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import MS, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("duplicated-compute")
 
 GRAD = {
     "op": "aten.mm.default",
@@ -39,16 +41,16 @@ def test_equal_work_on_all_ranks_is_found_with_exact_flops():
         "on ranks 0-3: 262 kFLOP where 65.5 kFLOP are needed"
     )
     facts = evidence(finding)
-    assert (facts["factor"], facts["FLOPs done a step"], facts["FLOPs needed a step"]) == (
+    assert (facts["factor"], facts["FLOPs done per step"], facts["FLOPs needed per step"]) == (
         4,
         4 * 65536,
         65536,
     )
-    assert isinstance(facts["FLOPs done a step"], int)
+    assert isinstance(facts["FLOPs done per step"], int)
     assert (finding.ranks, finding.count, finding.confidence) == ((0, 1, 2, 3), 1, "likely")
     assert finding.toll_ns == finding.saving_ns == MS * 3 // 4
     assert "shard one operand" in finding.remedy.text
-    assert "choice" in finding.remedy.text
+    assert "Keep the replicas if every rank must hold the result" in finding.remedy.text
     assert "1/4 of the work" in finding.remedy.counterfactual
 
 
@@ -69,7 +71,7 @@ def test_pairs_of_ranks_are_found_apart_from_the_rest():
 def test_two_pairs_with_different_values_are_needed_twice():
     (finding,) = found([*same((0, 1)), *same((2, 3), input_hash=8)])
     facts = evidence(finding)
-    assert (facts["factor"], facts["FLOPs done a step"], facts["FLOPs needed a step"]) == (
+    assert (facts["factor"], facts["FLOPs done per step"], facts["FLOPs needed per step"]) == (
         2,
         4 * 65536,
         2 * 65536,
@@ -135,7 +137,7 @@ def test_placements_show_it_without_fingerprints():
     rows = [compute(**(GRAD | {"rank": rank, "replicated_over": "tp"})) for rank in range(4)]
     (finding,) = found(rows, run=run_of(4, mesh={"dp": 2, "tp": 2}))
     facts = evidence(finding)
-    assert (facts["factor"], facts["FLOPs done a step"], facts["FLOPs needed a step"]) == (
+    assert (facts["factor"], facts["FLOPs done per step"], facts["FLOPs needed per step"]) == (
         2,
         4 * 65536,
         2 * 65536,
@@ -193,11 +195,11 @@ def test_a_small_share_of_the_step_is_information():
 def test_flops_are_per_step_where_steps_agree_and_means_where_not():
     steps = [step(number, rank) for number in (0, 1) for rank in range(4)]
     (finding,) = found([*same(), *same(step=1)], steps=steps)
-    assert evidence(finding)["FLOPs done a step"] == 4 * 65536
+    assert evidence(finding)["FLOPs done per step"] == 4 * 65536
     assert evidence(finding)["FLOPs are summed over"] == "one step, all ranks seen"
     twice = [*same(), *same(step=1), *same(step=1, index=1)]
     (finding,) = found(twice, steps=steps)
-    assert evidence(finding)["FLOPs done a step"] == 6 * 65536
+    assert evidence(finding)["FLOPs done per step"] == 6 * 65536
     assert evidence(finding)["FLOPs are summed over"] == "a mean step, all ranks seen"
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group, Stall
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, parameter, value
+
+run = running("duplicated-data")
 
 
 def found(**given: Any):

@@ -7,6 +7,7 @@ import pytest
 from shardtoll.analyzers import run
 from shardtoll.ledger import Group, Stall
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 
 def stall(kind, lost, rank=0, number=0, **given):
@@ -15,7 +16,7 @@ def stall(kind, lost, rank=0, number=0, **given):
 
 
 def found(kind, stalls, **given):
-    return [f for f in run(ledger(stalls=stalls, **given)).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(stalls=stalls, **given)).findings if f.kind == kind]
 
 
 def evidence(finding):
@@ -66,9 +67,9 @@ def test_waits_are_told_apart_by_line_and_a_rare_one_counts_once():
     first, second = both.places
     assert (first.where.op, first.toll_ns, first.count) == ("cudaStreamSynchronize", 4 * MS, 1)
     assert first.where.source == "train.py:7 (step)"
-    assert (second.where.op, second.count) == ("cudaMemcpyAsync", 0), "less than once a step"
+    assert (second.where.op, second.count) == ("cudaMemcpyAsync", 0), "less than once per step"
     assert "around calls at 2 places" in both.title
-    assert "mostly once a step in forward at train.py:7 (step), on rank" in both.title
+    assert "mostly once per step in forward at train.py:7 (step), on rank" in both.title
     (rare,) = found("host-sync", stalls[1:], steps=steps)
     assert rare.count == 1
     assert "around cudaMemcpyAsync, once in 3 steps, in forward" in rare.title

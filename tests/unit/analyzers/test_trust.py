@@ -12,6 +12,7 @@ from shardtoll.analyzers import run
 from shardtoll.ledger import Count, Group, Notice, Report, Rows, Stall
 from shardtoll.ledger.answers.unbilled import Unbilled
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,7 +21,7 @@ else:
 
 
 def found(kind, rows=(), **given):
-    return [f for f in run(ledger(rows, **given)).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(rows, **given)).findings if f.kind == kind]
 
 
 def evidence(finding):

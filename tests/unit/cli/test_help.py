@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.cli import COMMANDS, budget, fabrics
+from shardtoll.cli import COMMANDS, budget, fabrics, forecast
 from tests import nsys_exports, small_traces
+from tests.flights import write_flight
 from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
-from tests.unit.cli.test_advise_command import PLAN
+from tests.unit.cli.subcommands.test_forecast_commands import HEAD as ROWS_HEAD
+from tests.unit.cli.subcommands.test_forecast_commands import ROWS
 from tests.unit.cli.test_calibrate_command import points
 from tests.unit.profiler.calibrate.test_nccl_tests import POINTS, printed
 
@@ -34,7 +36,9 @@ def in_process(*arguments: str, after: str = "") -> subprocess.CompletedProcess[
 
 
 UNDER = [
-    f"{group.__name__.rpartition('.')[2]} {name}" for group in (fabrics, budget) for name in group.SUBCOMMANDS
+    f"{group.__name__.rpartition('.')[2]} {name}"
+    for group in (fabrics, budget, forecast)
+    for name in group.SUBCOMMANDS
 ]
 
 
@@ -62,15 +66,17 @@ def examples(command: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith(f"shardtoll {command}")]
 
 
-# The others train, serve or need files: tests/live/test_demo.py and test_run_script.py,
+# The others train, serve or need files: tests/live/test_demo.py, test_run_script.py, test_dryrun_command.py,
 # test_serve_command.py, and test_fabrics_eval.py.
 @pytest.mark.parametrize(
     "command",
     [
-        *(name for name in COMMANDS if name not in ("demo", "run", "serve")),
+        *(name for name in COMMANDS if name not in ("demo", "run", "serve", "dryrun")),
         "fabrics list",
         "fabrics show",
         "budget init",
+        "forecast run",
+        "forecast eval",
     ],
 )
 def test_every_example_of_the_help_runs(
@@ -79,8 +85,11 @@ def test_every_example_of_the_help_runs(
     monkeypatch.chdir(run_folder.parent.parent)
     write_run(Path("runs/b"), mended=True)
     small_traces.write_job(Path("traces"))
-    Path("plan.toml").write_text(PLAN)
+    for folder in ("runs/a", "node0/runs/a", "node1/runs/a"):
+        for rank in range(2) if command == "hang" else ():
+            write_flight(Path(folder), rank)
     nsys_exports.write_rank(Path("nsys"))
+    Path("rows.csv").write_text(f"{ROWS_HEAD}{ROWS}")
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     for test in ("all_reduce", "all_gather"):
         Path(f"{test}.txt").write_text(printed(test, POINTS))

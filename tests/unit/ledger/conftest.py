@@ -28,6 +28,7 @@ from shardtoll.ledger import (
     Value,
     Where,
 )
+from shardtoll.ledger.records.event import Event
 from shardtoll.ledger.tables.tables import SCHEMAS, to_table
 
 
@@ -135,6 +136,7 @@ class Make:
             values=(self.value(step, rank),),
             parameters=(Parameter(rank, "block.weight", "[64, 32]", "[16, 32]", "float32", 512, True, True),),
             device_ops=(DeviceOp(step, rank, "aten::mm", "forward", "f32[2,3] f32[3,4]", 1, 9, 48, 104),),
+            events=(Event(step, rank, 0, "compute", "aten::mm", "forward", 7, None, 10, 5, module="block"),),
         )
 
     def group(self, **given: Any) -> Group:
@@ -164,7 +166,7 @@ class Make:
         records: dict[str, list[Any]] = {
             "steps": [row.step for row in rows],
             **{
-                table: [record for row in rows for record in getattr(row, table)]
+                table: [record for row in rows for record in getattr(row, table, ())]
                 for table in SCHEMAS
                 if table != "steps"
             },

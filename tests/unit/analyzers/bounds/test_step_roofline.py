@@ -294,7 +294,7 @@ class TestCommunication:
         assert (only(made).exposed_comm_ns, only(made).hideable_ns) == (40 * MS, 40 * MS)
         silent = roofline(steps=steps[:1], collectives=[unknown])
         assert (only(silent).exposed_comm_ns, only(silent).hideable_ns) == (None, None)
-        assert "exposed communication is unknown where no step tells it" in silent.assumptions
+        assert "exposed communication is unknown, as no step records it" in silent.assumptions
 
     def test_a_lower_bound_of_exposed_time_is_said_and_bounds_nothing_from_above(self):
         watch = {"level": "watch", "compute_ns": 0, "idle_ns": 0}

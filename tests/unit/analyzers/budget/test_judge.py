@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run as analyze
 from shardtoll.analyzers.budget.judge import judge
 from shardtoll.analyzers.budget.of_run import draft
 from shardtoll.dashboards.check.words import name as name_of
 from shardtoll.ledger import Collective, Count, Finding, Group, Notice, Report, UsageError, Where
 from shardtoll.ledger.answers.budget import budget_of
 from shardtoll.ledger.answers.overrun import BudgetCheck, Overrun, check_to_json
+from shardtoll.ledger.records.finding import KINDS
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+WRONG = [kind for kind, family in KINDS.items() if family == "correctness"]
+analyze = running("implicit-redistribute", *WRONG)
 
 GROUPS = (Group("pg", (0, 1)), Group("3", (0, 1), "tp"))
 

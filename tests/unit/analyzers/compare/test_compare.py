@@ -16,6 +16,7 @@ from shardtoll.ledger.records.stall import Stall
 from shardtoll.ledger.tables.tables import to_table
 from tests.unit.analyzers.compare_runs import CALLS, MODULES, made, with_run
 from tests.unit.analyzers.ledgers import MS
+from tests.unit.analyzers.of_kinds import WHOLE
 
 BEFORE = made(0)
 
@@ -38,9 +39,9 @@ def test_the_same_program_twice_is_no_change_in_95_of_100_pairs():
     # Series with slow stretches, drift and spikes; two lengths, and one program on a noisier machine.
     said = []
     for spread, steps in ((0.015, 32), (0.06, 20)):
-        runs = [made(100 + seed, spread=spread, steps=steps) for seed in range(11)]
+        runs = [made(100 + seed, spread=spread, steps=steps) for seed in range(11 if WHOLE else 5)]
         said += [compared(after, before).verdict for before, after in combinations(runs, 2)]
-    assert len(said) == 110
+    assert len(said) == (110 if WHOLE else 20)
     assert set(said) <= {"no change", "changed"}
     assert said.count("no change") >= 0.95 * len(said)
 
@@ -75,7 +76,7 @@ def test_an_added_all_gather_is_named_with_its_line_calls_and_bytes():
     (site,) = [one for one in found.sites if one.what != "none"]
     assert (site.what, site.calls.difference, site.bytes.difference) == ("added", 2, 2 << 21)
     assert (
-        "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB a step"
+        "added all_gather in head at train.py:42 (step) (forward, world): +2 calls, +4.19 MB per step"
         in found.headline
     )
     (cause,) = found.causes
@@ -152,7 +153,7 @@ def test_too_few_steps_is_no_claim_but_what_is_exact_is_told():
     assert {compared(few).step.verdict, *(part.verdict for part in compared(few).parts)} == {"too few steps"}
     found = compared(made(1, steps=6, calls=CALLS[:2]))
     assert found.verdict == "changed"
-    assert "its step's time cannot be told from noise: removed reduce_scatter" in found.headline
+    assert "its step's time is within noise: removed reduce_scatter" in found.headline
 
 
 def test_first_steps_are_left_out_and_said():

@@ -80,12 +80,12 @@ def test_where_the_loss_of_a_run_comes_from():
 
 
 def rows_of(rows: int, **given: object) -> Report:
-    """A run whose DataLoader gives each rank so many samples a step."""
+    """A run whose DataLoader gives each rank so many samples per step."""
     return made(1, fetched={"samples": rows}, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("rows", "kind", "efficiency", "why"), [
-    (64, "weak", 1.0, "the effective batch is 64 a rank in both, every rank taken to have data of its own"),
+    (64, "weak", 1.0, "the effective batch is 64 per rank in both, every rank taken to have data of its own"),
     (32, "strong", 0.5, "the effective batch is 128 in both, every rank taken to have data of its own"),
     (48, "batch", 0.75, "effective batch 128 before, 192 after, every rank taken"),
 ])  # fmt: skip
@@ -103,7 +103,7 @@ def test_where_ranks_may_share_data_strong_and_weak_cannot_be_told_apart():
     assert found.scaling is not None
     assert found.scaling.kind == "unknown"
     words = scaling_words(found)
-    assert "strong and weak cannot be told apart (which ranks share data is not known" in words
+    assert "strong and weak scaling look the same (which ranks share data is not known" in words
     assert "--scaling strong|weak" in words
     assert "50.0 % if strong, as below; 100.0 % if weak" in words
     # Rows of a matrix multiplication are no samples.

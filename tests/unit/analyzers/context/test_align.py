@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.roofline import UNKNOWN
 from shardtoll.ledger import Notice
 from shardtoll.ledger.tables.tables import to_records
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("clock-skew", "incomplete-input", "unmatched-collectives")
 
 
 def trace(**given):

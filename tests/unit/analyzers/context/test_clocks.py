@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.clocks import Clock, Clocks, estimate, shared
 from shardtoll.analyzers.context.match import match
 from shardtoll.ledger import Group
 from shardtoll.ledger.tables.tables import to_records
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("clock-skew", "straggler")
 
 EVERY = 100 * MS
 HOSTS = ("a", "b")

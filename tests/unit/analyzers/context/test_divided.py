@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.divided import MOST_SCALE
 from shardtoll.ledger import Step
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running()
 
 COMPUTE, SLEEP, PYTHON, COMM = 40 * MS, 20 * MS, 10 * MS, 30 * MS
 """A step without a survey: 100 ms."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.match import match
 from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Group
 from shardtoll.ledger.tables.tables import to_records
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 
 def matched(rows, **given_values):
@@ -23,12 +23,13 @@ def matched(rows, **given_values):
 
 
 def filled(rows, **given_values):
-    report = run(ledger(rows, **given_values))
+    report = running()(ledger(rows, **given_values))
     return to_records("collectives", report.tables["collectives"])
 
 
 def kinds(rows, **given_values):
-    return [finding.kind for finding in run(ledger(rows, **given_values)).findings]
+    of_trust = running("clock-skew", "incomplete-input", "unmatched-collectives")
+    return [finding.kind for finding in of_trust(ledger(rows, **given_values)).findings]
 
 
 def test_the_last_arrival_splits_waiting_from_transfer():
@@ -256,7 +257,9 @@ def test_clocks_that_plainly_disagree_leave_waiting_unknown_and_are_reported():
     rows = [collective(rank=0, start_ns=0), collective(rank=1, start_ns=9 * MS)]
     assert [row.wait_ns for row in filled(rows)] == [None, None]
     hosts = run_of(hosts=("a", "b"), ranks_per_host=1)
-    (finding,) = (f for f in run(ledger(rows, run=hosts)).findings if f.kind == "clock-skew")
+    (finding,) = (
+        f for f in running("clock-skew")(ledger(rows, run=hosts)).findings if f.kind == "clock-skew"
+    )
     assert finding.ranks == (0, 1)
     assert finding.count == 1
     assert "disagree by 9.00 ms" in finding.title
@@ -264,9 +267,9 @@ def test_clocks_that_plainly_disagree_leave_waiting_unknown_and_are_reported():
 
 def test_ranks_of_one_host_have_one_clock():
     rows = [collective(rank=0, start_ns=0), collective(rank=1, start_ns=9 * MS)]
-    found = {f.kind: f.title for f in run(ledger(rows)).findings}
+    found = {f.kind: f.title for f in running("clock-skew", "incomplete-input")(ledger(rows)).findings}
     assert "clock-skew" not in found
-    assert "left before another rank of their host arrived" in found["incomplete-input"]
+    assert "left before another rank of its host arrived" in found["incomplete-input"]
 
 
 def test_collectives_of_nothing_prove_nothing_about_clocks():

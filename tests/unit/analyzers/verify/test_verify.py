@@ -314,7 +314,7 @@ def test_work_is_told_in_its_own_units():
     (one,) = verified(
         report([finding("duplicated-compute", **evidence)]), report([finding("duplicated-compute", **left)])
     ).findings
-    assert one.why == "FLOPs too many a step 65.5 kFLOP before, 32.8 kFLOP after (50% less)"
+    assert one.why == "needless FLOPs per step 65.5 kFLOP before, 32.8 kFLOP after (50% less)"
 
 
 def test_what_is_smaller_predicts_only_what_it_lost():

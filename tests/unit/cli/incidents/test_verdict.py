@@ -31,7 +31,7 @@ def finding(kind: str = "wide-dtype", **given: Any) -> Finding:
         "count": 1,
         "ranks": (0, 1),
         "where": Where(parameter="layer.weight", source="train.py:12 (step)", mesh_dim="dp"),
-        "evidence": (Evidence("FLOPs too many a step", 2000, "FLOP"),),
+        "evidence": (Evidence("needless FLOPs per step", 2000, "FLOP"),),
         "figures": (Figure("flops_too_many", 2000, "flops"),),
         "remedy": Remedy("reduce less", "dist.all_reduce(part)", "half the bytes"),
     } | given
@@ -180,7 +180,7 @@ def test_the_board_shows_each_size_the_twin_and_the_totals(capsys: pytest.Captur
     assert "1.00 kB / 1.00 kB, 2.00 kFLOP / 2.00 kFLOP, 500 ns / 100 ns to 900 ns" in printed
     assert "missed: wide-dtype" in printed
     assert "two: missed wide-dtype at layer.weight: 7 bytes, not 1,000" in printed
-    assert "two: the mended twin still has wide-dtype: moved in float32" in printed
+    assert "two: the fixed twin still has wide-dtype: moved in float32" in printed
     assert "recall 0.500 (1 of 2 expected findings), precision 0.667 (2 of 3 findings" in printed
 
 
@@ -203,7 +203,7 @@ def test_more_found_than_weighed_is_explained() -> None:
     seen = finding("straggler", where=Where(op="all_reduce"))
     verdict = judge(Wanted("one", 2, (EXPECTED, late)), report(finding(), seen), report())
     line = scoreboard.summary(total([verdict]))
-    assert "(2 of 2 expected findings, 1 of them told as times or as choices, not weighed)" in line
+    assert "(2 of 2 expected findings, 1 of them shown as times or as choices, not weighed)" in line
     assert "(1 of 1 finding that" in line
 
 

@@ -89,7 +89,8 @@ def test_nothing_is_fetched(ordinary: str):
         value for name, value in seen.attributes if name in ("src", "href", "action", "data", "srcset")
     ]
     drawn = {"anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"}
-    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in drawn)}
+    findings = {f"#finding-{number}" for number in (1, 2, 3)}
+    assert set(loading) == {"data:,", "#bill", *(f"#{name}" for name in drawn), *findings}
     assert not {"img", "iframe", "object", "embed", "form", "base"} & set(seen.tags)
     policy = next(value for _, value in seen.attributes if value and value.startswith("default-src"))
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -154,7 +155,7 @@ def test_bars_of_a_rank_add_up(ordinary: str):
         "compute",
         "exposed: waiting",
         "exposed: moving",
-        "exposed: not told which",
+        "exposed: waiting or moving unknown",
         "exposed copies",
         "idle",
         "unattributed",
@@ -198,8 +199,8 @@ def test_findings_in_order_with_evidence_remedy_and_source(ordinary: str):
         "470 MB/s",
         "bandwidth at the floorunknown",
         "'mlp.out': RowwiseParallel(output_layouts=Shard(1)),",
-        "Saves at most 8.20 ms a step, against: the same step without this all_reduce.",
-        "4 a step and rank",
+        "Saves at most 8.20 ms per step, against: the same step without this all_reduce.",
+        "4 per step and rank",
     ):
         assert part in text
     assert ordinary.index("<title>shardtoll: 1 error") < ordinary.index('id="headline"') < places[0]

@@ -54,7 +54,7 @@ def test_it_is_never_longer_than_a_terminal_as_it_opens(
 ):
     report = many(getattr(sample_reports, name)(), 3)
     if missing:
-        report = replace(report, run=replace(report.run, ranks_seen=report.run.ranks_seen[:1]))
+        report = replace(report, run=replace(report.run, world_size=2 * report.run.world_size, mesh={}))
     monkeypatch.setattr(Report, "verdict", " ".join(["A verdict of many words."] * 300))
     text = shown(report, width)
     assert len(text.splitlines()) <= LINES

@@ -51,7 +51,7 @@ def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.
         "count 1 remedy: all_reduce the gradient over the world group",
         "train.py:42 (step) · module blocks.0.mlp · aten.mm.default · forward · mesh dim tp · group tp",
         "optimizer · group world · rank 1",
-        "saving against: the same step without this all_reduce",
+        "saves at most 8.20 ms against: the same step without this all_reduce",
         "'mlp.out': RowwiseParallel(output_layouts=Shard(1)),",
         "latency-bound (likely)",
         "notice capture-stopped: stopped after an error in a hook (rank 3)",

@@ -70,7 +70,7 @@ def test_a_finding_stands_at_its_line():
         "artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": 42},
     }
-    assert "It costs 9.40 ms a step, of which at most 8.20 ms can be saved." in result["message"]["text"]
+    assert "It costs 9.40 ms per step, of which at most 8.20 ms can be saved." in result["message"]["text"]
     told = run["invocations"][0]["toolExecutionNotifications"]
     assert [(one["level"], one.get("associatedRule", {}).get("id")) for one in told[:2]] == [
         ("error", "wrong-gradient"),

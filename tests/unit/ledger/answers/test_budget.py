@@ -136,7 +136,7 @@ def test_files_that_are_none_are_told(tmp_path: Path):
         (b"max_collectives = ", "no TOML"),
         (b"\xff\xfe", "no TOML"),
         (b"a = " + b"[" * 5000, "no TOML"),
-        (b"#" * (MOST_BYTES + 1), "longer than"),
+        (b"#" * (MOST_BYTES + 1), "larger than"),
     ):
         if data is not None:
             path.write_bytes(data)

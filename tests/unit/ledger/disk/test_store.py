@@ -34,6 +34,7 @@ def test_a_closed_rank_leaves_one_parquet_file_a_table_and_no_journal(make, tmp_
         "computes.rank00003.parquet",
         "counts.rank00003.parquet",
         "device_ops.rank00003.parquet",
+        "events.rank00003.parquet",
         "leadups.rank00003.parquet",
         "notices.rank00003.parquet",
         "parameters.rank00003.parquet",

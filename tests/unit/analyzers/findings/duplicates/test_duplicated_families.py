@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.duplicates import duplicated_data
 from shardtoll.analyzers.findings.duplicates.duplicated_remedies import Told, remedy
 from shardtoll.ledger import Compute, Finding, Group, Where
 from shardtoll.ledger.records.work import OPTIMIZER_STEP, kind_of_work
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("duplicated-compute")
 
 FLOPS = 10_000
 TP = (Group("tp0", (0, 1), "tp"), Group("tp1", (2, 3), "tp"))
@@ -49,9 +51,9 @@ def test_the_layers_of_a_model_are_one_finding_with_the_sum_of_their_flops() -> 
         facts = evidence(finding)
         assert finding.where.phase == phase
         assert (finding.where.module, finding.where.parameter) == ("layers.*.mlp", "layers.*.mlp.weight")
-        assert facts["FLOPs done a step"] == 4 * 6 * FLOPS
-        assert facts["FLOPs needed a step"] == 6 * FLOPS
-        assert facts["FLOPs too many a step"] == 3 * 6 * FLOPS
+        assert facts["FLOPs done per step"] == 4 * 6 * FLOPS
+        assert facts["FLOPs needed per step"] == 6 * FLOPS
+        assert facts["needless FLOPs per step"] == 3 * 6 * FLOPS
         assert facts["ranks that did the same"] == "ranks 0-3"
         assert facts["modules"].count("layers.") == 6
         assert finding.toll_ns == 6 * MS * 3 // 4
@@ -75,7 +77,7 @@ def test_every_operator_is_in_one_finding() -> None:
     ]
     findings = found(rows)
     assert len(findings) == 5
-    assert sum(evidence(f)["FLOPs too many a step"] for f in findings) == 3 * len(rows) // 4 * FLOPS
+    assert sum(evidence(f)["needless FLOPs per step"] for f in findings) == 3 * len(rows) // 4 * FLOPS
     both = next(f for f in findings if f.where.module == "layers.*.up")
     assert evidence(both)["of them aten.mm.default"] == 4 * FLOPS
     assert evidence(both)["of them aten.addmm.default"] == 4 * FLOPS
@@ -86,7 +88,7 @@ def test_equal_pairs_along_a_mesh_dim_are_named_by_it() -> None:
     (finding,) = found(rows, groups=(*TP, *DP))
     assert finding.where.mesh_dim == "dp"
     assert evidence(finding)["ranks that did the same"] == "ranks 0, 2; ranks 1, 3"
-    assert evidence(finding)["FLOPs too many a step"] == 2 * FLOPS
+    assert evidence(finding)["needless FLOPs per step"] == 2 * FLOPS
     rows = [row(rank, 0, rank // 2) for rank in range(4)]
     (finding,) = found(rows, groups=(*TP, *DP))
     assert finding.where.mesh_dim == "tp"
@@ -141,7 +143,7 @@ def test_the_norms_of_all_layers_and_phases_are_one_choice() -> None:
         for at, name in enumerate(("norm1", "norm2", "norm"))
     ]
     (finding,) = found(rows, ranks=2, groups=(Group("tp", (0, 1), "tp"),))
-    assert evidence(finding)["FLOPs too many a step"] == 6 * FLOPS
+    assert evidence(finding)["needless FLOPs per step"] == 6 * FLOPS
     assert (finding.where.phase, finding.where.mesh_dim) == (None, "tp")
     assert "computed 2 times in forward and backward" in finding.title
 
@@ -178,7 +180,7 @@ def test_equal_gradients_before_the_reduction_are_equal_data_and_said_once() -> 
     (finding,) = found(DATA, ranks=2, collectives=[reduction(0, 5), reduction(1, 5)])
     assert "those ranks were given the same data" in finding.title
     assert "DistributedSampler" in finding.remedy.code
-    assert evidence(finding)["FLOPs too many a step"] == 5 * FLOPS
+    assert evidence(finding)["needless FLOPs per step"] == 5 * FLOPS
     assert finding.severity == "warning"
 
 
@@ -217,7 +219,7 @@ def test_equal_data_leave_the_optimizer_a_choice_of_its_own() -> None:
     rows = [*DATA, *(row(rank, 9, 3, op=OPTIMIZER_STEP, phase="optimizer") for rank in (0, 1))]
     findings = found(rows, ranks=2, collectives=[reduction(0, 5), reduction(1, 5)])
     assert len(findings) == 2
-    assert sum(evidence(f)["FLOPs too many a step"] for f in findings) == 6 * FLOPS
+    assert sum(evidence(f)["needless FLOPs per step"] for f in findings) == 6 * FLOPS
 
 
 # -- twice on one rank ---------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def test_the_same_product_at_two_lines_is_the_same_work_twice() -> None:
         "model.py:7 (forward)",
         "model.py:8 (forward)",
     )
-    assert facts["FLOPs too many a step"] == 2 * FLOPS
+    assert facts["needless FLOPs per step"] == 2 * FLOPS
     assert (finding.where.parameter, finding.toll_ns) == ("mix.w", MS)
 
 
@@ -298,7 +300,7 @@ def test_what_a_rank_repeats_is_not_counted_among_what_ranks_repeat() -> None:
     ]
     findings = found(rows, ranks=2)
     # Of six operators two are needed.
-    assert sum(evidence(f)["FLOPs too many a step"] for f in findings) == 4 * FLOPS
+    assert sum(evidence(f)["needless FLOPs per step"] for f in findings) == 4 * FLOPS
 
 
 def test_kinds_of_work() -> None:

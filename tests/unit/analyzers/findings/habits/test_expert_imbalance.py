@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 WORLD, STEPS = 4, 4
 KIND = "expert-imbalance"
@@ -49,7 +49,7 @@ def weights(steps=range(STEPS), at=20, **given):
 
 def found(rows, computes=None, kind=KIND, steps=STEPS, **given):
     timed = [step(number, rank) for number in range(steps) for rank in range(WORLD)]
-    report = run(
+    report = running(kind)(
         ledger(
             list(rows),
             run=run_of(WORLD, **given),

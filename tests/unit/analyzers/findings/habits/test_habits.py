@@ -13,6 +13,7 @@ from shardtoll.analyzers.roofline import UNKNOWN
 from shardtoll.ledger import Group
 from shardtoll.ledger.records import ddp_causes
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 STEPS = 4
 DP = Group("dp", (0, 1))
@@ -21,7 +22,7 @@ DP = Group("dp", (0, 1))
 def found(kind, rows, world=2, groups=None, steps=STEPS, **given):
     rows = list(rows)
     timed = [step(number, rank) for number in range(steps) for rank in range(world)]
-    report = run(ledger(rows, run=run_of(world, **given), groups=groups, steps=timed))
+    report = running(kind)(ledger(rows, run=run_of(world, **given), groups=groups, steps=timed))
     return [finding for finding in report.findings if finding.kind == kind]
 
 
@@ -157,7 +158,7 @@ class TestConstantBuffers:
         (finding,) = found("constant-buffers", in_steps(SENT, SENT | {"message_bytes": 1 << 20}))
         assert finding.confidence == "possible"
         assert finding.title.startswith("DDP broadcasts buffers that seem never to change in each forward")
-        assert finding.remedy.text.endswith("Look first whether a step writes a part of a large one.")
+        assert finding.remedy.text.endswith("First check whether a step writes a part of a large buffer.")
 
     @pytest.mark.parametrize(
         "rows",

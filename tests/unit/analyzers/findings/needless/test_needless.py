@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 KIB = 1 << 10
 
 
 def found(rows, kind="redundant-collective", **given):
-    return [f for f in run(ledger(rows, **given)).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(rows, **given)).findings if f.kind == kind]
 
 
 def evidence(finding):
@@ -117,7 +117,7 @@ class TestPartlyUsed:
 class TestInversePairs:
     def test_cut_and_gathered_again(self):
         (finding,) = found(on_both(**CUT))
-        assert "what its input was cut from" in finding.title
+        assert "had sliced just before" in finding.title
         assert finding.saving_ns == finding.toll_ns == 2 * MS
         assert "this one" in evidence(finding)
 
@@ -329,11 +329,11 @@ class TestSyncEveryMicrobatch:
         (finding,) = micro_batches()
         assert (finding.count, finding.bytes) == (3, 3 * 4 * KIB)
         assert finding.toll_ns == finding.saving_ns == 3 * 2 * MS
-        assert "3 of 4 are not needed" in finding.title
+        assert "3 of 4 are needless" in finding.title
         assert "model.no_sync()" in finding.remedy.code
         assert evidence(finding)["needless in all steps and ranks"] == 2 * 3 * 2
         assert finding.confidence == "likely", "gradients may have been zeroed in between"
-        assert "if they add up" in finding.title
+        assert "if the gradients add up" in finding.title
 
     def test_time_is_that_of_watched_steps_where_there_are_some(self):
         """It is held against the length of those."""

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.needless.one_line import one_line_each
 from shardtoll.analyzers.roofline import UNKNOWN
 from shardtoll.ledger import Collective, Finding, Rows, Severity, Where
 from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks
+from tests.unit.analyzers.of_kinds import running
+
+run = running("implicit-redistribute", "redundant-collective")
 
 IMPLICIT: dict[str, Any] = {
     "implicit": True,
@@ -52,8 +54,8 @@ def gathers(*sent: int, first: int = 1, **given: Any) -> list[Collective]:
 def test_an_implicit_redistribute_of_bytes_already_sent_is_one_line_with_both_facts() -> None:
     (line,) = bill(gathers(1, 1, 1, 2))
     assert (line.kind, line.also, line.severity) == (KINDS[0], (KINDS[1],), "warning")
-    assert "4 all_gathers a step" in line.title
-    assert line.title.endswith("; 2 of 4 redundant: sent bytes already sent")
+    assert "4 all_gathers per step" in line.title
+    assert line.title.endswith("; 2 of 4 redundant: repeats bytes that this step had sent before")
     assert (line.figure("redundant_count"), line.figure("redundant_bytes")) == (2, 2 * 4096)
     assert (line.toll_ns, line.saving_ns, line.bytes) == (8 * MS, 4 * MS, 4 * 4096), "each instant once"
     assert line.remedy is not None
@@ -65,15 +67,15 @@ def test_several_redundancies_of_one_line_are_one_fact() -> None:
     # The parameters of one module: told apart as redundancies, one redistribute.
     lines = bill(gathers(1, 1, parameter="block.a") + gathers(2, 2, first=3, parameter="block.b"))
     (line,) = lines
-    assert line.title.endswith("; 2 of 4 redundant: sent bytes already sent")
+    assert line.title.endswith("; 2 of 4 redundant: repeats bytes that this step had sent before")
     assert (line.figure("redundant_count"), line.figure("redundant_bytes")) == (2, 2 * 4096)
     assert (line.saving_ns, line.also) == (4 * MS, (KINDS[1],))
     again = bill(
         gathers(1, 1, parameter="block.a", source="x.py:1 (f)") + gathers(1, 1, first=3, parameter="block.a")
     )
     assert [each.title.rpartition("; ")[2] for each in again] == [
-        "1 of 2 redundant: sent bytes already sent",
-        "all 2 redundant: sent bytes already sent",
+        "1 of 2 redundant: repeats bytes that this step had sent before",
+        "all 2 redundant: repeats bytes that this step had sent before",
     ]
 
 

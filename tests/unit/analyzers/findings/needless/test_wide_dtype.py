@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.roofline import Placement
 from shardtoll.ledger import Collective, Compute, Finding
 from tests.unit.analyzers.fabrics import ROUND, floor_ns, predicted_ns
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, on_ranks
+from tests.unit.analyzers.of_kinds import running
+
+run = running("wide-dtype")
 
 BF16 = "bf16[64,128] bf16[128,256]"
 FP32 = "f32[64,128] f32[128,256]"
@@ -57,7 +59,7 @@ def test_fsdp2_that_reduces_bf16_gradients_in_fp32() -> None:
     assert (finding.severity, finding.confidence, finding.count) == ("info", "certain", 2)
     assert finding.bytes == 1 << 20, "half of two messages"
     facts = evidence(finding)
-    assert facts["bytes moved a step"] == 2 << 20
+    assert facts["bytes moved per step"] == 2 << 20
     assert (facts["moved as"], facts["computed in"]) == ("float32", "bfloat16")
     assert finding.where.parameter == "blocks.*.up.weight, blocks.*.norm.weight"
     assert (finding.where.source, finding.where.mesh_dim) == ("train.py:9 (step)", "dp")

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from tests.unit.analyzers.ledgers import collective, compute, ledger, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, parameter, value
+
+run = running("wrong-gradient", "replica-drift")
 
 NAME = "body.weight"
 BYTES = 8 * 4 * 4

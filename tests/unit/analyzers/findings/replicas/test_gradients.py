@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import collective, compute, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, parameter, value
 
 TP = {"placements": "(Replicate())", "mesh_dims": "tp"}
@@ -22,7 +22,7 @@ GRID = (
 
 
 def found(kind="wrong-gradient", **given: Any):
-    return [finding for finding in run(ledger(**given)).findings if finding.kind == kind]
+    return [finding for finding in running(kind)(ledger(**given)).findings if finding.kind == kind]
 
 
 def evidence(finding):

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.slow.transfers import limit
 from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Group
 from tests.unit.analyzers.fabrics import MEASURED, ROUND, floor_ns, predicted_ns, timed
 from tests.unit.analyzers.ledgers import MS, US, collective, compute, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.of_kinds import running
 
 
 def found(kind, rows, fabric=None, **given):
-    return [f for f in run(ledger(rows, **given), fabric).findings if f.kind == kind]
+    return [f for f in running(kind)(ledger(rows, **given), fabric).findings if f.kind == kind]
 
 
 def evidence(finding):
@@ -47,14 +47,14 @@ class TestImplicitRedistribute:
         (finding,) = found("implicit-redistribute", rows)
         assert finding.title == (
             "aten.mm.default made DTensor redistribute (Shard(dim=0),) -> (Replicate(),): "
-            "2 all_gathers a step on mesh dim dp, 12.3 kB in blocks.0.scale at train.py:12 (forward)"
+            "2 all_gathers per step on mesh dim dp, 12.3 kB in blocks.0.scale at train.py:12 (forward)"
         )
         assert (finding.count, finding.bytes, finding.ranks) == (2, 4096 + 8192, (0, 1))
         assert (finding.toll_ns, finding.saving_ns) == (4 * MS, 4 * MS)
         assert finding.where.op == "aten.mm.default"
         assert (finding.where.phase, finding.where.mesh_dim) == ("forward", "dp")
         assert evidence(finding)["smallest message"] == 4096
-        assert evidence(finding)["wire bytes a step and rank"] == (4096 + 8192) // 2
+        assert evidence(finding)["wire bytes per step and rank"] == (4096 + 8192) // 2
         assert "Shard the other operand" in finding.remedy.text
         assert "parallelize_module" in finding.remedy.code
         assert "without this redistribute" in finding.remedy.counterfactual
@@ -67,10 +67,10 @@ class TestImplicitRedistribute:
     @pytest.mark.parametrize(
         ("change", "remedy"),
         [
-            ({"placements_from": "(Partial(sum),)", "phase": "optimizer"}, "after backward, before clip"),
+            ({"placements_from": "(Partial(sum),)", "phase": "optimizer"}, "after backward and before clip"),
             ({"placements_from": "(Partial(sum),)"}, "reduce-scatter sends half"),
-            ({"caused_by_op": "aten.cat.default"}, "gathers an operand that was kept as (Shard(dim=0),)"),
-            ({"placements_to": "(Shard(dim=1),)"}, "Produce it as (Shard(dim=1),)"),
+            ({"caused_by_op": "aten.cat.default"}, "one placement: (Shard(dim=0),), so that"),
+            ({"placements_to": "(Shard(dim=1),)"}, "Make the tensor as (Shard(dim=1),)"),
             ({"placements_from": None}, "redistribute once, explicitly"),
             ({"placements_from": "(Shard(dim=0), Replicate())"}, "redistribute once, explicitly"),
         ],
@@ -174,7 +174,7 @@ def twice(**change):
 
 
 def repeated(rows, **given):
-    return [f for f in found("redundant-collective", rows, **given) if "already sent" in f.title]
+    return [f for f in found("redundant-collective", rows, **given) if "had sent before" in f.title]
 
 
 class TestRedundantCollective:
@@ -556,7 +556,7 @@ class TestExposedCommunication:
         assert (finding.toll_ns, finding.saving_ns) == (2 * MS, 2 * MS)
         assert waiting.toll_ns == 8 * MS, "each nanosecond is billed once"
         assert {e.label: e.value for e in finding.evidence}[
-            "waiting besides, billed as straggler or pipeline-bubble"
+            "waiting on top, billed as straggler or pipeline-bubble"
         ] == 8 * MS
 
     def test_overlap_hides_no_more_than_there_is_compute(self):

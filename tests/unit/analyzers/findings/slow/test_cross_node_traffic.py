@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.mesh_layouts import (
     Dim,
     Projected,
@@ -23,6 +22,9 @@ from shardtoll.analyzers.roofline import Placement, collective_cost, load_fabric
 from shardtoll.ledger import Collective, Finding, Group
 from tests.unit.analyzers.fabrics import MEASURED_GLOO, ROUND
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("cross-node-traffic")
 
 MB = 1_000_000
 TP = {"op": "all_reduce", "caused_by_op": "aten.mm.default", "phase": "forward"}
@@ -79,8 +81,8 @@ def test_tensor_parallelism_that_spans_nodes() -> None:
     assert (finding.where.mesh_dim, finding.bytes, finding.severity) == ("tp", 8 * MB, "warning")
     facts = evidence(finding)
     # Two groups of two, each rank sends its wire bytes to the other node.
-    assert facts["bytes between nodes a step, of this dim, all ranks"] == 2 * 2 * 8 * MB
-    assert facts["bytes between nodes a step, swapped mesh"] == 2 * 2 * MB
+    assert facts["bytes between nodes per step, of this dim, all ranks"] == 2 * 2 * 8 * MB
+    assert facts["bytes between nodes per step, swapped mesh"] == 2 * 2 * MB
     assert finding.remedy is not None
     assert finding.remedy.code == 'mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))'
     assert finding.confidence == "certain"

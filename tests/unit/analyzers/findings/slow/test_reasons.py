@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.roofline import (
     Fabric,
     Placement,
@@ -20,6 +19,9 @@ from shardtoll.analyzers.roofline.model.ways import ways
 from shardtoll.ledger import Collective, Finding, Group, Stall
 from tests.unit.analyzers.fabrics import predicted_ns, timed
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("below-roofline")
 
 MB = 1_000_000
 GPU = {"device": "NVIDIA H100 80GB HBM3", "backend": "nccl"}

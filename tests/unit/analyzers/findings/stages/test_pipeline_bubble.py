@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Collective, Finding, Group
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("pipeline-bubble")
 
 STAGES = 4
 LINE = "train.py:5 (step)"

@@ -31,7 +31,7 @@ def test_the_toll_is_what_the_slowest_stage_computes_beyond_the_mean() -> None:
     (finding,) = imbalances(of([30, 30, 50, 30], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns, finding.saving_ns) == ((2,), 15 * MS, 15 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) computes 50.0 ms a step, 15.0 ms beyond the mean stage (15 %"
+        "rank 2 (stage 2 of 0-3) computes 50.0 ms per step, 15.0 ms beyond the mean stage (15 %"
     )
     assert finding.confidence == "certain"
 
@@ -107,7 +107,7 @@ def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
     (finding,) = imbalances(sleeping([19, 19, 79, 19], groups=[PIPE]))
     assert (finding.ranks, finding.toll_ns) == ((2,), 45 * MS)
     assert finding.title.startswith(
-        "rank 2 (stage 2 of 0-3) works 80.0 ms a step, 45.0 ms beyond the mean stage"
+        "rank 2 (stage 2 of 0-3) works 80.0 ms per step, 45.0 ms beyond the mean stage"
     )
     assert finding.remedy is not None
     assert finding.remedy.code

@@ -1,4 +1,4 @@
-"""Waiting for data before the step: its share of step and wait together, on which ranks, and when not."""
+"""Waiting for data before the step: its share of step and wait, on which ranks, and when not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding, Report, Stall
 from shardtoll.ledger.records.stall import BETWEEN_STEPS
 from tests.unit.analyzers.ledgers import MS, US, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("data-stall")
 
 LINE = "train.py:7 (train)"
 
@@ -42,9 +44,9 @@ def test_the_share_is_of_step_and_wait_together() -> None:
     (finding,) = data_stalls([fetch(25 * MS), fetch(20 * MS, rank=1)])
     assert finding.toll_ns == finding.saving_ns == 25 * MS
     # A step of 100 ms and a wait of 25 ms before it.
-    assert evidence(finding)["share of step and wait together"] == 0.2
-    assert finding.title.startswith("ranks 0-1 wait 25.0 ms a step (20 % of step and wait together) for data")
-    assert "between steps, once a step, at train.py:7 (train)" in finding.title
+    assert evidence(finding)["share of step and wait"] == 0.2
+    assert finding.title.startswith("ranks 0-1 wait 25.0 ms per step (20 % of step and wait) for data")
+    assert "between steps, once per step, at train.py:7 (train)" in finding.title
     assert (finding.where.source, finding.where.op) == (LINE, "DataLoader.__next__")
     assert (finding.severity, finding.confidence, finding.count) == ("warning", "certain", 1)
     assert finding.remedy is not None
@@ -54,17 +56,17 @@ def test_the_share_is_of_step_and_wait_together() -> None:
 def test_only_the_ranks_that_wait_are_named() -> None:
     (finding,) = data_stalls([fetch(25 * MS, rank=1), fetch(1 * MS)])
     assert finding.ranks == (1,)
-    assert evidence(finding)["rank 0 waits, a step"] == 1 * MS
+    assert evidence(finding)["rank 0 waits, per step"] == 1 * MS
 
 
 def test_waiting_inside_the_step_is_part_of_its_duration() -> None:
     inside = fetch(0, lost_ns=30 * MS, total_ns=30 * MS)
     (finding,) = data_stalls([inside])
-    assert evidence(finding)["share of step and wait together"] == 0.3
+    assert evidence(finding)["share of step and wait"] == 0.3
     assert "inside the step" in finding.title
     (both,) = data_stalls([fetch(20 * MS, lost_ns=30 * MS, total_ns=50 * MS)])
     assert both.toll_ns == 50 * MS
-    assert evidence(both)["share of step and wait together"] == round(50 / 120, 4)
+    assert evidence(both)["share of step and wait"] == round(50 / 120, 4)
     assert "20.0 ms of it between steps" in both.title
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding, Stall
 from shardtoll.ledger.records.stall import BLOCKED
 from tests.unit.analyzers.ledgers import MS, US, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+run = running("host-sync")
 
 CALL = "aten._local_scalar_dense"
 STEPS = range(3)
@@ -32,7 +34,7 @@ def test_many_reads_say_their_line_count_and_time() -> None:
     (finding,) = syncs([read(8 * MS, number, count=2000) for number in STEPS])
     assert (finding.toll_ns, finding.saving_ns, finding.count) == (8 * MS, 8 * MS, 2000)
     assert (finding.severity, finding.where.source) == ("warning", "train.py:9 (step)")
-    assert "2,000 times a step" in finding.title
+    assert "2,000 times per step" in finding.title
     assert finding.remedy is not None
     assert ".item()" in finding.remedy.text
 
@@ -61,7 +63,7 @@ def test_lines_are_places_of_one_finding() -> None:
     assert [(place.toll_ns, place.count) for place in finding.places] == [(5 * US, 1), (3 * US, 1), (US, 1)]
     assert (finding.toll_ns, finding.count) == (9 * US, 3), "what the places cost together"
     assert finding.where == finding.places[0].where
-    assert "by calls at 3 places, mostly once a step in other at train.py:12 (step), " in finding.title
+    assert "by calls at 3 places, mostly once per step in other at train.py:12 (step), " in finding.title
 
 
 def test_a_line_that_reads_now_and_then_is_in_no_figure() -> None:
@@ -84,4 +86,4 @@ def test_on_an_accelerator_the_time_is_the_hosts() -> None:
     about = run_of(2, device="NVIDIA H100 80GB HBM3", backend="nccl")
     (finding,) = syncs([read(20 * MS, number) for number in STEPS], run=about)
     assert (finding.toll_ns, finding.saving_ns, finding.confidence) == (None, None, "likely")
-    assert "waits for the device for 20.0 ms a step" in finding.title
+    assert "waits for the device for 20.0 ms per step" in finding.title

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Group
 from tests.unit.analyzers.ledgers import ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, value
+
+run = running("identical-shards")
 
 TP = Group("tp", (0, 1), "tp")
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.ledger.records.work import OPTIMIZER_STEP
 from tests.unit.analyzers.ledgers import collective, compute, ledger, step
+from tests.unit.analyzers.of_kinds import running
 from tests.unit.analyzers.value_rows import noise, value
+
+run = running("non-finite")
 
 NAN = np.full((8, 4), np.nan, np.float32)
 STEPS = [step(number, rank) for number in (0, 1) for rank in (0, 1)]

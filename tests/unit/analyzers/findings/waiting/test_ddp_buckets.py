@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardtoll.analyzers import run
 from shardtoll.ledger import Finding
 from tests.unit.analyzers.ledgers import MS, collective, compute, ledger
 from tests.unit.analyzers.ledgers import step as step_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("exposed-communication")
 
 MIB = 1 << 20
 REDUCER = "DistributedDataParallel.reducer"

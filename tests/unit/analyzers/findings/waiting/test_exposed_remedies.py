@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.findings.waiting.exposed_remedies import COUNTERFACTUAL, remedy
 from shardtoll.ledger.records.ddp_causes import BUFFERS
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
+from tests.unit.analyzers.of_kinds import running
+
+run = running("exposed-communication")
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,7 @@ def test_bars_are_what_is_needed_and_what_is_done_beyond():
     )
     # The finding's number on the bill, not its place here.
     assert figure.marks == {2: {0: [1], 1: [1]}, 3: {0: [0], 1: [0]}}
-    assert figure.notes[0] == (
-        "Of 5.00 kFLOP a step on all ranks seen, 2.20 kFLOP (44 %) are done beyond what is needed."
-    )
+    assert figure.notes[0] == ("2.20 kFLOP (44 %) of the 5.00 kFLOP per step on all ranks seen are needless.")
 
 
 def test_what_has_no_flops_stands_in_the_table_alone():
@@ -100,7 +98,7 @@ def test_names_stay_text():
 
 
 def test_flops_that_are_no_figure_are_unknown():
-    odd = replace(SMALL, evidence=(Evidence("FLOPs done a step", 300, "FLOP"),), figures=())
+    odd = replace(SMALL, evidence=(Evidence("FLOPs done per step", 300, "FLOP"),), figures=())
     assert duplicated.figure(of(odd)).empty
 
 

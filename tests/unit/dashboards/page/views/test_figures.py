@@ -155,7 +155,7 @@ def test_timeline_folds_the_cheapest_and_says_so():
     exposed = report.collectives["exposed_ns"].sort_values(ascending=False)
     assert min(calls["exposed"]) * 1e6 >= exposed.iloc[300] - 1
     assert len(folded["row"]) <= 4 * timeline.STRETCHES
-    assert figure.notes[0].startswith("The 300 dearest of 2,000 collectives are drawn one by one")
+    assert figure.notes[0].startswith("The 300 most expensive of 2,000 collectives are drawn one by one")
     assert "The other 1,700 are folded into grey bars" in figure.notes[0]
     assert all(length > 0 for length in folded["length"])
 

@@ -83,7 +83,7 @@ def test_many_leaves_are_folded_and_the_whole_stays():
     figure = modules.figure(of(*rows))
     (trace,) = figure.data
     assert trace["values"][0] == sum(range(1, 301))
-    assert any(note.startswith("The 159 dearest of 300 parts are shown") for note in figure.notes)
+    assert any(note.startswith("The 159 most expensive of 300 parts are shown") for note in figure.notes)
     assert trace["values"][trace["labels"].index("cheaper ones")] == sum(range(1, 142))
 
 

@@ -175,7 +175,7 @@ def test_without_shapes_a_mark_has_no_empty_line() -> None:
 
 def test_what_is_known_is_in_tables_where_nothing_can_be_drawn() -> None:
     text = page.render(report(gpu=None, why_unknown="it has no name", ops=section().ops[1:]))
-    assert text.count("What is known, as a table") == 2
+    assert text.count("The figures as a table") == 2
     assert "1 of 1 operator not drawn" in text
     assert 'aria-label="operators"' in text
     assert "Not known: it has no name." in text

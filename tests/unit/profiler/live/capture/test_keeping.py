@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from shardtoll.profiler.live.capture.keeping import Keeping
 
 MS = 1_000_000
 
 
-def settled(*, made_in_ns: int = 0) -> Keeping:
+def settled() -> Keeping:
     """Return what has made rows so often that it makes none at once any more."""
     keeping = Keeping()
     for _ in range(4):
         keeping.add(0, 1)
         assert keeping.due(0), "the first are made at once: a job may die young"
         keeping.begin_anew()
-        keeping.took(made_in_ns)
     return keeping
 
 
@@ -25,11 +22,8 @@ def test_nothing_is_due_where_nothing_waits() -> None:
     assert not settled().due(10**12)
 
 
-@pytest.mark.parametrize(
-    ("made_in_ns", "wait_ns"), [(0, 250 * MS), (2 * MS, 250 * MS), (4 * MS, 400 * MS), (80 * MS, 1000 * MS)]
-)
-def test_rows_wait_for_a_hundred_times_what_they_took_within_bounds(made_in_ns: int, wait_ns: int) -> None:
-    keeping = settled(made_in_ns=made_in_ns)
+def test_rows_wait_for_a_quarter_of_a_second_and_no_longer() -> None:
+    keeping, wait_ns = settled(), 250 * MS
     keeping.add(5 * MS, 1)
     keeping.add(200 * MS, 1)
     assert not keeping.due(5 * MS + wait_ns - 1)

@@ -188,7 +188,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     )
     assert str(early.value) == "the session is still open: call session.report() after the `with` block"
     assert str(inner.value) == (
-        "session.step() inside another step: call it once a step, inside `with audit(...) as session:`"
+        "session.step() inside another step: call it once per step, inside `with audit(...) as session:`"
     )
     with pytest.raises(UsageError) as late, session.step():
         pass

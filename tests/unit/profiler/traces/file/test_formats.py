@@ -104,7 +104,7 @@ EVENTS: dict[str, tuple[Any, str]] = {
     "lists": ([[1, 2], [3]], "is a list of lists"),
     "nothing recorded": (
         {"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "Trace", "name": "x", "ts": 1, "dur": 1}]},
-        "is a trace of torch.profiler in which nothing was recorded",
+        "is an empty trace of torch.profiler",
     ),
 }
 

@@ -177,7 +177,7 @@ def test_folders_are_never_mixed(tmp_path: Path):
     assert "report this folder by its own path" in why
     assert notices(job, "file-unreadable") == [], "a broken file of another job is no matter of this one"
     (finding,) = (one for one in analyze(job.ledger).findings if "set aside" in one.title)
-    assert finding.title == "1 path found beside the job's own and set aside"
+    assert finding.title == "1 path set aside: not part of this job"
     assert finding.ranks == ()
 
 

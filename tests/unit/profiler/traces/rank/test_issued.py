@@ -62,7 +62,9 @@ def test_without_a_device_timeline_its_times_are_unknown(tmp_path: Path, made: d
     assert all(row["issue_ns"] is not None for row in rows)
     report = analyze(ledger)
     assert report.headline is not None
-    assert report.headline.startswith("Without a device timeline compute, exposed communication and idle")
+    assert report.headline.startswith(
+        "There is no device timeline, so compute, exposed communication and idle"
+    )
     assert "no-device-timeline" in {notice.kind for notice in report.notices}
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+_PIECE_BYTES: Final = 1 << 20
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -17,8 +20,13 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
             raise OSError("not a regular file")
         if state.st_size <= most_bytes:
             with os.fdopen(opened, "rb", closefd=False) as file:
-                # It may grow meanwhile.
-                data = file.read(most_bytes + 1)
+                # It may grow meanwhile. `read` makes room for all that it is asked for.
+                data = file.read(state.st_size + 1)
+                while len(data) > state.st_size and len(data) <= most_bytes:
+                    more = file.read(_PIECE_BYTES)
+                    if not more:
+                        break
+                    data += more
             if len(data) <= most_bytes:
                 return data
     finally:

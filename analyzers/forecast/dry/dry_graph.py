@@ -1,0 +1,141 @@
+"""A dry step as a graph of events: the host launches, streams run, waits hold them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shardtoll.analyzers.forecast.dry.operators import Prices
+from shardtoll.analyzers.forecast.plan.network import Timed
+from shardtoll.analyzers.replay.event_builder import Builder
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.ledger.records.dry import DryOp, DryWait
+from shardtoll.ledger.records.record import Collective
+
+_WAITED_NS = 2_000.0
+"""Host time of noting a wait."""
+
+
+@dataclass(slots=True)
+class DryGraph:
+    """The graph of one rank's step, and which node stands for which row."""
+
+    builder: Builder
+    op_nodes: list[int] = field(default_factory=list)
+    """Node of each operator, in the order given."""
+    collective_nodes: list[int] = field(default_factory=list)
+    prices: list[Timed] = field(default_factory=list)
+    """Of the operators, in the order given."""
+    collective_prices: list[Timed] = field(default_factory=list)
+    end: int = -1
+    """The node at which the step is over."""
+
+
+class _Lanes:
+    """Streams of one rank, each a lane, with the place of every node on it."""
+
+    def __init__(self, builder: Builder, rank: int) -> None:
+        self._builder = builder
+        self.rank = rank
+        self.host = builder.lane()
+        self._lanes: dict[str, int] = {}
+        self._given: dict[str, list[tuple[int, int]]] = {}
+        """Stream -> (order, node) of all that it was given."""
+
+    def lane(self, stream: str) -> int:
+        if stream not in self._lanes:
+            self._lanes[stream] = self._builder.lane()
+        return self._lanes[stream]
+
+    def gave(self, stream: str, order: int, node: int) -> None:
+        self._given.setdefault(stream, []).append((order, node))
+
+    def last_before(self, stream: str, order: int) -> list[int]:
+        """Return the last node that the stream ("": each stream) was given before `order`, if any."""
+        streams = list(self._given) if not stream else [stream]
+        made = []
+        for name in streams:
+            node = next((node for at, node in reversed(self._given.get(name, [])) if at < order), None)
+            if node is not None:
+                made.append(node)
+        return made
+
+
+def build(
+    ops: Sequence[DryOp],
+    collectives: Sequence[Collective],
+    waits: Sequence[DryWait],
+    prices: Prices,
+    rank: int = 0,
+) -> DryGraph:
+    """Return the graph of one step of one rank. Other ranks are taken to arrive when this one does."""
+    builder = Builder()
+    graph = DryGraph(builder, [-1] * len(ops), [-1] * len(collectives))
+    graph.prices = [prices.operator(op) for op in ops]
+    graph.collective_prices = [prices.collective(row) for row in collectives]
+    lanes = _Lanes(builder, rank)
+    rows: list[tuple[int, int, int]] = [(op.order, 0, place) for place, op in enumerate(ops)]
+    rows += [(row.order or 0, 1, place) for place, row in enumerate(collectives)]
+    rows += [(wait.order, 2, place) for place, wait in enumerate(waits)]
+    communicators: dict[str, int] = {}
+    for _, kind, place in sorted(rows):
+        if kind == 0:
+            _operator(builder, lanes, ops[place], graph, place, prices)
+        elif kind == 1:
+            _collective(builder, lanes, collectives[place], graph, place, communicators)
+        else:
+            _wait(builder, lanes, waits[place])
+    graph.end = builder.node(rank, lanes.host, Kind.SYNC, after=lanes.last_before("", 1 << 60))
+    return graph
+
+
+def _operator(
+    builder: Builder, lanes: _Lanes, op: DryOp, graph: DryGraph, place: int, prices: Prices
+) -> None:
+    launch = builder.node(lanes.rank, lanes.host, Kind.HOST, prices.host_ns(op))
+    kind = (
+        Kind.COPY
+        if op.op.startswith("memcpy.")
+        else Kind.OPTIMIZER
+        if op.phase == "optimizer"
+        else Kind.COMPUTE
+    )
+    node = builder.node(
+        lanes.rank, lanes.lane(op.stream), kind, graph.prices[place].expected_ns, after=(launch,)
+    )
+    lanes.gave(op.stream, op.order, node)
+    graph.op_nodes[place] = node
+
+
+def _collective(
+    builder: Builder,
+    lanes: _Lanes,
+    row: Collective,
+    graph: DryGraph,
+    place: int,
+    communicators: dict[str, int],
+) -> None:
+    stream = row.stream_name or "compute"
+    launch = builder.node(lanes.rank, lanes.host, Kind.HOST, _WAITED_NS)
+    before = communicators.get(row.group)
+    node = builder.node(
+        lanes.rank,
+        lanes.lane(stream),
+        Kind.COLLECTIVE,
+        graph.collective_prices[place].expected_ns,
+        after=(launch,) if before is None else (launch, before),
+    )
+    # One communicator runs its collectives one after another, on whichever streams.
+    communicators[row.group] = node
+    lanes.gave(stream, row.order or 0, node)
+    graph.collective_nodes[place] = node
+
+
+def _wait(builder: Builder, lanes: _Lanes, wait: DryWait) -> None:
+    after = lanes.last_before(wait.for_stream, wait.for_order)
+    if wait.stream is None:
+        builder.node(lanes.rank, lanes.host, Kind.SYNC, after=after)
+        return
+    launch = builder.node(lanes.rank, lanes.host, Kind.HOST, _WAITED_NS)
+    node = builder.node(lanes.rank, lanes.lane(wait.stream), Kind.POINT, after=(*after, launch))
+    lanes.gave(wait.stream, wait.order, node)

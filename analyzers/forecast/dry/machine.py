@@ -1,0 +1,33 @@
+"""Which machine a dry run plays: a GPU and a fabric by their names."""
+
+from __future__ import annotations
+
+from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.plan.check import usual_fabric
+from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.ledger.answers.dry_step import DryMachine
+from shardtoll.ledger.report.dry_entries import MACHINE
+
+_PER_HOST = 8
+
+
+@MACHINE.entry
+def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
+    """Return the machine; without a fabric with the usual one of this GPU.
+
+    Raises UsageError for an unknown GPU or one without a usual fabric, FabricError for an unknown fabric.
+    """
+    card = card_of(gpu).gpu
+    name = fabric or usual_fabric(gpu)
+    ranks = load_fabric(name).ranks_per_node
+    major, _, minor = (card.capability or "9.0").partition(".")
+    return DryMachine(
+        gpu=card.name,
+        title=card.title,
+        device=card.device_names[0] if card.device_names else card.title,
+        memory_bytes=int(card.memory_bytes.value),
+        multiprocessors=card.sms or 0,
+        capability=(int(major), int(minor or 0)),
+        fabric=name,
+        per_host=_PER_HOST if ranks is None else int(ranks.value),
+    )

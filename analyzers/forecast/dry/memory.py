@@ -1,0 +1,89 @@
+"""Peak memory of a dry run: its storages, born and freed in order, through the model of torch's allocator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions
+from shardtoll.ledger.answers.dry_step import DryMemory
+from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.records.dry import DryStorage
+from shardtoll.ledger.records.record import Group
+
+_CONTEXT_BYTES = 520 << 20
+"""CUDA's context and the code of kernels on a data-center GPU."""
+_WORKSPACE_BYTES = 32 << 20
+"""cuBLAS's workspace, allocated through the allocator."""
+_NCCL_BYTES = 48 << 20
+"""Buffers of one communicator of up to 8 ranks."""
+_MOST_POINTS = 400
+_MOST_PLACES = 12
+_CAPACITY_SHARE = 1.0
+
+
+def peak_memory(
+    storages: Sequence[DryStorage], groups: Sequence[Group], capacity_bytes: int, *, expandable: bool = False
+) -> DryMemory:
+    """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
+
+    Storages that were there before the recorded steps are allocated first; those of the last step are
+    freed as recorded. Fragmentation of earlier steps is not repeated.
+    """
+    events = _events(storages)
+    allocator = Allocator(AllocatorOptions(expandable_segments=expandable))
+    streams: dict[str, int] = {}
+    allocator.malloc("workspace", _WORKSPACE_BYTES)
+    live: dict[int, DryStorage] = {}
+    at_peak: dict[int, DryStorage] = {}
+    peak = reserved_peak = 0
+    timeline: list[tuple[float, int, int]] = []
+    for order, born, place in events:
+        storage = storages[place]
+        if born:
+            allocator.malloc(place, max(storage.bytes, 1), streams.setdefault(storage.stream, len(streams)))
+            live[place] = storage
+        else:
+            allocator.free(place)
+            live.pop(place)
+        if allocator.allocated_bytes > peak:
+            peak, at_peak = allocator.allocated_bytes, dict(live)
+        reserved_peak = max(reserved_peak, allocator.reserved_bytes)
+        timeline.append((float(order), allocator.allocated_bytes, allocator.reserved_bytes))
+    outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
+    reserved = float(reserved_peak + outside)
+    step = max(1, len(timeline) // _MOST_POINTS)
+    return DryMemory(
+        allocated_bytes=peak,
+        reserved_bytes=Band(reserved, max(peak + outside * 0.8, reserved * 0.95), reserved * 1.06),
+        capacity_bytes=capacity_bytes,
+        at_peak=dict(_summed(at_peak, "category")),
+        by_module=tuple(_summed(at_peak, "module")[:_MOST_PLACES]),
+        by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),
+        timeline=tuple(timeline[::step]),
+    )
+
+
+def _events(storages: Sequence[DryStorage]) -> list[tuple[int, bool, int]]:
+    """Return (order, whether born, place), in the order in which they happen; deaths come before births."""
+    last = max((row.step for row in storages if row.step is not None), default=0)
+    span = 1 + max(
+        (max(row.born, row.freed or 0) for row in storages if row.step is not None or row.freed is not None),
+        default=0,
+    )
+    events: list[tuple[int, bool, int]] = []
+    for place, row in enumerate(storages):
+        start = -1 if row.step is None else row.step * span + row.born
+        events.append((start, True, place))
+        if row.freed is not None:
+            end = (row.freed_step if row.freed_step is not None else last) * span + row.freed
+            events.append((max(end, start), False, place))
+    # What is freed and made in the same operator: its result is allocated before its operands go.
+    return sorted(events, key=lambda event: (event[0], not event[1], event[2]))
+
+
+def _summed(live: dict[int, DryStorage], column: str) -> list[tuple[str, int]]:
+    sums: Counter[str] = Counter()
+    for storage in live.values():
+        sums[getattr(storage, column) or "unknown"] += storage.bytes
+    return sums.most_common()

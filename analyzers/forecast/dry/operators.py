@@ -1,0 +1,107 @@
+"""The price of one row of a dry run: an operator or a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.forecast.compute import (
+    Attention,
+    GroupedMatmul,
+    Matmul,
+    Streamed,
+    Work,
+    price_operator,
+)
+from shardtoll.analyzers.forecast.plan.constants import Constants
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
+from shardtoll.analyzers.roofline import Placement, place
+from shardtoll.ledger.records.dry import DryOp
+from shardtoll.ledger.records.record import Collective, Group
+
+_FUSED: Final = 0.5
+"""Share of the bytes of fused elementwise operators that still move: the rest stays in registers."""
+_PCIE_GBPS: Final = 25.0
+"""Between host and device: a 16-lane link of the fourth generation moves so many GB/s in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What prices the rows of one rank."""
+
+    gpu: str
+    network: FabricNetwork
+    constants: Constants
+    groups: Mapping[str, Group]
+    per_host: int
+
+    def operator(self, op: DryOp) -> Timed:
+        """Return the operator's time on the device."""
+        if op.op.startswith("memcpy."):
+            moved_ns = (op.read_bytes + op.written_bytes) / _PCIE_GBPS
+            return Timed(moved_ns, moved_ns / 2, moved_ns * 2)
+        price = price_operator(self.gpu, work_of(op))
+        kept = 1.0
+        if op.kind in ("gemm", "grouped_gemm"):
+            kept = self.constants.get("sustained", f"{self.gpu}.bfloat16", self.gpu)
+        elif op.kind == "attention":
+            kept = self.constants.get("attention", self.gpu)
+        return Timed(price.expected_ns / kept, price.low_ns / kept, price.high_ns / kept)
+
+    def host_ns(self, op: DryOp) -> float:
+        """Return how long the host needs to launch it."""
+        host_us = self.constants.get("host_us", self.gpu)
+        # Autograd launches a backward from C++; a fused region launches one kernel for several operators.
+        factor = 0.6 if op.phase == "backward" else 1.0
+        return 1000 * host_us * factor * (0.4 if op.fused is not None else 1.0)
+
+    def collective(self, row: Collective) -> Timed:
+        """Return the collective's time once all ranks have arrived; nothing where its size is unknown."""
+        placement = self._placement(row)
+        if placement is None or row.message_bytes is None:
+            return Timed(0.0, 0.0, 0.0)
+        timed = self.network.time(row.op, row.message_bytes, placement)
+        if timed is None:
+            return Timed(0.0, 0.0, 0.0)
+        factor = self.constants.get("net" if placement.spans_nodes else "near", self.gpu)
+        call_ns = 1000 * self.constants.get("call_us", self.gpu) if placement.ranks > 1 else 0.0
+        return Timed(
+            timed.expected_ns * factor + call_ns, timed.low_ns * factor, timed.high_ns * factor + 2 * call_ns
+        )
+
+    def _placement(self, row: Collective) -> Placement | None:
+        group = self.groups.get(row.group)
+        if group is None:
+            return None
+        if row.op in ("send", "recv") and row.root is not None and row.root != row.rank:
+            near = row.root // self.per_host == row.rank // self.per_host
+            return Placement(2, 1, 2) if near else Placement(2, 2, 1, self.per_host)
+        made = place(group.ranks, self.per_host)
+        if made is None or not made.spans_nodes:
+            return made
+        sharing = max(1, self.per_host // made.ranks_per_node)
+        return Placement(made.ranks, made.nodes, made.ranks_per_node, sharing, made.fewest_ranks)
+
+
+def work_of(op: DryOp) -> Work:
+    """Return the operator as the price list knows it."""
+    dtype = op.dtype or "float32"
+    if op.kind == "gemm" and op.m and op.n and op.k:
+        return Matmul(op.m, op.n, op.k, dtype, op.batch or 1)
+    if op.kind == "grouped_gemm" and op.groups and op.m and op.n and op.k:
+        return GroupedMatmul(op.groups, max(1, op.m // op.groups), op.n, op.k, dtype)
+    if op.kind == "attention" and op.seq_q and op.seq_kv and op.heads:
+        return Attention(
+            op.batch or 1,
+            op.seq_q,
+            op.seq_kv,
+            op.heads,
+            op.kv_heads or op.heads,
+            op.head_dim or 128,
+            dtype,
+            bool(op.causal),
+            "backward" if op.backward else "forward",
+        )
+    moved = op.read_bytes + op.written_bytes
+    return Streamed(moved * (_FUSED if op.fused is not None else 1.0))

@@ -1,0 +1,267 @@
+"""A dry run with prices: each step's time on this GPU and fabric, and the ledger filled with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+import pyarrow as pa
+
+from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.dry.dry_graph import DryGraph, build
+from shardtoll.analyzers.forecast.dry.memory import peak_memory
+from shardtoll.analyzers.forecast.dry.operators import Prices
+from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide
+from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork
+from shardtoll.analyzers.replay.contention import Contention
+from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.roofline import Fabric, load_fabric
+from shardtoll.ledger import Ledger
+from shardtoll.ledger.answers.dry_step import DryStep
+from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
+from shardtoll.ledger.records.record import Collective, Compute, Step
+from shardtoll.ledger.report.dry_entries import PRICE
+from shardtoll.ledger.tables.tables import to_records, to_table
+
+_TENSOR_AND_STAGES = ("tp", "tensor", "model", "mp", "pp", "pipe", "pipeline", "stage")
+"""Names of mesh dimensions whose ranks work on the same tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedStep:
+    """One step that was simulated."""
+
+    ops: list[DryOp]
+    collectives: list[Collective]
+    graph: DryGraph
+    outcome: Outcome
+    shares: Shares
+    step_ns: float
+
+
+def price_dry(
+    ledger: Ledger,
+    fabric: Fabric,
+    *,
+    constants: Constants | None = None,
+    tokens: int | None = None,
+    price_per_gpu_hour: float | None = None,
+) -> tuple[Ledger, DryStep]:
+    """Return the ledger of a dry run with times, and what the last step takes.
+
+    `tokens`: of one step over all ranks, for rates; without it the tokens that embeddings looked up count.
+    Raises UsageError for an unknown GPU.
+    """
+    run = ledger.run
+    assert run.gpu is not None, "a dry run names its GPU"
+    rank = run.ranks_seen[0]
+    groups = {group.name: group for group in ledger.groups}
+    constants = constants or fitted()
+    per_host = run.ranks_per_host or 8
+    prices = Prices(run.gpu, FabricNetwork(fabric), constants, groups, per_host)
+    ops: list[DryOp] = to_records("dry_ops", ledger.tables["dry_ops"])
+    rows: list[Collective] = to_records("collectives", ledger.tables["collectives"])
+    waits: list[DryWait] = to_records("dry_waits", ledger.tables["dry_waits"])
+    numbers = sorted({op.step for op in ops})
+    steps = [
+        _priced(
+            [op for op in ops if op.step == number],
+            [row for row in rows if row.step == number],
+            [wait for wait in waits if wait.step == number],
+            prices,
+            rank,
+        )
+        for number in numbers
+    ]
+    tables = _filled(ledger, steps, rank)
+    storages: list[DryStorage] = to_records("dry_storages", ledger.tables["dry_storages"])
+    answer = _answer(ledger, fabric, steps[-1], tokens, price_per_gpu_hour)
+    capacity = run.device_memory_bytes or 0
+    if storages:
+        used = {row.group for row in rows}
+        memory = peak_memory(storages, [group for group in ledger.groups if group.name in used], capacity)
+        answer = replace(answer, memory=memory)
+    return replace(ledger, tables=tables), answer
+
+
+@PRICE.entry
+def price_on(ledger: Ledger, fabric: str) -> tuple[Ledger, DryStep]:
+    """Return what `price_dry` does for a fabric by its name; FabricError for an unknown one."""
+    return price_dry(ledger, load_fabric(fabric))
+
+
+def _priced(
+    ops: list[DryOp], rows: list[Collective], waits: Sequence[DryWait], prices: Prices, rank: int
+) -> PricedStep:
+    graph = build(ops, rows, waits, prices, rank)
+    factor = prices.constants.get("contention", prices.gpu)
+    slowed = Contention(factor, "fitted", passes=1) if factor > 0 else None
+    outcome = simulate(graph.builder.graph(), contention=slowed)
+    end = float(outcome.end_ns[graph.end])
+    copies = [node for node, op in zip(graph.op_nodes, ops, strict=True) if op.op.startswith("memcpy.")]
+    compute = [node for node, op in zip(graph.op_nodes, ops, strict=True) if not op.op.startswith("memcpy.")]
+    # A group of one rank sends nothing, and its collectives hide nothing.
+    shares = divide(
+        end, _spans(outcome, compute), _spans(outcome, graph.collective_nodes), _spans(outcome, copies)
+    )
+    return PricedStep(ops, rows, graph, outcome, shares, end)
+
+
+def _spans(outcome: Outcome, nodes: Sequence[int]) -> Spans:
+    places = np.array(nodes, dtype=np.int64)
+    return (
+        np.stack([outcome.start_ns[places], outcome.end_ns[places]], axis=1)
+        if len(places)
+        else np.zeros((0, 2))
+    )
+
+
+def _filled(ledger: Ledger, steps: Sequence[PricedStep], rank: int) -> dict[str, pa.Table]:
+    tables = dict(ledger.tables)
+    ops: list[DryOp] = []
+    rows: list[Collective] = []
+    computes: list[Compute] = []
+    made: list[Step] = []
+    since = 0
+    for step in steps:
+        number = step.ops[0].step
+        start, end = step.outcome.start_ns, step.outcome.end_ns
+        for op, node, price in zip(step.ops, step.graph.op_nodes, step.graph.prices, strict=True):
+            begun, took = since + round(start[node]), round(end[node] - start[node])
+            ops.append(
+                replace(
+                    op,
+                    start_ns=begun,
+                    duration_ns=took,
+                    low_ns=round(price.low_ns),
+                    high_ns=round(price.high_ns),
+                )
+            )
+            if op.flops and op.kind in ("gemm", "grouped_gemm", "attention"):
+                computes.append(_compute(ops[-1], len(computes)))
+        exposed = _whole(step.shares.exposed_ns)
+        for row, node, share in zip(step.collectives, step.graph.collective_nodes, exposed, strict=True):
+            begun, took = since + round(start[node]), round(end[node] - start[node])
+            rows.append(replace(row, issue_ns=begun, start_ns=begun, duration_ns=took, exposed_ns=int(share)))
+        made.append(_step(step, number, rank, since, sum(map(int, exposed))))
+        since += made[-1].duration_ns
+    tables["dry_ops"] = to_table("dry_ops", ops)
+    tables["collectives"] = to_table("collectives", rows)
+    tables["computes"] = to_table("computes", computes)
+    tables["steps"] = to_table("steps", made)
+    return tables
+
+
+def _whole(shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+    return [round(float(share)) for share in shares]
+
+
+def _step(step: PricedStep, number: int, rank: int, since: int, exposed: int) -> Step:
+    compute, copies = round(step.shares.compute_ns), round(step.shares.copy_ns)
+    idle = round(step.shares.idle_ns)
+    return Step(number, rank, since, compute + exposed + copies + idle, compute, exposed, copies, idle, 0)
+
+
+def _compute(op: DryOp, index: int) -> Compute:
+    assert op.start_ns is not None
+    return Compute(
+        step=op.step,
+        rank=op.rank,
+        index=index,
+        op=op.op,
+        flops=op.flops,
+        start_ns=op.start_ns,
+        duration_ns=op.duration_ns,
+        phase=op.phase,
+        shapes=op.shapes or "",
+        module=op.module,
+        parameter=op.parameter,
+        source=op.source,
+        moved_bytes=op.read_bytes + op.written_bytes,
+    )
+
+
+def _answer(
+    ledger: Ledger,
+    fabric: Fabric,
+    step: PricedStep,
+    tokens: int | None,
+    price_per_gpu_hour: float | None,
+) -> DryStep:
+    run = ledger.run
+    assert run.gpu is not None
+    low, high = _half_width(step)
+    time = Band(step.step_ns, step.step_ns * exp(-low), step.step_ns * exp(high))
+    total = tokens if tokens is not None else _tokens(ledger, step.ops)
+    rate = None if total is None else time.inverse(total * 1e9 / run.world_size)
+    model = sum(op.flops for op in step.ops if op.phase != "recompute")
+    hardware = sum(op.flops for op in step.ops)
+    dtypes = Counter[str]()
+    for op in step.ops:
+        dtypes[op.dtype or "float32"] += op.flops
+    peak = card_of(run.gpu).peak_tflops(dtypes.most_common(1)[0][0]) * 1e3 if model else None
+    price = None
+    if price_per_gpu_hour is not None:
+        price = time.scaled(price_per_gpu_hour * run.world_size / 3.6e12)
+    return DryStep(
+        world_size=run.world_size,
+        rank=run.ranks_seen[0],
+        gpu=run.gpu,
+        fabric=fabric.name,
+        step_ns=time,
+        compute_ns=step.shares.compute_ns,
+        exposed_ns=_by_cause(step),
+        bubble_ns=None if any(row.op in ("send", "recv") for row in step.collectives) else 0.0,
+        idle_ns=step.shares.idle_ns + step.shares.copy_ns,
+        tokens=total,
+        tokens_per_s_gpu=rate,
+        flops=model,
+        mfu=None if peak is None else time.inverse(model / peak),
+        hfu=None if peak is None else time.inverse(hardware / peak),
+        memory=None,
+        price_per_step=price,
+        price_per_billion_tokens=None if price is None or not total else price.scaled(1e9 / total),
+        notes=tuple(row["text"] for row in ledger.tables["notices"].to_pylist()),
+    )
+
+
+def _half_width(step: PricedStep) -> tuple[float, float]:
+    """Return the logarithms of how far the step may be faster and slower, as for plans."""
+    numbers = widths()
+    whole = max(step.step_ns, 1.0)
+    exposed = float(step.shares.exposed_ns.sum()) / whole
+    width = numbers["base"] + numbers["host"] * step.shares.idle_ns / whole
+    width += (numbers["net"] + numbers["exposed"]) * exposed
+    return width * numbers["faster"], width * numbers["slower"]
+
+
+def _by_cause(step: PricedStep) -> Mapping[str, float]:
+    sums: Counter[str] = Counter()
+    for row, share in zip(step.collectives, step.shares.exposed_ns, strict=True):
+        sums[f"{row.mesh_dim or row.group} {row.op}"] += float(share)  # type: ignore[assignment]
+    return {cause: value for cause, value in sums.most_common() if value > 0}
+
+
+def _tokens(ledger: Ledger, ops: Sequence[DryOp]) -> int | None:
+    """Return the tokens of a step over all ranks, by what the first embedding looked up; None without one."""
+    lookups = [op for op in ops if op.op.startswith("aten.embedding.") and op.phase == "forward"]
+    if not lookups or not lookups[0].shapes:
+        return None
+    shapes = lookups[0].shapes.split()
+    same = [op for op in lookups if op.module == lookups[0].module]
+    if len(shapes) < 2:
+        return None
+    count = 1
+    for text in shapes[1].partition("[")[2].rstrip("]").split(","):
+        count *= int(text or 1)
+    together = 1
+    for name, size in ledger.run.mesh.items():
+        if name.lower() in _TENSOR_AND_STAGES:
+            together *= size
+    return count * len(same) * ledger.run.world_size // together

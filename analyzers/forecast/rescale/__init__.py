@@ -1,0 +1,7 @@
+"""A measured run re-priced for other numbers of GPUs, other fabrics and other GPUs.
+
+Start reading in `scaling`.
+
+It may import `analyzers.forecast.compute`, `analyzers.forecast.plan`, `analyzers.replay`,
+`analyzers.roofline`, `ledger`, `ledger.answers`.
+"""

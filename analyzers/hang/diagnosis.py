@@ -1,0 +1,32 @@
+"""What was found out about a job that may hang, before it is put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.waiting import Wait
+from shardtoll.ledger.answers.hang import Difference, Divergence, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the sentence is made of."""
+
+    job: Job
+    why: Why
+    waits: Mapping[int, Wait]
+    limit_ns: int
+    culprits: tuple[int, ...] = ()
+    """Ranks that the others wait for in the end."""
+    stuck: tuple[int, ...] = ()
+    """Ranks that wait."""
+    cycle: tuple[int, ...] = ()
+    differing: tuple[Difference, ...] = ()
+    divergence: Divergence | None = None
+
+    @property
+    def hang(self) -> bool:
+        """Whether the job hangs."""
+        return self.why not in ("none", "slow")

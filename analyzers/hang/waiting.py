@@ -1,0 +1,146 @@
+"""Who waits for whom: for each rank in a collective, the ranks that have not come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.hang.job import Job, Key, Rank
+from shardtoll.ledger.records.flight import FlightCall
+
+_OTHER: Final = {"send": "recv", "recv": "send"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What one rank waits in, and for whom."""
+
+    rank: int
+    call: FlightCall | None
+    """None if C++ issued it unseen."""
+    key: Key
+    place: int | None
+    missing: tuple[int, ...]
+    """Ranks that have not come; empty if all are there."""
+
+
+def waits_of(job: Job) -> dict[int, Wait]:
+    """Return what each waiting rank waits in; ranks that wait in nothing known are left out."""
+    waits = {}
+    for number, rank in job.ranks.items():
+        if not (rank.waits or (job.over and rank.standing == "dead" and rank.blocked_call is not None)):
+            continue
+        wait = _wait(job, rank)
+        if wait is not None:
+            waits[number] = wait
+    return waits
+
+
+def _wait(job: Job, rank: Rank) -> Wait | None:
+    call = rank.blocked_call
+    if call is None:
+        return _unseen(job, rank)
+    key = job.key(rank.rank, call.group)
+    if call.is_point_to_point:
+        return Wait(rank.rank, call, key, call.place, _side(job, rank, call, key))
+    if rank.flight.not_arrived:
+        return Wait(rank.rank, call, key, call.place, rank.flight.not_arrived)
+    others = [other for other in key[1] if other != rank.rank]
+    missing = tuple(
+        other
+        for other in others
+        if call.place is not None and (issued := job.issued(other, key)) is not None and issued < call.place
+    )
+    unknown = tuple(other for other in others if job.issued(other, key) is None)
+    return Wait(rank.rank, call, key, call.place, missing or unknown)
+
+
+def _side(job: Job, rank: Rank, call: FlightCall, key: Key) -> tuple[int, ...]:
+    """Return the other side of a send or receive unless it has come."""
+    if call.root is None:
+        # A receive from anyone: all others may send.
+        return tuple(other for other in key[1] if other != rank.rank and not _sends_to(job, other, rank.rank))
+    other = job.ranks.get(call.root)
+    if other is None or call.place is None:
+        return (call.root,)
+    come = max(
+        (
+            place
+            for (of, op, root), place in other.channels.items()
+            if of[0] == key[0] and op == _OTHER[call.op] and root in (rank.rank, None)
+        ),
+        default=0,
+    )
+    return () if come >= call.place else (call.root,)
+
+
+def _sends_to(job: Job, sender: int, receiver: int) -> bool:
+    other = job.ranks.get(sender)
+    blocked = None if other is None else other.blocked_call
+    return blocked is not None and blocked.op == "send" and blocked.root == receiver
+
+
+def _unseen(job: Job, rank: Rank) -> Wait | None:
+    """Return the group in which C++ has issued more than others have: what the rank waits in, unseen."""
+    for group in rank.flight.groups:
+        key = job.key(rank.rank, group.name)
+        mine = group.issued_place
+        if mine is None or len(key[1]) < 2:
+            continue
+        behind = tuple(
+            other
+            for other in key[1]
+            if other != rank.rank and (issued := job.issued(other, key)) is not None and issued < mine
+        )
+        if behind:
+            call = rank.by_place.get((key, mine))
+            return Wait(rank.rank, call, key, mine, behind)
+    return None
+
+
+def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
+    """Return the ranks at the end of the chain of waits that begins at a rank: they wait for no rank."""
+    ends, seen, left = [], {rank}, [rank]
+    while left:
+        current = left.pop()
+        wait = waits.get(current)
+        if wait is None or not wait.missing:
+            ends.append(current)
+            continue
+        for other in wait.missing:
+            if other not in seen:
+                seen.add(other)
+                left.append(other)
+    return tuple(sorted(ends))
+
+
+def cycle_of(waits: Mapping[int, Wait]) -> tuple[int, ...]:
+    """Return ranks that wait for each other in a circle, the lowest first; empty if none do."""
+    best: tuple[int, ...] = ()
+    for start in sorted(waits):
+        path = _back_to(waits, start)
+        if path and (not best or len(path) < len(best)):
+            best = path
+    return best
+
+
+def _back_to(waits: Mapping[int, Wait], start: int) -> tuple[int, ...]:
+    """Return the shortest way along waits from a rank back to itself."""
+    came: dict[int, int] = {}
+    layer = [start]
+    while layer:
+        following: list[int] = []
+        for rank in layer:
+            wait = waits.get(rank)
+            for other in () if wait is None else wait.missing:
+                if other == start:
+                    path = [rank]
+                    while path[-1] != start:
+                        path.append(came[path[-1]])
+                    return tuple(reversed(path))
+                if other not in came:
+                    came[other] = rank
+                    following.append(other)
+        layer = following
+    return ()

@@ -1,0 +1,102 @@
+"""What to do, as the end of the headline: the remedy of the finding that costs most, or its number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from shardtoll.ledger import Finding
+
+WIDTH: Final = 190
+"""Characters of the whole sentence: two lines of 100 columns."""
+ROOM: Final = 16
+"""Characters of that for `; see finding 12`."""
+
+IMPERATIVES: Final = frozenset(
+    [
+        "Add",
+        "Average",
+        "Balance",
+        "Call",
+        "Check",
+        "Checkpoint",
+        "Clear",
+        "Copy",
+        "Create",
+        "Drop",
+        "Fetch",
+        "Find",
+        "Fix",
+        "Gather",
+        "Give",
+        "Have",
+        "Keep",
+        "Leave",
+        "Let",
+        "Log",
+        "Look",
+        "Make",
+        "Move",
+        "Overlap",
+        "Pin",
+        "Post",
+        "Prepare",
+        "Record",
+        "Reduce",
+        "Remove",
+        "Run",
+        "Send",
+        "Shard",
+        "Skip",
+        "Split",
+        "Start",
+        "Take",
+        "Trace",
+        "Turn",
+        "Unset",
+        "Use",
+        "Write",
+    ]
+)
+_POINTS_BACK: Final = frozenset({"it", "its", "them", "their", "this", "these", "that", "there", "both"})
+
+
+def first_of(findings: Sequence[Finding], kinds: Collection[str] = ()) -> int | None:
+    """Return the place of the first finding of these kinds that costs time; None if there is none.
+
+    Without kinds it is the first warning with a toll, else the first finding with one.
+    """
+    priced = [place for place, finding in enumerate(findings) if finding.toll_ns]
+    if kinds:
+        return next((place for place in priced if findings[place].kind in kinds), None)
+    warned = [place for place in priced if findings[place].severity != "info"]
+    return next(iter([*warned, *priced]), None)
+
+
+def with_advice(text: str, findings: Sequence[Finding], place: int | None) -> str:
+    """Return the sentence with what to do at its end, as far as `WIDTH` allows.
+
+    A remedy stands in the sentence if its first clause is a short order that explains itself; otherwise the
+    finding's number stands there, as the bill counts it.
+    """
+    if place is None:
+        return text
+    finding = findings[place]
+    order = "" if finding.remedy is None else _order(finding.remedy.text)
+    named = f"start with finding {place + 1} ({finding.kind})"
+    for words in (order, named, f"see finding {place + 1}"):
+        if words and len(text) + len(words) + 3 <= WIDTH:
+            return f"{text}; {words}"
+    return text
+
+
+def _order(remedy: str) -> str:
+    """Return `give rank 3 its batch earlier` of a remedy that begins so; empty if it begins otherwise."""
+    first = remedy.partition(". ")[0].partition(": ")[0].partition(" (")[0].rstrip(".")
+    words = first.replace(",", "").split()
+    if not words or words[0] not in IMPERATIVES or "`" in first or len(words) < 3:
+        return ""
+    own = words[0] == "Give"
+    if any(word in _POINTS_BACK for word in words[1:]) and not (own and "its" in words):
+        return ""
+    return first[0].lower() + first[1:]

@@ -1,0 +1,27 @@
+"""Which graph of a run to replay: from events where traces have them, else from collectives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.from_events import from_events
+from shardtoll.analyzers.recorded.from_points import from_points
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.shared.memo import once
+
+EVENTS_IN_A_REPORT: Final = 40_000
+POINTS_IN_A_REPORT: Final = 12_000
+"""Nodes that a report replays at most, whole steps: a few seconds. `whatif` replays all that is on record."""
+
+
+@once
+def short_record(context: Context) -> Recorded | None:
+    """Return the graph that a report can afford, of the first steps; None where nothing can be replayed, or a
+    step alone is too large."""
+    return from_events(context, EVENTS_IN_A_REPORT) or from_points(context, POINTS_IN_A_REPORT)
+
+
+def recorded_graph(context: Context) -> Recorded | None:
+    """Return the graph of all recorded steps that can be replayed; None where there is none."""
+    return from_events(context) or from_points(context)

@@ -1,0 +1,119 @@
+"""Recorded steps as an event graph, with what each node stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.event_order import Order
+from shardtoll.analyzers.replay.graph import Graph
+from shardtoll.analyzers.replay.outcome import Outcome
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+Source = Literal["events", "points"]
+NO_STEP: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Consecutive steps of all seen ranks, or steps side by side that each begin anew."""
+
+    graph: EventGraph
+    """Its ranks are places in `ranks`."""
+    order: Order
+    source: Source
+    """events: launches, streams and waits of traces. points: collectives and the rank's own time between
+    them, of live runs, and of traces whose launches tell nothing."""
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    step: Ints
+    """[n] Number of its step, `NO_STEP` outside every step."""
+    row: Ints
+    """[n] Index in the collectives' frame; -1 for none."""
+    phase: Bytes
+    """[n] Place in `record.PHASES`."""
+    name: Ints
+    """[n] Place in `names`."""
+    names: tuple[str, ...]
+    module: Ints
+    """[n] Place in `names`; 0, the empty text, where not known."""
+    unknown_ns: Floats
+    """[n] The part of its gap or lag that no record explains."""
+    asked_ns: Floats
+    """[n] When the rank's own thread came to it: of device work, its launch."""
+    graphs: tuple[Graph, ...]
+    """Of `points`: what each step was made from; else empty."""
+    point: Ints
+    """[n] Of own time in `points`: its place among the points of all `graphs`; else -1."""
+    start_ns: Floats
+    """[n] As recorded, on one clock, from the graph's zero."""
+    end_ns: Floats
+
+    def replay(self, graph: EventGraph | None = None) -> Outcome:
+        """Return the outcome of the steps, or of an edited graph with the same lanes, edges and meetings."""
+        return simulate(self.graph if graph is None else graph, order=self.order)
+
+    def recorded(self) -> Outcome:
+        """Return what was recorded in the place of an outcome."""
+        none = np.full(len(self.graph), -1, dtype=np.int64)
+        return Outcome(self.start_ns, self.start_ns, self.end_ns, self.end_ns - self.start_ns, none, none)
+
+    def step_times(self, outcome: Outcome) -> dict[tuple[int, int], float]:
+        """Return (step, rank) -> how long the step lasted on the rank: from the end of the step before.
+
+        A rank's first step, and every step that begins anew, lasts from its own first instant.
+        """
+        times: dict[tuple[int, int], float] = {}
+        ends = self._ends(outcome)
+        for place, rank in enumerate(self.ranks):
+            before: float | None = None
+            for step in self.steps:
+                if (place, step) not in ends:
+                    continue
+                first, last = ends[place, step]
+                begin = first if before is None or self.source == "points" else before
+                times[step, rank] = max(0.0, last - begin)
+                before = last
+        return times
+
+    def _ends(self, outcome: Outcome) -> dict[tuple[int, int], tuple[float, float]]:
+        """Return (place of the rank, step) -> first start and last end."""
+        inside = self.step != NO_STEP
+        numbers, place = np.unique(self.step[inside], return_inverse=True)
+        if not len(numbers):
+            return {}
+        key = self.graph.rank[inside] * len(numbers) + place
+        first = np.full(len(self.ranks) * len(numbers), np.inf)
+        last = np.full(len(first), -np.inf)
+        np.minimum.at(first, key, outcome.start_ns[inside])
+        np.maximum.at(last, key, outcome.end_ns[inside])
+        return {
+            (number // len(numbers), int(numbers[number % len(numbers)])): (first[number], last[number])
+            for number in np.flatnonzero(np.isfinite(first)).tolist()
+        }
+
+    def lasts_ns(self, outcome: Outcome) -> float:
+        """Return the mean over the steps of the slowest rank's step time."""
+        slowest: dict[int, float] = {}
+        for (step, _), time in self.step_times(outcome).items():
+            slowest[step] = max(slowest.get(step, 0.0), time)
+        return float(np.mean(list(slowest.values()))) if slowest else 0.0
+
+    def of_kinds(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
+        """Return which nodes are of one of the kinds."""
+        return np.isin(self.graph.kind, [int(kind) for kind in kinds])
+
+    @property
+    def unknown_share(self) -> float:
+        """Which share of the ranks' time is gaps that no record explains."""
+        span = self.lasts_ns(self.recorded()) * len(self.steps) * len(self.ranks)
+        return float(min(1.0, self.unknown_ns.sum() / span)) if span else 0.0

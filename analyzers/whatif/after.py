@@ -1,0 +1,114 @@
+"""The ledger of a step that nobody ran: the record with the times of an edited replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.whatif.anatomy import parts_by_rank
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.ledger import Ledger
+from shardtoll.ledger.records.record import PHASES
+from shardtoll.ledger.tables.tables import SCHEMAS
+
+_STALLS = {Kind.DATA: "data", Kind.SYNC: "host-sync", Kind.COPY: "copy"}
+
+
+def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -> Ledger:
+    """Return the replayed steps' ledger with the times of `after`; `before` is the unedited outcome.
+
+    What the replay does not tell, it leaves out: lead-ups, values, events, findings made while the job ran.
+    """
+    recorded = draft.recorded
+    tables = dict(ledger.tables)
+    for name in ("leadups", "values", "parameters", "events", "counts"):
+        tables[name] = SCHEMAS[name].empty_table()
+    steps = pa.array(recorded.steps, pa.int64())
+    for name in ("collectives", "computes", "steps", "stalls", "device_ops"):
+        tables[name] = tables[name].filter(pc.is_in(ledger.tables[name].column("step"), steps))
+    tables["collectives"] = _collectives(ledger, draft, before, after, steps)
+    tables["steps"] = _steps(tables["steps"], recorded, before, after, draft.end_shift_ns)
+    gone = [
+        word
+        for kind, word in _STALLS.items()
+        if (nodes := recorded.of_kinds((kind,))).any() and not draft.duration[nodes].any()
+    ]
+    recomputed = (recorded.phase == PHASES.index("recompute")) & recorded.of_kinds((Kind.COMPUTE,))
+    if recomputed.any() and not draft.duration[recomputed].any():
+        gone.append("recompute")
+    kinds = tables["stalls"].column("kind")
+    tables["stalls"] = tables["stalls"].filter(pc.invert(pc.is_in(kinds, pa.array(gone, pa.string()))))
+    return replace(ledger, tables=tables, findings=())
+
+
+def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array) -> pa.Table:
+    recorded = draft.recorded
+    table = ledger.tables["collectives"]
+    kept = pc.is_in(table.column("step"), steps).to_numpy(zero_copy_only=False)
+    nodes = np.flatnonzero((recorded.row >= 0) & recorded.of_kinds((Kind.COLLECTIVE,)))
+    rows = recorded.row[nodes]
+    count = table.num_rows
+    shift, lasts, was = np.zeros(count), np.full(count, -1.0), np.zeros(count)
+    shift[rows] = after.arrival_ns[nodes] - recorded.start_ns[nodes]
+    lasts[rows] = after.end_ns[nodes] - after.arrival_ns[nodes]
+    was[rows] = before.end_ns[nodes] - before.arrival_ns[nodes]
+    gone = np.zeros(count, dtype=np.bool_)
+    gone[rows] = draft.alone[nodes] & (draft.duration[nodes] <= 0)
+    known = lasts >= 0
+    exposed = table.column("exposed_ns").to_numpy(zero_copy_only=False).astype(np.float64)
+    start = table.column("start_ns").to_numpy(zero_copy_only=False).astype(np.float64)
+    duration = table.column("duration_ns").to_numpy(zero_copy_only=False).astype(np.float64)
+    # What hid of a collective before still hides, as far as it lasts so long.
+    hidden = np.maximum(0.0, was - exposed)
+    new = {
+        "start_ns": np.where(known, start + shift, start),
+        "duration_ns": np.where(known, lasts, duration),
+        "exposed_ns": np.where(known, np.clip(lasts - hidden, 0.0, None), exposed),
+    }
+    for name, values in new.items():
+        place = table.schema.get_field_index(name)
+        whole = pa.array(np.round(values), pa.float64(), from_pandas=True).cast(pa.int64())
+        table = table.set_column(place, table.schema.field(place), whole)
+    return table.filter(pa.array(kept & ~gone))
+
+
+def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, less_ns: float) -> pa.Table:
+    """Return the rows with each part as many times as long as replay has it, adding up."""
+    parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, less_ns)
+    rows = []
+    for row in table.to_pylist():
+        was, now = (each.get(row["rank"]) for each in parts)
+        if was is None or now is None or not was.step_ns:
+            rows.append(row)
+            continue
+        whole = round(row["duration_ns"] * now.step_ns / was.step_ns)
+        compute = min(whole, _times(row["compute_ns"], was.compute_ns, now.compute_ns))
+        comm = _times(row["exposed_comm_ns"], was.exposed_comm_ns, now.exposed_comm_ns)
+        comm = min(comm, whole - compute)
+        copy = _times(row["exposed_copy_ns"], was.exposed_copy_ns, now.exposed_copy_ns)
+        copy = min(copy, whole - compute - comm)
+        rest = whole - compute - comm - copy
+        unattributed = min(rest, row["unattributed_ns"])
+        row |= {
+            "duration_ns": whole,
+            "compute_ns": compute,
+            "exposed_comm_ns": comm,
+            "exposed_copy_ns": copy,
+            "idle_ns": rest - unattributed,
+            "unattributed_ns": unattributed,
+            "capture_ns": min(row["capture_ns"], unattributed),
+        }
+        for name in ("exposed_wait_ns", "exposed_move_ns", "waited_for_ns", "compute_beyond_ns", "asleep_ns"):
+            row[name] = None
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def _times(part_ns: int, was_ns: int, now_ns: int) -> int:
+    return round(part_ns * now_ns / was_ns) if was_ns else 0

@@ -1,0 +1,157 @@
+"""The answer of `shardtoll whatif`: the step before and after, and what becomes of the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from shardtoll.analyzers.context.context import Context, make_context
+from shardtoll.analyzers.recorded.record_graph import recorded_graph
+from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
+from shardtoll.analyzers.two_runs.same_finding import paired, place
+from shardtoll.analyzers.whatif.after import ledger_with
+from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
+from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.path import critical_path
+from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of
+from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
+from shardtoll.ledger.answers.what_if import Change, RankParts, WhatIf
+from shardtoll.ledger.report.report import WHAT_IF
+
+_UNCHANGED: Final = ("trust", "correctness")
+
+MOST_ANALYSED: Final = 400_000
+"""Nodes up to which the changed step is analysed anew for the findings that vanish and appear."""
+
+
+@WHAT_IF.entry
+def what_if(
+    report: Report,
+    fixes: Sequence[int] = (),
+    *,
+    first: int | None = None,
+    name: str = "the run",
+    **asked: Any,
+) -> WhatIf:
+    """Return the step after fixes of the bill and other changes; `asked` are the fields of `Asked`.
+
+    `fixes` are numbers of findings, `first` the first so many that can be replayed. Raises UsageError where
+    nothing is asked for, where a finding has no edit, and where the run cannot be replayed.
+    """
+    wanted = Asked(**asked)
+    ledger = Ledger(with_device(report.run), report.groups, report.tables)
+    context = make_context(ledger, _fabric(report))
+    edits = [*_fixes(context, report, fixes, first), *asked_edits(context, wanted)]
+    if not edits:
+        raise UsageError("nothing to change is given", "give --fix 1, or another change; see --help")
+    recorded = recorded_graph(context)
+    if recorded is None:
+        raise UsageError(
+            f"{name} has no step that can be replayed: its collectives have no times, or its ranks no step "
+            "in common",
+            "record whole steps on all ranks",
+        )
+    made = Replayer(context, recorded)
+    draft = made.draft(edits)
+    after = draft.outcome()
+    saved = made.saved(edits)
+    before_parts = parts_by_rank(recorded, made.outcome)
+    after_parts = parts_by_rank(recorded, after, draft.end_shift_ns)
+    step_after = draft.lasts_ns(after)
+    notes = [_source_note(made)]
+    vanished: tuple[str, ...] = ()
+    appeared: tuple[str, ...] = ()
+    if len(recorded.graph) <= MOST_ANALYSED:
+        changed = ledger_with(ledger, draft, made.outcome, after)
+        vanished, appeared = _bills(report.findings, analyze(changed, context.fabric).findings)
+    else:
+        notes.append("The changed step is too large to analyse anew: no finding is said to vanish or appear.")
+    return WhatIf(
+        run=name,
+        source=recorded.source,
+        steps=recorded.steps,
+        ranks_seen=len(recorded.ranks),
+        nodes=len(recorded.graph),
+        replay_error=made.doubt.replay_error,
+        unknown_share=made.doubt.unknown_share,
+        before=slowest(before_parts, made.step_ns),
+        after=slowest(after_parts, step_after),
+        saving_ns=round(made.step_ns - step_after),
+        saving_low_ns=round(saved.low_ns),
+        saving_high_ns=round(saved.high_ns),
+        changes=_changes(made, edits, report.findings),
+        ranks=tuple(RankParts(rank, before_parts[rank], after_parts[rank]) for rank in recorded.ranks),
+        vanished=vanished,
+        appeared=appeared,
+        path=critical_path(recorded, after),
+        notes=tuple(notes),
+    )
+
+
+def _fabric(report: Report) -> Fabric:
+    return (
+        load_fabric(report.fabric.name) if report.fabric.name in fabric_names() else choose_fabric(report.run)
+    )
+
+
+def _fixes(context: Context, report: Report, fixes: Sequence[int], first: int | None) -> list[Edit]:
+    made = []
+    for number in dict.fromkeys(fixes):
+        if not 1 <= number <= len(report.findings):
+            there = f"give 1 to {len(report.findings)}" if report.findings else "the bill is empty"
+            raise UsageError(f"there is no finding {number}", there)
+        finding = report.findings[number - 1]
+        edit = edit_of(context, finding, number)
+        if edit is None:
+            why = NO_EDIT.get(finding.kind, "the finding names no rows or ranks that an edit could change")
+            raise UsageError(f"finding {number} ({finding.kind}) cannot be replayed: {why}", "leave it out")
+        made.append(edit)
+    for number, finding in enumerate(report.findings, start=1):
+        if first is None or len(made) >= first:
+            break
+        edit = edit_of(context, finding, number)
+        if edit is not None and number not in fixes:
+            made.append(edit)
+    return made
+
+
+def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding]) -> tuple[Change, ...]:
+    changes = []
+    for count, edit in enumerate(edits, start=1):
+        saved = made.saved([edit])
+        finding = None if edit.number is None else findings[edit.number - 1]
+        changes.append(
+            Change(
+                label=edit.label,
+                number=edit.number,
+                kind=None if finding is None else finding.kind,
+                title=None if finding is None else finding.title,
+                toll_ns=None if finding is None else finding.toll_ns,
+                saving_ns=round(saved.mid_ns),
+                low_ns=round(saved.low_ns),
+                high_ns=round(saved.high_ns),
+                step_ns=round(made.draft(edits[:count]).lasts_ns()),
+            )
+        )
+    return tuple(changes)
+
+
+def _bills(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the findings that only the first, and only the second bill has; not those of the record."""
+    bills = [[each for each in bill if each.family not in _UNCHANGED] for bill in (before, after)]
+    pairs = paired(*bills)
+    words = [[f"{each.kind}: {place(each.where)}" for each in bill] for bill in bills]
+    vanished = tuple(text for row, text in enumerate(words[0]) if row not in pairs)
+    stayed = set(pairs.values())
+    return vanished, tuple(text for row, text in enumerate(words[1]) if row not in stayed)
+
+
+def _source_note(made: Replayer) -> str:
+    if made.recorded.source == "events":
+        return "Replayed from launches, streams and waits on record."
+    return (
+        "Replayed from collectives and the ranks' own time between them: the record holds no launches, so "
+        "delays by the host are not separate."
+    )

@@ -1,0 +1,285 @@
+"""Changes asked for beside the fixes of findings: another network, device, rank, dtype or bucket."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.context.context import Context, make_context
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.pipelines.pipeline_shape import shape
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.ledger import UsageError
+from shardtoll.ledger.records.record import PHASES
+from shardtoll.ledger.words.human import size
+
+Floats = npt.NDArray[np.float64]
+
+WIDTHS: Final = {
+    **dict.fromkeys(("float64", "int64"), 8.0),
+    **dict.fromkeys(("float32", "int32"), 4.0),
+    **dict.fromkeys(("bfloat16", "float16"), 2.0),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8"), 1.0),
+}
+SHORT: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `whatif` was asked for; None for what was not."""
+
+    without: tuple[str, ...] = ()
+    """`OP@LINE`: collectives of an operation asked for at a line; either part alone will do."""
+    fabric: str | None = None
+    network: float | None = None
+    """Times the bandwidth."""
+    gpu: float | None = None
+    """Times the speed of the compute."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that become as fast as their peers' median."""
+    micro_batches: int | None = None
+    dtype: str | None = None
+    """Of all messages that are wider."""
+    bucket_bytes: int | None = None
+    batch_ready: bool = False
+    async_copies: bool = False
+    no_recompute: bool = False
+
+
+def asked_edits(context: Context, asked: Asked) -> list[Edit]:
+    """Return the edits, in a fixed order. Raises UsageError for what the record cannot answer."""
+    made = [_without(context, words) for words in asked.without]
+    made += [_rank(context, rank) for rank in asked.ranks]
+    if asked.fabric is not None:
+        made.append(_fabric(context, asked.fabric))
+    if asked.network is not None:
+        made.append(_network(context, asked.network))
+    if asked.gpu is not None:
+        made.append(_gpu(asked.gpu))
+    if asked.dtype is not None:
+        made.append(_dtype(context, asked.dtype))
+    if asked.bucket_bytes is not None:
+        made.append(_bucket(context, asked.bucket_bytes))
+    if asked.micro_batches is not None:
+        made.append(_micro_batches(context, asked.micro_batches))
+    for wanted, kind, label in (
+        (asked.batch_ready, Kind.DATA, "every batch is ready"),
+        (asked.async_copies, Kind.COPY, "copies overlap with compute"),
+    ):
+        if wanted:
+            made.append(Edit(label, _nothing_of(kind)))
+    if asked.no_recompute:
+        made.append(Edit("without the second forward", _no_recompute))
+    return made
+
+
+def _nothing_of(kind: Kind):  # type: ignore[no-untyped-def]
+    def apply(draft: Draft, _: float) -> None:
+        draft.duration[draft.recorded.of_kinds((kind,))] = 0.0
+
+    return apply
+
+
+def _no_recompute(draft: Draft, _: float) -> None:
+    recomputed = draft.recorded.phase == PHASES.index("recompute")
+    draft.duration[recomputed & draft.recorded.of_kinds((Kind.COMPUTE,))] = 0.0
+
+
+def _without(context: Context, words: str) -> Edit:
+    op, _, line = words.partition("@")
+    frame = context.collectives
+    chosen = np.ones(len(frame), dtype=np.bool_)
+    if op:
+        names = frame["op"].fillna("") + " " + frame["caused_by_op"].fillna("")
+        chosen &= names.str.contains(re.escape(op)).to_numpy(dtype=bool)
+    if line:
+        places = (
+            frame["source"].fillna("")
+            + " "
+            + frame["module"].fillna("")
+            + " "
+            + frame["parameter"].fillna("")
+        )
+        chosen &= places.str.contains(re.escape(line)).to_numpy(dtype=bool)
+    if not chosen.any() or not words.strip("@"):
+        there = ", ".join(sorted(frame["op"].dropna().unique())[:6])
+        raise UsageError(f"--without {words}: no collective is that", f"the run has {there}")
+    rows = frame.index.to_numpy(dtype=np.int64)[chosen]
+    return Edit(f"without {words}", lambda draft, _: draft.remove(draft.nodes_of(rows)))
+
+
+def _rank(context: Context, rank: int) -> Edit:
+    peers = alike_ranks(context).peers
+    if not peers.get(rank):
+        raise UsageError(
+            f"--rank {rank}=median: no other seen rank does the same work", "name a rank that has peers"
+        )
+    return Edit(f"rank {rank} as fast as its peers", lambda draft, _: draft.ranks_as((rank,), peers))
+
+
+def _latency(context: Context) -> Floats:
+    """Return the share of each collective's expected time that is latency; a half where no model tells."""
+    frame = context.collectives
+    expected = frame["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    latency = frame["expected_latency_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.clip(latency / expected, 0.0, 1.0)
+    return np.where(np.isfinite(share), share, 0.5)
+
+
+def _scaled_bytes(context: Context, draft: Draft, factor: Floats, end: float) -> None:
+    """Let collectives take as long as with so many times their bytes, by index in their frame.
+
+    The ends of the band: all of the time is latency that stays, or none of it.
+    """
+    nodes = np.flatnonzero(draft.recorded.of_kinds((Kind.COLLECTIVE,)) & (draft.recorded.row >= 0))
+    rows = draft.recorded.row[nodes]
+    share = _latency(context)[rows]
+    share = share if end == 0 else np.minimum(1.0, 2 * share) if end < 0 else np.zeros(len(share))
+    draft.duration[nodes] *= share + (1 - share) * factor[rows]
+
+
+def _network(context: Context, times: float) -> Edit:
+    factor = np.full(len(context.collectives), 1 / times)
+    return Edit(
+        f"a network with {times:g} times the bandwidth",
+        lambda draft, end: _scaled_bytes(context, draft, factor, end),
+        banded=True,
+    )
+
+
+def _gpu(times: float) -> Edit:
+    def apply(draft: Draft, end: float) -> None:
+        # Work that memory or the host bounds does not become faster: at the low end a half of it.
+        gain = times if end >= 0 else 1 / (0.5 + 0.5 / times)
+        draft.duration[draft.recorded.of_kinds((Kind.COMPUTE, Kind.OPTIMIZER))] /= gain
+
+    return Edit(f"compute {times:g} times as fast", apply, banded=True)
+
+
+def _fabric(context: Context, name: str) -> Edit:
+    other = make_context(context.ledger, load_fabric(name)).collectives
+    mine = context.collectives
+    columns = ("expected_ns", "band_low_ns", "band_high_ns")
+    new = [other[column].to_numpy(dtype=np.float64, na_value=np.nan) for column in columns]
+    old = mine["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    if not (np.isfinite(new[0]) & np.isfinite(old)).any():
+        raise UsageError(
+            f"--fabric {name}: no collective of the run has a price on both fabrics",
+            "name another fabric; `shardtoll fabrics` lists them",
+        )
+
+    def apply(draft: Draft, end: float) -> None:
+        nodes = np.flatnonzero(draft.recorded.row >= 0)
+        nodes = nodes[draft.recorded.of_kinds((Kind.COLLECTIVE,))[nodes]]
+        rows = draft.recorded.row[nodes]
+        # The low end of the saving is the high end of the price.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = new[0 if end == 0 else 2 if end < 0 else 1][rows] / old[rows]
+        draft.duration[nodes] *= np.where(np.isfinite(ratio), ratio, 1.0)
+
+    return Edit(f"on fabric {name}", apply, banded=True)
+
+
+def _dtype(context: Context, name: str) -> Edit:
+    name = SHORT.get(name, name)
+    if name not in WIDTHS:
+        raise UsageError(f"--dtype {name} is no type of messages", f"give one of {', '.join(SHORT)}")
+    was = context.collectives["dtype"].map(WIDTHS).to_numpy(dtype=np.float64, na_value=np.nan)
+    with np.errstate(invalid="ignore"):
+        factor = np.where(was > WIDTHS[name], WIDTHS[name] / was, 1.0)
+    return Edit(
+        f"messages in {name}",
+        lambda draft, end: _scaled_bytes(context, draft, factor, end),
+        banded=True,
+    )
+
+
+def _bucket(context: Context, bucket_bytes: int) -> Edit:
+    """Gradient all_reduces of a backward in buckets of that size.
+
+    Larger ones: neighbours become one, with one latency, ready when the last of them was. Smaller ones: of a
+    bucket's parts all but the last overlap the backward before it, as far as that is long enough.
+    """
+    frame = context.collectives
+    is_one = ((frame["op"] == "all_reduce") & (frame["phase"] == "backward")).to_numpy(dtype=bool)
+    is_one &= frame["message_bytes"].notna().to_numpy(dtype=bool)
+    if not is_one.any():
+        raise UsageError(
+            "--bucket: the run has no all_reduce in backward", "it is for DDP's gradient buckets"
+        )
+    moved = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0)
+    latency = _latency(context)
+
+    def apply(draft: Draft, _: float) -> None:
+        recorded, graph = draft.recorded, draft.recorded.graph
+        nodes = np.flatnonzero(recorded.of_kinds((Kind.COLLECTIVE,)) & (recorded.row >= 0))
+        nodes = nodes[is_one[recorded.row[nodes]]]
+        nodes = nodes[np.lexsort((recorded.start_ns[nodes], recorded.step[nodes], graph.rank[nodes]))]
+        key = recorded.step[nodes] * len(recorded.ranks) + graph.rank[nodes]
+        computing = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.phase == PHASES.index("backward"))
+        for number in np.unique(key).tolist():
+            mine = nodes[key == number]
+            place, step = number % len(recorded.ranks), number // len(recorded.ranks)
+            work = np.flatnonzero(computing & (graph.rank == place) & (recorded.step == step))
+            _one_rank(draft, mine, moved, latency, bucket_bytes, work)
+
+    return Edit(f"gradient buckets of {size(bucket_bytes)}", apply)
+
+
+def _one_rank(
+    draft: Draft,
+    nodes: npt.NDArray[np.int64],
+    moved: Floats,
+    latency: Floats,
+    most: int,
+    work: npt.NDArray[np.int64],
+) -> None:
+    rows = draft.recorded.row[nodes]
+    held: list[int] = []
+    total = 0.0
+    for node, row in zip(nodes.tolist(), rows.tolist(), strict=True):
+        bytes_ = moved[row]
+        if bytes_ > most:
+            parts = float(np.ceil(bytes_ / most))
+            lasts, fixed = draft.duration[node], draft.duration[node] * latency[row]
+            one = fixed + (lasts - fixed) / parts
+            before = draft.duration[work[draft.recorded.start_ns[work] < draft.recorded.start_ns[node]]].sum()
+            hidden = min((parts - 1) * one, before * (parts - 1) / parts)
+            draft.duration[node] = max(one, parts * one - hidden)
+            continue
+        if held and total + bytes_ > most:
+            held, total = [], 0.0
+        if held:
+            # The latency of all but one is saved; their data moves with the last.
+            last = held[-1]
+            carried = draft.duration[last] * (1 - latency[draft.recorded.row[last]])
+            draft.remove(np.array([last], dtype=np.int64))
+            draft.duration[node] += carried
+        held.append(node)
+        total += bytes_
+
+
+def _micro_batches(context: Context, count: int) -> Edit:
+    pipes = shape(context)
+    if pipes is None or pipes.micro_batches is None or pipes.stages_per_rank is None:
+        raise UsageError(
+            "--micro-batches: the run shows no pipeline whose micro-batches are known",
+            "leave it out, or report a run with a pipeline",
+        )
+    idle = pipes.ranks - 1
+    passes = pipes.passes or pipes.micro_batches * pipes.stages_per_rank
+    was, now = 1 + idle / passes, 1 + idle / (count * pipes.stages_per_rank)
+
+    def apply(draft: Draft, _: float) -> None:
+        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
+        draft.end_shift_ns += lasts * (1 - now / was)
+
+    return Edit(f"{count} micro-batches in place of {pipes.micro_batches}", apply)

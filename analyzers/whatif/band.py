@@ -1,0 +1,65 @@
+"""How sure a predicted saving is: replay's own error, clocks, gaps, models and the spread of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Sources of error of a prediction from these steps."""
+
+    replay_ns: float
+    """By how much the unedited replay differs from the record, per step."""
+    replay_error: float
+    """Largest difference of a step and rank, as a share."""
+    clock_ns: float
+    """How far the ranks' clocks may be apart where their times were compared."""
+    spread_ns: float
+    """Standard error of the mean step: the next run's steps are other ones."""
+    unknown_share: float
+    """Share of the critical path that is gaps without a reason on record."""
+
+    def half_ns(self, saving_ns: float) -> float:
+        """Return half the width of a saving's band, models apart.
+
+        Gaps without a reason may belong to what an edit removes, or not: so much of the saving is open.
+        """
+        independent = np.hypot(np.hypot(self.replay_ns, self.clock_ns), 2 * self.spread_ns)
+        return float(independent + abs(saving_ns) * min(1.0, self.unknown_share))
+
+
+def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share: float) -> Doubt:
+    """Return the doubts about predictions from these steps, whose unedited outcome this is."""
+    was, now = recorded.step_times(recorded.recorded()), recorded.step_times(outcome)
+    errors = [abs(now[key] - was[key]) / was[key] for key in was if was[key] > 0]
+    lasted = recorded.lasts_ns(recorded.recorded())
+    frame = context.collectives
+    skew = frame["skew_ns"].to_numpy(dtype=np.float64, na_value=np.nan) if "skew_ns" in frame else np.zeros(0)
+    skew = np.abs(skew[np.isfinite(skew)])
+    return Doubt(
+        replay_ns=abs(recorded.lasts_ns(outcome) - lasted),
+        replay_error=float(max(errors, default=0.0)),
+        clock_ns=float(np.median(skew)) if len(skew) else 0.0,
+        spread_ns=_spread(context),
+        unknown_share=unknown_share,
+    )
+
+
+def _spread(context: Context) -> float:
+    """Return the standard error of the mean of the slowest rank's step, over all timed steps."""
+    rows = context.timed_rows
+    if rows.empty:
+        return 0.0
+    slowest = rows.groupby("step")["duration_ns"].max().to_numpy(dtype=np.float64)
+    if len(slowest) < 2:
+        return 0.0
+    # The median of deviations: a first step that compiles says nothing of the others.
+    deviation = 1.4826 * float(np.median(np.abs(slowest - np.median(slowest))))
+    return deviation / float(np.sqrt(len(slowest)))

@@ -1,0 +1,169 @@
+"""A copy of recorded steps that edits write to: what each edit does to nodes, gaps and meetings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.findings.stragglers.as_peers import Own
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.engine import simulate
+from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.outcome import Outcome
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_ON_HOST = (Kind.HOST, Kind.SYNC, Kind.DATA)
+
+
+class Draft:
+    """Edits change times only, so that the order of events stays that of the record."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        graph = recorded.graph
+        self.recorded = recorded
+        self.duration = graph.duration_ns.copy()
+        self.gap = graph.gap_ns.copy()
+        self.lag = graph.lag_ns.copy()
+        self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
+        """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
+        self.end_shift_ns = 0.0
+        """Taken off every step's length by changes that have no node, as a closed form."""
+
+    def outcome(self) -> Outcome:
+        """Return the edited steps, simulated."""
+        graph = self.recorded.graph
+        meet = np.where(self.alone, -1, graph.meet)
+        edited: EventGraph = graph.edited(
+            duration_ns=self.duration, gap_ns=self.gap, lag_ns=self.lag, meet=meet
+        )
+        return simulate(edited, order=self.recorded.order)
+
+    def lasts_ns(self, outcome: Outcome | None = None) -> float:
+        """Return the edited step's time, mean over the steps."""
+        lasts = self.recorded.lasts_ns(self.outcome() if outcome is None else outcome)
+        return max(0.0, lasts - self.end_shift_ns)
+
+    def nodes_of(self, rows: Ints) -> Ints:
+        """Return the nodes that are one of these collectives, by index in their frame."""
+        is_one = np.isin(self.recorded.row, rows) & self.recorded.of_kinds((Kind.COLLECTIVE,))
+        return np.flatnonzero(is_one)
+
+    def remove(self, nodes: Ints) -> None:
+        """Take these nodes out: they last no time, and nobody meets there."""
+        self.duration[nodes] = 0.0
+        self.alone[nodes] = True
+
+    def scale(self, nodes: Ints | Bools, factor: float | Floats) -> None:
+        """Let these nodes last so many times as long."""
+        self.duration[nodes] *= factor
+
+    def let_go(self, nodes: Ints) -> None:
+        """Let nobody of the step wait for the end of these nodes, but for the end of the step itself."""
+        graph = self.recorded.graph
+        is_one = np.zeros(len(graph), dtype=np.bool_)
+        is_one[nodes] = True
+        step, lane = self.recorded.step, graph.lane
+        waits = is_one[graph.edge_from]
+        # The step's last node of the rank keeps waiting: the data is needed some time.
+        last = self._last_of_steps()
+        key = graph.rank[graph.edge_to] * (int(step.max(initial=0)) + 2) + step[graph.edge_to]
+        keeps = last[key] == graph.edge_to
+        same_lane = lane[graph.edge_from] == lane[graph.edge_to]
+        self.lag[waits & ~keeps & ~same_lane] = -np.inf
+
+    def _last_of_steps(self) -> Ints:
+        graph, step = self.recorded.graph, self.recorded.step
+        key = graph.rank * (int(step.max(initial=0)) + 2) + step
+        last = np.full(int(key.max(initial=0)) + 2, -1, dtype=np.int64)
+        ends = np.argsort(self.recorded.end_ns, kind="stable")
+        last[key[ends]] = ends
+        return last
+
+    def no_waits(self, nodes: Ints) -> None:
+        """Let these nodes of the host wait for no device, and take no time."""
+        is_one = np.zeros(len(self.duration), dtype=np.bool_)
+        is_one[nodes] = True
+        self.lag[is_one[self.recorded.graph.edge_to]] = -np.inf
+        self.duration[nodes] = 0.0
+
+    def shorten(self, kinds: Iterable[Kind], by_ns: float, ranks: Iterable[int], phase: int | None) -> None:
+        """Take so much per step off the nodes of these kinds on each of these ranks, in equal shares."""
+        recorded = self.recorded
+        chosen = recorded.of_kinds(kinds) & (recorded.step >= 0)
+        if phase is not None and (chosen & (recorded.phase == phase)).any():
+            chosen &= recorded.phase == phase
+        for rank in ranks:
+            if rank not in recorded.ranks:
+                continue
+            here = chosen & (recorded.graph.rank == recorded.ranks.index(rank))
+            total = float(self.duration[here].sum())
+            if total > 0:
+                self.duration[here] *= max(0.0, 1 - by_ns * len(recorded.steps) / total)
+
+    def ranks_as(self, ranks: Collection[int], peers_of: Mapping[int, tuple[int, ...]]) -> None:
+        """Give these ranks their peers' median times, where they are shorter.
+
+        Of steps made from points, idle time that others share without a reason on record shrinks too: they
+        wait there for something that is not on record.
+        """
+        if self.recorded.source == "points":
+            owns = [Own(graph, peers_of) for graph in self.recorded.graphs]
+            fixed = np.concatenate([own.with_fixed([r for r in ranks if r in own.points]) for own in owns])
+            was = np.concatenate([graph.own_ns for graph in self.recorded.graphs])
+            factor = np.minimum(1.0, fixed / np.maximum(was, 1))
+            here = self.recorded.point >= 0
+            self.duration[here] *= factor[self.recorded.point[here]]
+            return
+        for rank in ranks:
+            peers = tuple(peer for peer in peers_of.get(rank, ()) if peer not in ranks)
+            self._rank_as(rank, peers or peers_of.get(rank, ()))
+
+    def _rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
+        """Hold a rank to its peers between one collective and the next if all issue as many, else by phase of
+        the step; by kind of node."""
+        recorded, graph = self.recorded, self.recorded.graph
+        others = [recorded.ranks.index(peer) for peer in peers if peer in recorded.ranks]
+        if rank not in recorded.ranks or not others:
+            return
+        mine = recorded.ranks.index(rank)
+        part = self._parts_of([mine, *others])
+        own = (graph.kind != Kind.COLLECTIVE) & (recorded.step >= 0)
+        key = part * 16 + graph.kind
+        size = (int(part.max(initial=0)) + 1) * 16
+        for values in (self.duration, self.gap):
+            counts = own if values is self.duration else own & np.isin(graph.kind, _ON_HOST)
+            sums = [
+                np.bincount(key[here], np.maximum(values[here], 0.0), minlength=size)
+                for here in (counts & (graph.rank == place) for place in (mine, *others))
+            ]
+            wanted = np.quantile(np.array(sums[1:]), 0.5, axis=0, method="lower")
+            was = sums[0]
+            factor = np.where(was > wanted, wanted / np.where(was > 0, was, 1.0), 1.0)
+            here = counts & (graph.rank == mine)
+            values[here] *= factor[key[here]]
+
+    def _parts_of(self, places: list[int]) -> Ints:
+        """Return for each node a number of the part of the step that it is in, alike on all these ranks."""
+        recorded, graph = self.recorded, self.recorded.graph
+        steps, step = np.unique(recorded.step, return_inverse=True)
+        issued = np.zeros(len(graph), dtype=np.int64)
+        counts = []
+        for place in places:
+            nodes = np.flatnonzero(graph.rank == place)
+            asked = recorded.asked_ns[nodes]
+            number = step[nodes]
+            order = np.lexsort((graph.kind[nodes] != Kind.COLLECTIVE, asked, number))
+            is_one = (graph.kind[nodes] == Kind.COLLECTIVE)[order]
+            begun = np.cumsum(is_one)
+            first = np.searchsorted(number[order], np.arange(len(steps)))
+            before = np.where(first > 0, begun[np.maximum(first - 1, 0)], 0)
+            issued[nodes[order]] = begun - before[number[order]]
+            counts.append(np.bincount(number[order], is_one, minlength=len(steps)).astype(int).tolist())
+        if all(count == counts[0] for count in counts):
+            return step * (int(issued.max(initial=0)) + 1) + issued
+        return step * 8 + recorded.phase

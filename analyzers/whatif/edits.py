@@ -1,0 +1,25 @@
+"""A change to a step by name, and how sure its effect is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardtoll.analyzers.whatif.draft import Draft
+
+Apply = Callable[[Draft, float], None]
+"""Writes the change to a draft. The number says how the change turns out: 0 as expected, -1 as the low end of
+its model's band has it, with the least saving, 1 as the high end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change."""
+
+    label: str
+    """As `without these all_gathers`."""
+    apply: Apply
+    banded: bool = False
+    """Whether -1 and 1 differ from 0: a model stands behind it."""
+    number: int | None = None
+    """Of the finding that it stands for."""

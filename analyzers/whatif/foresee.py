@@ -1,0 +1,89 @@
+"""What replaying the first steps predicts for the findings of a bill, its path and its way to the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.record_graph import short_record
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.ledger import Finding
+from shardtoll.ledger.answers.what_if import Change, Foreseen
+
+MOST_EDITS: Final = 24
+"""Findings of a bill that are replayed, the first ones."""
+
+
+@once
+def replayer(context: Context) -> Replayer | None:
+    """Return the report's replayer; None where nothing can be replayed."""
+    recorded = short_record(context)
+    return None if recorded is None else Replayer(context, recorded)
+
+
+def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
+    """Return the way from today's step to the floor, fix by fix, in the order of the bill."""
+    made = replayer(context)
+    if made is None:
+        return None
+    recorded = made.recorded
+    edits: list[Edit] = []
+    changes: list[Change] = []
+    with_toll = [(number, finding) for number, finding in enumerate(findings, start=1) if finding.toll_ns]
+    for number, finding in with_toll[:MOST_EDITS]:
+        edit = edit_of(context, finding, number)
+        if edit is None:
+            continue
+        edits.append(edit)
+        saved = made.saved([edit])
+        # A prediction never exceeds what the finding claims at most.
+        most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
+        mid, low, high = (
+            round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
+        )
+        changes.append(
+            Change(
+                edit.label,
+                number,
+                finding.kind,
+                finding.title,
+                finding.toll_ns,
+                mid,
+                low,
+                high,
+                round(made.draft(edits).lasts_ns()),
+            )
+        )
+    before = slowest(parts_by_rank(recorded, made.outcome), made.step_ns)
+    return Foreseen(
+        source=recorded.source,
+        steps=recorded.steps,
+        nodes=len(recorded.graph),
+        replay_error=made.doubt.replay_error,
+        unknown_share=made.doubt.unknown_share,
+        before=before,
+        changes=tuple(changes),
+        floor_ns=_floor(context, made, edits),
+        path=made.path,
+    )
+
+
+def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:
+    """Return the step with all edits and every collective at its floor; None where no floor is known."""
+    draft = made.draft(edits)
+    nodes = np.flatnonzero(draft.recorded.row >= 0)
+    nodes = nodes[draft.duration[nodes] > 0]
+    floor = context.collectives["floor_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
+    least = floor[draft.recorded.row[nodes]]
+    known = np.isfinite(least)
+    if not known.any():
+        return None
+    draft.duration[nodes[known]] = np.minimum(draft.duration[nodes[known]], least[known])
+    return round(draft.lasts_ns())

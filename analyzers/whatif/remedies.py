@@ -1,0 +1,233 @@
+"""Which edit of the graph stands for the remedy of each kind of finding, and which kinds have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.ledger import Finding
+from shardtoll.ledger.records.record import PHASES
+
+Ints = npt.NDArray[np.int64]
+
+Maker = Callable[[Context, Finding], Edit | None]
+
+NO_EDIT: Final = {
+    "wrong-gradient": "a correct gradient costs what a wrong one does",
+    "replica-drift": "replicas that agree cost what replicas that drift do",
+    "unsynced-parameter": "the missing reduction is not on record",
+    "missing-zero-grad": "it changes results, not time",
+    "non-finite": "it changes results, not time",
+    "identical-shards": "it changes results, not time",
+    "duplicated-data": "other batches cost what equal ones do",
+    "unused-parameter-search": "the search is not on record apart from the backward",
+    "checkpoint-stall": "when the next checkpoint is written is not on record",
+    "hang": "a step that never ended has no time to save",
+    "unattributed-time": "nothing on record says what the time is",
+    "unmatched-collectives": "it is about the record",
+    "incomplete-input": "it is about the record",
+    "clock-skew": "it is about the record",
+}
+"""Kinds whose remedy no edit stands for -> why."""
+
+
+def edit_of(context: Context, finding: Finding, number: int | None = None) -> Edit | None:
+    """Return the edit that stands for the remedy; None where there is none, or where the finding names no
+    rows to edit."""
+    maker = MAKERS.get(finding.kind)
+    made = None if maker is None else maker(context, finding)
+    return None if made is None else Edit(made.label, made.apply, made.banded, number)
+
+
+def _rows(finding: Finding, context: Context) -> Ints:
+    if not finding.rows.collectives:
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(finding.rows.mask("collectives", len(context.collectives)))
+
+
+def _left(finding: Finding) -> float:
+    """Return the share of its collectives' time that the remedy leaves."""
+    if not finding.toll_ns or finding.saving_ns is None:
+        return 0.0
+    return 1 - finding.saving_ns / finding.toll_ns
+
+
+def _without(context: Context, finding: Finding) -> Edit | None:
+    """Its collectives are gone, or as much shorter as its saving says."""
+    rows, left = _rows(finding, context), _left(finding)
+    if not len(rows):
+        return None
+    gone = left < 0.01
+
+    def apply(draft: Draft, _end: float) -> None:
+        nodes = draft.nodes_of(rows)
+        if gone:
+            draft.remove(nodes)
+        else:
+            draft.scale(nodes, left)
+
+    return Edit(
+        "without these collectives" if gone else f"these collectives in {left:.0%} of their time", apply
+    )
+
+
+def _repriced(context: Context, finding: Finding) -> Edit | None:
+    """Its collectives take what the fabric's model expects."""
+    rows = _rows(finding, context)
+    if not len(rows):
+        return None
+    frame = context.collectives
+    columns = [frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in _PRICES]
+
+    def apply(draft: Draft, end: float) -> None:
+        nodes = draft.nodes_of(rows)
+        price = columns[0 if end == 0 else 2 if end < 0 else 1][draft.recorded.row[nodes]]
+        known = np.isfinite(price)
+        draft.duration[nodes[known]] = np.minimum(draft.duration[nodes[known]], price[known])
+
+    return Edit("these collectives as fast as the fabric's model expects", apply, banded=True)
+
+
+_PRICES: Final = ("expected_ns", "band_low_ns", "band_high_ns")
+
+
+def _overlapped(context: Context, finding: Finding) -> Edit | None:
+    """Nobody waits for its collectives before the step ends."""
+    rows = _rows(finding, context)
+    if not len(rows):
+        return None
+    return Edit("nobody waits for these collectives", lambda draft, _: draft.let_go(draft.nodes_of(rows)))
+
+
+def _as_peers(context: Context, finding: Finding) -> Edit | None:
+    """Its ranks take what their peers take."""
+    peers = alike_ranks(context).peers
+    late = [rank for rank in finding.ranks if peers.get(rank)]
+    if not late or len(late) > max(1, len(peers) // 2):
+        return None
+
+    def apply(draft: Draft, _end: float) -> None:
+        draft.ranks_as(late, peers)
+
+    named = ", ".join(map(str, late[:4]))
+    return Edit(f"rank {named} as fast as its peers", apply)
+
+
+def _balanced(_: Context, __: Finding) -> Edit | None:
+    """Every rank computes the mean of all."""
+
+    def apply(draft: Draft, _end: float) -> None:
+        recorded = draft.recorded
+        chosen = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.step >= 0)
+        sums = np.bincount(recorded.graph.rank[chosen], draft.duration[chosen], len(recorded.ranks))
+        factor = np.where(sums > 0, sums.mean() / np.where(sums > 0, sums, 1.0), 1.0)
+        draft.duration[chosen] *= factor[recorded.graph.rank[chosen]]
+
+    return Edit("the same compute on every rank", apply)
+
+
+def _removed(kind: Kind, label: str) -> Maker:
+    """Nodes of a kind take no time; where the graph has none, as much is taken off the ranks' own time."""
+
+    def make(_: Context, finding: Finding) -> Edit | None:
+        def apply(draft: Draft, _end: float) -> None:
+            nodes = np.flatnonzero(draft.recorded.of_kinds((kind,)))
+            if not len(nodes) or draft.recorded.source == "points":
+                _own_time(draft, finding, (Kind.COPY,) if kind == Kind.COPY else (Kind.HOST, Kind.GAP))
+            elif kind == Kind.SYNC:
+                draft.no_waits(nodes)
+            else:
+                draft.duration[nodes] = 0.0
+
+        return Edit(label, apply)
+
+    return make
+
+
+def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
+    if finding.saving_ns:
+        draft.shorten(kinds, finding.saving_ns, finding.ranks or draft.recorded.ranks, None)
+
+
+def _recompute(_: Context, finding: Finding) -> Edit | None:
+    phase = PHASES.index("recompute")
+
+    def apply(draft: Draft, _end: float) -> None:
+        nodes = np.flatnonzero((draft.recorded.phase == phase) & draft.recorded.of_kinds((Kind.COMPUTE,)))
+        if len(nodes) and draft.recorded.source == "events":
+            draft.duration[nodes] = 0.0
+        else:
+            draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
+
+    return Edit("without the second forward", apply)
+
+
+def _less_compute(_: Context, finding: Finding) -> Edit | None:
+    if not finding.saving_ns:
+        return None
+    phase = PHASES.index(finding.where.phase) if finding.where.phase in PHASES else None
+    saving = finding.saving_ns
+    return Edit(
+        "each rank computes its part alone",
+        lambda draft, _: draft.shorten((Kind.COMPUTE,), saving, finding.ranks, phase),
+    )
+
+
+def _bubble(_: Context, finding: Finding) -> Edit | None:
+    """More micro-batches: the bubble shrinks by what the finding claims, spread over the step."""
+    if not finding.saving_ns:
+        return None
+    saving = float(finding.saving_ns)
+
+    def apply(draft: Draft, _end: float) -> None:
+        draft.end_shift_ns += saving
+
+    return Edit("a bubble as small as the schedule allows", apply)
+
+
+MAKERS: Final[dict[str, Maker]] = {
+    "implicit-redistribute": _without,
+    "redundant-collective": _without,
+    "sync-every-microbatch": _without,
+    "latency-bound": _without,
+    "cross-node-traffic": _without,
+    "wide-dtype": _without,
+    "needless-barrier": _without,
+    "constant-buffers": _without,
+    "gathered-logits": _without,
+    "serialized-collectives": _without,
+    "below-roofline": _repriced,
+    "exposed-communication": _overlapped,
+    "straggler": _as_peers,
+    "expert-imbalance": _balanced,
+    "pipeline-imbalance": _balanced,
+    "pipeline-bubble": _bubble,
+    "recompute": _recompute,
+    "duplicated-compute": _less_compute,
+    "data-stall": _removed(Kind.DATA, "every batch is ready"),
+    "host-sync": _removed(Kind.SYNC, "the host waits for no device"),
+    "transfer-stall": _removed(Kind.COPY, "copies run behind compute"),
+}
+
+
+def nodes_there(recorded: Recorded, edit: Edit) -> bool:
+    """Return whether the edit changes anything in these steps."""
+    draft = Draft(recorded)
+    edit.apply(draft, 0.0)
+    graph = recorded.graph
+    return bool(
+        draft.alone.any()
+        or draft.end_shift_ns
+        or not np.array_equal(draft.duration, graph.duration_ns)
+        or not np.array_equal(draft.gap, graph.gap_ns)
+        or not np.array_equal(draft.lag, graph.lag_ns)
+    )

@@ -1,0 +1,51 @@
+"""Savings by replay: one edit alone, and several one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.whatif.band import Doubt, doubt
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.path import critical_path
+from shardtoll.ledger.answers.what_if import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A predicted saving per step; negative where the step becomes longer."""
+
+    mid_ns: float
+    low_ns: float
+    high_ns: float
+
+
+class Replayer:
+    """Recorded steps, replayed once as they are; answers what edits save."""
+
+    def __init__(self, context: Context, recorded: Recorded) -> None:
+        self.recorded = recorded
+        self.outcome: Outcome = recorded.replay()
+        self.step_ns = recorded.lasts_ns(self.outcome)
+        self.path: Path = critical_path(recorded, self.outcome)
+        self.doubt: Doubt = doubt(context, recorded, self.outcome, self.path.unknown_share)
+
+    def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
+        """Return the steps with these edits, each at this end of its model's band."""
+        draft = Draft(self.recorded)
+        for edit in edits:
+            edit.apply(draft, end)
+        return draft
+
+    def saved(self, edits: Sequence[Edit]) -> Saved:
+        """Return what these edits save together."""
+        mid = self.step_ns - self.draft(edits).lasts_ns()
+        ends = [mid]
+        if any(edit.banded for edit in edits):
+            ends += [self.step_ns - self.draft(edits, end).lasts_ns() for end in (-1.0, 1.0)]
+        half = self.doubt.half_ns(mid)
+        return Saved(mid, min(ends) - half, max(ends) + half)

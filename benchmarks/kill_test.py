@@ -1,0 +1,159 @@
+"""Kills ranks of real jobs at random moments and counts the finished steps that their files lack.
+
+Data parallel, tensor parallel and FSDP2 programs of overhead.py on two to four gloo ranks, at every level of
+`audit`; SIGKILL goes to one rank or to all. Each rank notes in a file of its own when it finished a step, and
+whether it was surveyed or watched. Then the run folder is read: a finished step that is not there is lost.
+No surveyed step may be, and a watched one only if it was finished in the last quarter second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import overhead_cases
+import torch
+import torch.distributed as dist
+from harness import Result, main
+
+from shardtoll.ledger.disk.store import read_run
+from shardtoll.profiler import audit
+from shardtoll.profiler.live.session.schedule import LEVELS
+
+KINDS: Final = ("ddp", "tp", "fsdp2")
+QUARTER_S: Final = 0.25
+_DONE: Final = struct.Struct("<qqd")
+"""Step, whether it was surveyed, and when it was finished on the monotonic clock."""
+_LONGEST_S: Final = 120.0
+_OLDER: Final = "watched_lost_older_than_quarter_second"
+
+
+def _rank(rank: int, ranks: int, port: int, kind: str, level: Any, out: Path) -> NoReturn:
+    """Be one rank until it is killed."""
+    log = os.open(out.parent / f"log{rank}", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    done = os.open(out.parent / f"done{rank}", os.O_WRONLY | os.O_CREAT)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    program = overhead_cases.build(kind, ranks)
+    with contextlib.suppress(Exception), audit(out=out, level=level, survey_every=7) as session:
+        for number in range(1_000_000):
+            with session.step():
+                region = session._capture.recorder.region
+                surveyed = region is not None and not region.watched
+                program.step()
+            os.write(done, _DONE.pack(number, surveyed, time.monotonic()))
+    os._exit(0)
+
+
+def _finished(folder: Path, rank: int) -> list[tuple[int, int, float]]:
+    data = (folder / f"done{rank}").read_bytes() if (folder / f"done{rank}").exists() else b""
+    return list(_DONE.iter_unpack(data[: len(data) // _DONE.size * _DONE.size]))
+
+
+def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> float:
+    """Run one job, kill it, add what was lost; return the age in s of the oldest watched step that was."""
+    import socket
+
+    kind, level = chance.choice(KINDS), chance.choice(LEVELS)
+    # What is tensor parallel is cut into as many parts as there are ranks.
+    ranks = chance.choice((2, 4) if kind == "tp" else (2, 3, 4))
+    out = folder / "run"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    pids = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            _rank(rank, ranks, port, kind, level, out)
+        pids.append(pid)
+    try:
+        deadline = time.monotonic() + _LONGEST_S
+        while not all(_finished(folder, rank) for rank in range(ranks)):
+            if time.monotonic() > deadline:
+                told["not_started"] += 1
+                return 0.0
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 2.0))
+        victims = list(range(ranks)) if chance.random() < 0.5 else [chance.randrange(ranks)]
+        before_s = time.monotonic()
+        for rank in victims:
+            os.kill(pids[rank], signal.SIGKILL)
+        finished = {rank: [one for one in _finished(folder, rank) if one[2] <= before_s] for rank in victims}
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    told.update({"kills": 1, "killed_ranks": len(victims), f"kills_{kind}": 1, f"kills_{level}": 1})
+    rows = read_run(out).tables["steps"]
+    kept = set(zip(rows.column("rank").to_pylist(), rows.column("step").to_pylist(), strict=True))
+    oldest_s = 0.0
+    for rank, steps in finished.items():
+        for step, surveyed, at_s in steps:
+            what = "surveyed" if surveyed else "watched"
+            told[f"{what}_finished"] += 1
+            if (rank, step) in kept:
+                continue
+            told[f"{what}_lost"] += 1
+            if not surveyed:
+                age_s = before_s - at_s
+                oldest_s = max(oldest_s, age_s)
+                told[_OLDER] += age_s > QUARTER_S
+    return oldest_s
+
+
+def kill(options: argparse.Namespace) -> Result:
+    """Kill as often as asked, or until the time is over."""
+    for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
+        # Ranks are forks: what they would import is there already.
+        importlib.import_module(name)
+    chance, told, oldest_s = random.Random(options.seed), Counter[str](), 0.0
+    begun = time.monotonic()
+    for number in range(options.kills):
+        if time.monotonic() - begun > options.seconds:
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            oldest_s = max(oldest_s, one_kill(chance, Path(folder), told))
+        if number % 10 == 9:
+            print(f"{number + 1} kills, {dict(told)}, oldest lost {oldest_s:.3f} s", flush=True)
+            sys.stdout.flush()
+    names = ("surveyed_finished", "surveyed_lost", "watched_finished", "watched_lost")
+    kinds = [f"kills_{name}" for name in (*KINDS, *LEVELS)]
+    figures = {
+        name: float(told[name])
+        for name in (
+            "kills",
+            "not_started",
+            "killed_ranks",
+            *names,
+            "watched_lost_older_than_quarter_second",
+            *kinds,
+        )
+    }
+    figures["oldest_watched_lost_s"] = round(oldest_s, 4)
+    return Result(figures, {"surveyed_lost": 0.0, _OLDER: 0.0})
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=3_600.0)
+    parser.add_argument("--seed", type=int, default=17)
+
+
+if __name__ == "__main__":
+    main(kill, about=__doc__ or "", options=_options)

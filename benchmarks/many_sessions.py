@@ -1,0 +1,81 @@
+"""Opens and closes many sessions in one process and says what grows with them.
+
+One gloo rank trains a small model under DDP, two steps a session, at each level in turn. After a tenth of the
+sessions, and at the end: resident memory, Python objects, threads, open files, temporary folders and patched
+functions of torch. What grew between the two is given whole and by session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from harness import Result, main
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from shardtoll.profiler import audit
+from shardtoll.profiler.live.session.schedule import LEVELS
+
+
+def _sizes() -> dict[str, float]:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "resident_bytes": float(pages * os.sysconf("SC_PAGE_SIZE")),
+        "objects": float(len(gc.get_objects())),
+        "threads": float(len(os.listdir("/proc/self/task"))),
+        "files": float(len(os.listdir("/proc/self/fd"))),
+        "folders": float(len(list(Path(tempfile.gettempdir()).glob("shardtoll-*")))),
+        "patched": float(_patched()),
+    }
+
+
+def _patched() -> int:
+    """Return how many names of torch.distributed and of tensors' classes are functions of ours."""
+    places = (dist, dist.distributed_c10d, torch.Tensor, torch.autograd, torch.optim.Optimizer, dist.Work)
+    values = [value for place in places for value in vars(place).values()]
+    return sum(str(getattr(value, "__module__", "")).startswith("shardtoll") for value in values)
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """Open the sessions and return what grew."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Forgets what earlier programs left where temporary folders go.
+        tempfile.tempdir = folder
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
+        first = max(options.sessions // 10, 3)
+        before: dict[str, float] = {}
+        for number in range(options.sessions):
+            if number == first:
+                before = _sizes()
+            with audit(model, level=LEVELS[number % len(LEVELS)]) as session:
+                for _ in range(2):
+                    with session.step():
+                        model(torch.ones(4, 16)).sum().backward()
+            del session
+        after = _sizes()
+        dist.destroy_process_group()
+    grown = {name: after[name] - before[name] for name in before}
+    figures: dict[str, float | None] = {"sessions": float(options.sessions), "counted_from": float(first)}
+    figures |= {f"grown_{name}": value for name, value in grown.items()}
+    figures["grown_bytes_per_session"] = grown["resident_bytes"] / (options.sessions - first)
+    aims = {f"grown_{name}": 0.0 for name in ("threads", "files", "folders", "patched")}
+    return Result(figures, aims)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sessions", type=int, default=1000)
+
+
+if __name__ == "__main__":
+    main(measure, about=__doc__ or "", options=_options)

@@ -1,0 +1,67 @@
+"""What `shardtoll hang` reads: run folders with flight files, dumps of flight recorders, logs of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardtoll.ledger import ShardtollError, UsageError
+from shardtoll.ledger.disk.flight_file import now_ns, read_flight
+from shardtoll.ledger.disk.store import flights_in
+from shardtoll.ledger.records.flight import RankFlight
+from shardtoll.profiler.hang.hang_files import looks_like, read_file
+
+_MOST_NOTES = 20
+
+
+def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
+    """Return the flights of all ranks, the time at which they were read, and what could not be read.
+
+    Raises UsageError if a path does not exist or nothing at all could be read.
+    """
+    flights: list[RankFlight] = []
+    notes: list[str] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is no {path}", "name a run folder, a flight recorder dump or a log")
+        flights += _folder(path, notes) if path.is_dir() else _file(path, notes)
+    if not flights:
+        why = f" ({notes[0]})" if notes else ""
+        raise UsageError(
+            f"nothing in {', '.join(map(str, paths[:3]))} says what ranks were doing{why}",
+            "name the folder given as out= to audit(), a flight recorder dump or a log with torch's timeouts",
+        )
+    runs = {each.run_id for each in flights if each.run_id is not None}
+    if len(runs) > 1:
+        notes.append(f"the files are of {len(runs)} runs: give the folders of one job")
+    return flights, now_ns(), notes[:_MOST_NOTES]
+
+
+def flights_of(folder: Path) -> tuple[list[RankFlight], int, list[str]]:
+    """Return the flights that a run's own files hold, when they were read, and what could not be read."""
+    notes: list[str] = []
+    flights = []
+    for rank in flights_in(folder):
+        try:
+            flights.append(read_flight(folder, rank))
+        except ShardtollError as error:
+            notes.append(str(error))
+    return flights, now_ns(), notes
+
+
+def _folder(folder: Path, notes: list[str]) -> list[RankFlight]:
+    flights, _, unread = flights_of(folder)
+    notes += unread
+    known = {each.rank for each in flights}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and looks_like(path):
+            flights += [each for each in _file(path, notes) if each.rank not in known or not known]
+    return flights
+
+
+def _file(path: Path, notes: list[str]) -> list[RankFlight]:
+    try:
+        return read_file(path)
+    except ShardtollError as error:
+        notes.append(str(error))
+        return []

@@ -1,0 +1,118 @@
+"""`shardtoll forecast RUN`: a measured run re-priced for other machines and other numbers of GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, output_option
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.forecast.rescale.scaling import Machine
+    from shardtoll.ledger import Report
+    from shardtoll.ledger.answers.forecast import Scaling
+
+
+def command(
+    path: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run folder or traces of one job.", show_default=False)
+    ],
+    world: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of ranks; without it, the run's own."),
+    ] = None,
+    fabric: Annotated[
+        str | None, fabric_option("The interconnect to forecast for; without it, the run's own.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu", metavar="NAME", help="The GPU to forecast for, as h100-sxm; default: the run's."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate",
+            metavar="RUN",
+            help="A run of the same job on another number of ranks, which corrects.",
+        ),
+    ] = None,
+    output: Annotated[list[Path] | None, output_option("Write x.html, x.json or x.md (repeatable).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
+    no_cache: NoCache = False,
+    width: Width = None,
+) -> None:
+    """Forecast a run's step on another number of ranks, another fabric or another GPU.
+
+    Collectives are priced anew at the sizes that their groups would have, scaled by what was measured;
+    compute goes
+    with the GPU's measured rates. Weak scaling keeps the work of each GPU, strong scaling that of the step.
+
+    \b
+    Examples:
+      shardtoll forecast run runs/a --world 16
+      shardtoll forecast run runs/a --world 8 --fabric loopback-gloo -o forecast.html
+      shardtoll forecast run runs/a --json
+    """
+    from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+
+    check_targets(output or [], ANSWERS["forecast"])
+    answer = scaling(path, world, fabric, gpu, calibrate, cache=not no_cache)
+    show_answer("forecast", answer, as_json=as_json, width=width)
+    write_answer("forecast", answer, output or [], as_json=as_json)
+
+
+def scaling(
+    path: str, world: int | None, fabric: str | None, gpu: str | None, calibrate: str | None, *, cache: bool
+) -> Scaling:
+    """Return the answer. Raises UsageError and FabricError in one line."""
+    from dataclasses import replace
+
+    from shardtoll.analyzers.forecast.compute.cards import card_of
+    from shardtoll.analyzers.forecast.rescale.scaling import scale_run
+    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.ledger import UsageError
+
+    # Wrong names are said before a large run is read.
+    named = None if fabric is None else load_fabric(fabric)
+    wanted = None if gpu is None else card_of(gpu).name
+    options = TraceOptions(cache=cache)
+    report = one_report(path, None, options)
+    before = _machine(report)
+    after = before
+    if named is not None:
+        per_node = named.ranks_per_domain or named.ranks_per_node
+        after = replace(after, fabric=named, per_node=int(per_node.value) if per_node else before.per_node)
+        if wanted is None and before.gpu is not None and named.gpu is not None:
+            wanted = named.gpu.name
+    if wanted is not None:
+        if before.gpu is None:
+            device = report.run.device or "an unknown device"
+            raise UsageError(
+                f"{path} ran on {device}: its compute says nothing of {wanted}",
+                "forecast a run on a known GPU, or use `shardtoll dryrun`",
+            )
+        after = replace(after, gpu=wanted)
+    anchor = one_report(calibrate, None, options) if calibrate else None
+    return scale_run(report, path, before, after, world or report.run.world_size, anchor)
+
+
+def _machine(report: Report) -> Machine:
+    """Return the machine that the run had, as far as its record tells."""
+    from shardtoll.analyzers.forecast.rescale.scaling import Machine
+    from shardtoll.analyzers.roofline import choose_fabric, fabric_names, gpu_of_run, load_fabric
+
+    run = report.run
+    chosen = choose_fabric(run)
+    if chosen.intra is None and report.fabric.name in fabric_names():
+        chosen = load_fabric(report.fabric.name)
+    gpu = gpu_of_run(run)
+    named = run.gpu or (gpu.name if gpu else None)
+    per = chosen.ranks_per_domain or chosen.ranks_per_node
+    per_node = run.ranks_per_host or (int(per.value) if per else 8)
+    return Machine(chosen, named, per_node)

@@ -1,0 +1,153 @@
+"""`shardtoll whatif`: the step after fixes and other changes, before anybody writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardtoll.cli.inputs.options import Jobs, NoCache, Width, output_option
+
+
+# Longer than 80 lines: typer reads the options, and the help its text, from this signature.
+def command(
+    path: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run folder, report.json or traces.", show_default=False)
+    ],
+    fix: Annotated[
+        str | None,
+        typer.Option("--fix", metavar="N,N", help="Findings that are fixed, by their numbers on the bill."),
+    ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(
+            "--first", min=1, metavar="N", help="The first N findings that can be replayed are fixed."
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="OP@LINE",
+            help="Without these collectives, as all_gather@train.py:12; either part alone will do.",
+        ),
+    ] = None,
+    fabric: Annotated[
+        str | None, typer.Option("--fabric", metavar="NAME|FILE.toml", help="On another interconnect.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option("--network", metavar="xF", help="F times the bandwidth, as x2.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="xF", help="Compute F times as fast, as x1.3.")
+    ] = None,
+    rank: Annotated[
+        list[str] | None,
+        typer.Option("--rank", metavar="R=median", help="Rank R as fast as the median of its peers."),
+    ] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", min=1, metavar="N", help="Micro-batches of a pipeline.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="TYPE", help="Wider messages in this type, as bf16.")
+    ] = None,
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", metavar="SIZE", help="DDP's gradient buckets, as 25MB.")
+    ] = None,
+    batch_ready: Annotated[bool, typer.Option("--batch-ready", help="No rank waits for its batch.")] = False,
+    async_copies: Annotated[
+        bool, typer.Option("--async-copies", help="Copies overlap with compute.")
+    ] = False,
+    no_recompute: Annotated[
+        bool, typer.Option("--no-recompute", help="Without activation checkpointing's second forward.")
+    ] = False,
+    output: Annotated[
+        list[Path] | None,
+        output_option("Write FILE.html, FILE.json or FILE.md too; may be given several times."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    jobs: Jobs = None,
+    no_cache: NoCache = False,
+    width: Width = None,
+) -> None:
+    """Replay the recorded steps with changes: the step's time before and after, with a band.
+
+    Several changes are replayed together; what they save is not the sum of what each saves alone. The step
+    after is analysed as the one before: the answer says which findings vanish and which appear.
+
+    \b
+    Examples:
+      shardtoll whatif runs/a --fix 1
+      shardtoll whatif runs/a --fix 1,2 --network x2
+      shardtoll whatif runs/a --without all_reduce -o after.json -o after.md -o after.html
+      shardtoll whatif traces --first 3
+      shardtoll whatif traces --gpu x1.3 --rank 3=median
+    """
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+    from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.ledger import UsageError
+
+    check_targets(output or [], ANSWERS["whatif"])
+    changes: dict[str, Any] = {
+        "without": tuple(without or ()),
+        "fabric": fabric,
+        "network": None if network is None else _times("--network", network),
+        "gpu": None if gpu is None else _times("--gpu", gpu),
+        "ranks": tuple(_rank(words) for words in rank or ()),
+        "micro_batches": micro_batches,
+        "dtype": dtype,
+        "bucket_bytes": None if bucket is None else _bytes(bucket),
+        "batch_ready": batch_ready,
+        "async_copies": async_copies,
+        "no_recompute": no_recompute,
+    }
+    fixes = _numbers(fix)
+    if not fixes and first is None and not any(changes.values()):
+        raise UsageError(
+            "whatif is given nothing to change",
+            "give --fix 1, or another change; see shardtoll whatif --help",
+        )
+    report = one_report(path, None, TraceOptions(jobs=jobs, cache=not no_cache))
+    answer = report.whatif(*fixes, first=first, name=path, **changes)
+    show_answer("whatif", answer, as_json=as_json, width=width)
+    write_answer("whatif", answer, output or [], as_json=as_json)
+
+
+def _numbers(words: str | None) -> list[int]:
+    from shardtoll.ledger import UsageError
+
+    parts = [part.strip() for part in (words or "").split(",") if part.strip()]
+    if not all(re.fullmatch(r"\d{1,9}", part) for part in parts) or (words is not None and not parts):
+        raise UsageError(f"--fix {words} is no list of numbers", "give numbers on the bill, as --fix 1,3")
+    return [int(part) for part in parts]
+
+
+def _times(option: str, words: str) -> float:
+    from shardtoll.ledger import UsageError
+
+    match = re.fullmatch(r"[x×]?(\d{1,6}(?:\.\d{1,6})?)", words.strip())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"{option} {words} is no factor", f"give how many times as fast, as {option} x2")
+    return float(match[1])
+
+
+def _rank(words: str) -> int:
+    from shardtoll.ledger import UsageError
+
+    match = re.fullmatch(r"(\d{1,7})=median", words.strip())
+    if match is None:
+        raise UsageError(f"--rank {words} is not understood", "give a rank, as --rank 3=median")
+    return int(match[1])
+
+
+def _bytes(words: str) -> int:
+    from shardtoll.ledger import UsageError
+
+    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?) ?([KMG]I?|)B?", words.strip().upper())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"--bucket {words} is no size", "give a size, as --bucket 25MB or 64MiB")
+    return max(1, round(float(match[1]) * units[match[2]]))

@@ -1,0 +1,99 @@
+"""A run's scaling on a terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardtoll.dashboards.terminal.answers import labelled, table
+from shardtoll.dashboards.words import markdown_table
+from shardtoll.dashboards.words.text import clip
+from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
+from shardtoll.ledger.words import human
+
+_WIDE: Final = 100
+"""Narrower terminals get ranks, step and band only."""
+HEADS: Final = ("ranks", "step", "80 % band", "compute", "exposed", "other", "efficiency", "band")
+TITLES: Final = {
+    "weak": "Weak scaling: each GPU keeps its work",
+    "strong": "Strong scaling: the step keeps its work",
+}
+
+
+def headline(answer: Scaling) -> str:
+    """Return what the asked number of ranks does to the step, in one sentence."""
+    weak, strong = answer.asked("weak"), answer.asked("strong")
+    if weak is None or strong is None:
+        return f"nothing is forecast for {answer.world:,} ranks"
+    return (
+        f"On {answer.world:,} ranks the step takes {human.duration(weak.step_ns.expected)} "
+        f"({band(weak.step_ns)}) with the same work per GPU, {human.duration(strong.step_ns.expected)} "
+        f"({band(strong.step_ns)}) with the same work per step; measured on {answer.measured_world:,}: "
+        f"{human.duration(answer.measured_step_ns)}"
+    )
+
+
+def machines(answer: Scaling) -> str:
+    """Return which machine the run had and which one is asked for."""
+    before = f"{answer.gpu_before or 'CPU'} on {answer.fabric_before}"
+    after = f"{answer.gpu or 'CPU'} on {answer.fabric}"
+    return f"measured: {before}" if before == after else f"measured: {before}; forecast: {after}"
+
+
+def renderable(answer: Scaling, width: int) -> RenderableType:
+    """Return it for a terminal."""
+    parts: list[RenderableType] = [
+        Text(headline(answer), style="bold", overflow="fold"),
+        Text(f"{clip(answer.run, 200)}; {machines(answer)}", style="dim", overflow="fold"),
+    ]
+    if answer.calibration:
+        parts.append(Text(f"corrected by the run on {answer.calibration}", style="dim", overflow="fold"))
+    for kind, title in TITLES.items():
+        points = answer.weak if kind == "weak" else answer.strong
+        parts += [Text(f"\n{title}", style="bold"), _table(points, width)]
+    parts += labelled("note", answer.notes, 300)
+    return Group(*parts)
+
+
+def _table(points: Sequence[ScalingPoint], width: int) -> RenderableType:
+    if width >= _WIDE:
+        return table(HEADS, [row(point) for point in points])
+    return Text("\n".join("; ".join(row(point)[:3]) for point in points), overflow="fold")
+
+
+def markdown(answer: Scaling) -> str:
+    """Return it as Markdown."""
+    lines = [
+        "# shardtoll forecast",
+        "",
+        headline(answer),
+        "",
+        f"{markdown_table.cell(answer.run)}; {machines(answer)}",
+    ]
+    for kind, title in TITLES.items():
+        points = answer.weak if kind == "weak" else answer.strong
+        lines += ["", f"## {title}", "", *markdown_table.table(HEADS, [row(point) for point in points])]
+    lines += [f"- {markdown_table.cell(note)}" for note in answer.notes]
+    return "\n".join(lines) + "\n"
+
+
+def row(point: ScalingPoint) -> tuple[str, ...]:
+    """Return the cells of one number of ranks."""
+    return (
+        f"{point.world:,}",
+        human.duration(point.step_ns.expected),
+        band(point.step_ns),
+        human.duration(point.compute_ns),
+        human.duration(sum(point.exposed_ns.values())),
+        human.duration(point.other_ns),
+        f"{100 * point.efficiency.expected:.1f} %",
+        f"{100 * point.efficiency.low:.0f} to {100 * point.efficiency.high:.0f} %",
+    )
+
+
+def band(of: Band) -> str:
+    """Return a band of times in words."""
+    return f"{human.duration(of.low)} to {human.duration(of.high)}"

@@ -1,0 +1,78 @@
+"""The first screen on the page: the run in a line, the step as bars, the findings that cost most."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.words.text import clean, clip
+from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.words import human
+
+CLASSES: Final = ("compute", "comm", "copies", "idle", "unknown")
+"""Style of each of `PARTS`, in page.css."""
+_PLACE: Final = 120
+_CLAUSE: Final = 200
+
+
+def first_screen(report: Report) -> str:
+    """Return the HTML: what `shardtoll report` prints first, under its verdict."""
+    missing = report.run.ranks_missing
+    lines = [f'<p class="run">{_safe(first_facts.run_line(report))}</p>']
+    if missing:
+        words = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
+        lines.append(f'<p class="fault">{escape(words)}</p>')
+    return "\n".join([*lines, _steps(report), _findings(report)])
+
+
+def _safe(text: str) -> str:
+    return f"<bdi>{escape(clean(text))}</bdi>"
+
+
+def _steps(report: Report) -> str:
+    bars = first_facts.bars(report)
+    if not bars:
+        return '<p class="note">No step finished, so there is no step time to divide.</p>'
+    longest = max(bar.total_ns for bar in bars)
+    drawn = sorted({place for bar in bars for place, part_ns in bar.parts if part_ns > 0})
+    keys = "".join(f'<span><i class="{CLASSES[place]}"></i>{PARTS[place][1]}</span>' for place in drawn)
+    rows = "".join(_bar(bar, longest) for bar in bars)
+    return (
+        f'<div class="steps"><p class="keys">step, {escape(summary.mean_of(report))}: {keys}</p>\n'
+        f"<table>{rows}</table></div>"
+    )
+
+
+def _bar(bar: Bar, longest: float) -> str:
+    parts = "".join(
+        f'<i class="{CLASSES[place]}" style="width:{100 * part_ns / longest:.2f}%"></i>'
+        for place, part_ns in bar.parts
+        if part_ns > 0 and longest > 0
+    )
+    words = escape(" · ".join(bar.shares) or f"parts {human.UNKNOWN}")
+    return (
+        f'<tr><th scope="row">{escape(bar.name)}</th><td class="num">{human.duration(bar.total_ns)}</td>'
+        f'<td class="stack" aria-hidden="true">{parts}</td><td>{words}</td></tr>'
+    )
+
+
+def _findings(report: Report) -> str:
+    shown = report.findings[: first_facts.FINDINGS]
+    if not shown:
+        return ""
+    rows = "\n".join(_finding(report, number, finding) for number, finding in enumerate(shown, start=1))
+    return f'<ol class="top">{rows}</ol>'
+
+
+def _finding(report: Report, number: int, finding: Finding) -> str:
+    place = clip(first_facts.place(finding, report), _PLACE)
+    (figures, *_) = first_facts.figures(finding)
+    clause = _safe(clip(first_facts.remedy(finding), _CLAUSE))
+    link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
+    return (
+        f'<li class="{finding.severity}"><b class="badge">{finding.severity}</b> {link} '
+        f"{_safe(place)} <span>{escape(figures)}</span><br>{clause}</li>"
+    )

@@ -1,0 +1,86 @@
+"""What a dry run says of a step: time, rates, exposed communication and memory, with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardtoll.ledger.answers.forecast import Band
+
+
+@dataclass(frozen=True, slots=True)
+class DryMachine:
+    """The machine that a dry run is made for."""
+
+    gpu: str
+    """A key of the GPU table, as `h100-sxm`."""
+    title: str
+    device: str
+    """As its driver names it: `NVIDIA H100 80GB HBM3`."""
+    memory_bytes: int
+    multiprocessors: int
+    capability: tuple[int, int]
+    fabric: str
+    """Name of a fabric, or its file."""
+    per_host: int
+    """GPUs of one host."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryMemory:
+    """Peak memory of one rank, in bytes."""
+
+    allocated_bytes: int
+    """Peak of what tensors take, rounded as torch's allocator rounds."""
+    reserved_bytes: Band
+    """Peak of what the process takes: the allocator's segments, NCCL's buffers, workspaces, the context."""
+    capacity_bytes: int
+    """Memory of the GPU."""
+    at_peak: Mapping[str, int]
+    """Allocated bytes by category when they were highest."""
+    by_module: tuple[tuple[str, int], ...]
+    """Modules with the most allocated bytes at that moment."""
+    by_source: tuple[tuple[str, int], ...]
+    """Lines of the program with the most allocated bytes at that moment."""
+    timeline: tuple[tuple[float, int, int], ...] = ()
+    """(ns from the step's start, allocated, reserved), a few hundred points of the step."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None if that lies within the band."""
+        if self.reserved_bytes.high <= self.capacity_bytes:
+            return True
+        return False if self.reserved_bytes.low > self.capacity_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class DryStep:
+    """The forecast of one dry step on one rank."""
+
+    world_size: int
+    rank: int
+    gpu: str
+    fabric: str
+    step_ns: Band
+    compute_ns: float
+    """Device time of operators."""
+    exposed_ns: Mapping[str, float]
+    """Communication that compute waits for, by mesh dimension (or group) and op."""
+    bubble_ns: float | None
+    """Time in which a pipeline stage waits for others; None if other stages were not run."""
+    idle_ns: float
+    """The rest: the device waits for the host."""
+    tokens: int | None
+    """Tokens of one step over all ranks; None if unknown."""
+    tokens_per_s_gpu: Band | None
+    flops: int
+    """Of this rank, without recomputation."""
+    mfu: Band | None
+    hfu: Band | None
+    """The same with recomputed operations."""
+    memory: DryMemory | None
+    price_per_step: Band | None = None
+    """In the currency of `--price`."""
+    price_per_billion_tokens: Band | None = None
+    notes: tuple[str, ...] = field(default=())
+    """What was assumed."""

@@ -1,0 +1,135 @@
+"""What `shardtoll hang` answers: who is stuck, where, since when, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from shardtoll.ledger.records.finding import Finding
+from shardtoll.ledger.records.flight import FlightCall
+from shardtoll.ledger.records.plain import to_plain
+
+HANG_VERSION: Final = 1
+
+Standing: TypeAlias = Literal[
+    "waits", "runs", "dead", "failed", "closed", "left", "stopped", "no file", "unknown"
+]
+"""waits: in a collective, or in a wait for one. runs: in none. dead: its process is gone, or its heartbeat
+stopped before that of others. failed: an exception ended its audit. closed: its audit ended well. left: its
+interpreter ended with the audit open. stopped: by a signal, as SIGSTOP. no file: nothing is known of it."""
+
+Why: TypeAlias = Literal[
+    "none",
+    "slow",
+    "skipped",
+    "extra",
+    "mismatch",
+    "order",
+    "cycle",
+    "failed",
+    "dead",
+    "closed",
+    "stopped",
+    "late",
+    "no peer",
+    "no file",
+    "unknown",
+]
+"""Why the job hangs. none: it does not. slow: ranks wait for one that is late, not long enough for a hang.
+skipped, extra: a rank left out a collective, or issued one too many. mismatch: ranks disagree on what one
+collective is. order: ranks issue collectives of several groups in different order. cycle: ranks wait for each
+other. failed, dead, closed, stopped: ranks wait for one that will not come. late: ranks wait for one that
+is elsewhere in its program. no peer: a send has no recv, or a recv no send. no file: for ranks that nothing
+was read of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStand:
+    """One rank: what it is in, and since when."""
+
+    rank: int
+    standing: Standing
+    call: FlightCall | None = None
+    """The collective that it waits in; of ranks that do not wait the last one issued."""
+    for_ns: int | None = None
+    """How long it has waited, or issued nothing; None unknown."""
+    line: str | None = None
+    """Line of the user's code that it was last seen at."""
+    waits_for: tuple[int, ...] = ()
+    """Ranks that have not arrived where it waits."""
+    step: int | None = None
+    error: str | None = None
+    heartbeat_age_ns: int | None = None
+    """How old its last heartbeat is, compared with the newest of all ranks; None if it keeps none."""
+    host: str | None = None
+    pid: int | None = None
+    stacks: str | None = None
+    """File with the stacks of all its threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What one rank says of a collective that most others say otherwise."""
+
+    rank: int
+    what: str
+    """`op`, `root`, `reduce_op`, `dtype` or `message_bytes`."""
+    here: str | int | None
+    others: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStand:
+    """One collective that ranks wait in."""
+
+    group: str
+    ranks: tuple[int, ...]
+    description: str | None
+    op: str
+    place: int | None
+    """Its place in the group, from 1 when the audit opened."""
+    message_bytes: int | None
+    finished_place: int | None
+    """Last place that some rank saw finished."""
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where the programs of ranks first differ, in the order in which they issue collectives."""
+
+    rank: int
+    call: FlightCall
+    others: tuple[int, ...]
+    others_call: FlightCall
+    what: str
+    """`skipped`, `extra`, `order`, `op`, `root`, `reduce_op`, `dtype`, `message_bytes` or `line`."""
+    certain: bool
+    """Whether earlier steps or most ranks show which side is the odd one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangAnswer:
+    """The diagnosis of one job."""
+
+    hang: bool
+    why: Why
+    verdict: str
+    """One sentence with ranks and lines."""
+    ranks: tuple[RankStand, ...]
+    groups: tuple[GroupStand, ...] = ()
+    cycle: tuple[int, ...] = ()
+    """Ranks that wait for each other, each for the next one, the last for the first."""
+    divergence: Divergence | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be read, or is not known."""
+    hang_after_ns: int | None = None
+
+
+def hang_to_json(answer: HangAnswer) -> dict[str, Any]:
+    """Return it as JSON values; unknown is null."""
+    plain: dict[str, Any] = to_plain(answer)
+    return {"schema_version": HANG_VERSION, **plain}

@@ -1,0 +1,129 @@
+"""What replaying a step with changes says: the step before and after, fix by fix, with bands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shardtoll.ledger.records.plain import to_plain
+
+WHAT_IF_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A step on its slowest rank, mean over the replayed steps; the parts add up to `step_ns`."""
+
+    step_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    rest_ns: int
+    """Idle, and what no record explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """The same of one rank, before and after."""
+
+    rank: int
+    before: Parts
+    after: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to the step, and what it saves."""
+
+    label: str
+    """What is done to the step, as `without these all_gathers`."""
+    number: int | None
+    """Of the finding on the bill; None for a change that was asked for by itself."""
+    kind: str | None
+    title: str | None
+    toll_ns: int | None
+    saving_ns: int
+    """Of this change alone, per step; negative where the step becomes longer."""
+    low_ns: int
+    high_ns: int
+    """Ends of its band."""
+    step_ns: int
+    """The step after this change and all before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """What lies on the critical path of the job, per step."""
+
+    what: str
+    """A kind of work, as `compute`, or of gap."""
+    name: str
+    phase: str
+    ns: int
+    share: float
+    """Of the path."""
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The chain of work and gaps that the job's time consists of: shortening anything else saves nothing."""
+
+    step_ns: int
+    """Its length per step."""
+    parts: tuple[PathPart, ...]
+    unknown_share: float
+    """The part of it that is gaps which no record explains."""
+    hops: int
+    """How often per step it goes on to another rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a report can say of its own findings by replay."""
+
+    source: str
+    """`events`: launches, streams and waits of a trace. `points`: collectives and own time between them."""
+    steps: tuple[int, ...]
+    nodes: int
+    replay_error: float
+    """Largest difference between replayed and recorded time of a step and rank, as a share."""
+    unknown_share: float
+    before: Parts
+    changes: tuple[Change, ...]
+    """Findings whose remedy can be replayed, in the order of the bill, each on top of those before."""
+    floor_ns: int | None
+    """The step with these changes and every collective at the least that the fabric allows."""
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Answer of `shardtoll whatif`."""
+
+    run: str
+    source: str
+    steps: tuple[int, ...]
+    ranks_seen: int
+    nodes: int
+    replay_error: float
+    unknown_share: float
+    before: Parts
+    after: Parts
+    saving_ns: int
+    saving_low_ns: int
+    saving_high_ns: int
+    changes: tuple[Change, ...]
+    ranks: tuple[RankParts, ...]
+    vanished: tuple[str, ...]
+    """Findings of the bill that the changed step does not have."""
+    appeared: tuple[str, ...]
+    path: Path
+    """Of the step after."""
+    notes: tuple[str, ...] = ()
+    """What the prediction assumes, and what it leaves out."""
+
+
+def what_if_to_json(answer: WhatIf) -> dict[str, Any]:
+    """Return it as JSON values."""
+    return {"schema_version": WHAT_IF_VERSION, **to_plain(answer)}

@@ -1,0 +1,20 @@
+"""What a dry run asks of the forecast, by name: which machine it plays, and what its step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shardtoll.ledger.answers.dry_step import DryMachine, DryStep
+from shardtoll.ledger.report.entry_points import EntryPoint
+from shardtoll.ledger.tables.ledger import Ledger
+
+MACHINE: Final = EntryPoint[Callable[[str, str | None], DryMachine]](
+    "shardtoll.analyzers.forecast.dry.machine:machine_of"
+)
+"""GPU and fabric (None: the usual one) -> the machine; UsageError or FabricError for an unknown one."""
+
+PRICE: Final = EntryPoint[Callable[[Ledger, str], tuple[Ledger, DryStep]]](
+    "shardtoll.analyzers.forecast.dry.priced:price_on"
+)
+"""Ledger of a dry run and a fabric -> the ledger with times, and the forecast of its last step."""

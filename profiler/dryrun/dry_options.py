@@ -1,0 +1,25 @@
+"""What a dry run plays and how much of it is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardtoll.ledger.answers.dry_step import DryMachine
+from shardtoll.profiler.dryrun.values import Policy
+from shardtoll.profiler.dryrun.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class DryOptions:
+    """What a dry run plays and how much of it is recorded."""
+
+    world: World
+    machine: DryMachine
+    fabric: str
+    steps: int = 1
+    """Steps that are recorded, after the first one, which builds the optimizer's state."""
+    policy: Policy = field(default_factory=Policy)
+    stop: bool = False
+    """Whether the program is ended once they are recorded."""
+    whole: bool = False
+    """Whether every layer runs; else repeated identical ones run a few times."""

@@ -1,0 +1,82 @@
+"""`dry_run()`: what a program in Python calls to run its own steps dry."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from shardtoll.ledger import Ledger, Report, UsageError, analyze
+from shardtoll.ledger.answers.dry_step import DryStep
+from shardtoll.ledger.report.dry_entries import MACHINE, PRICE
+from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.run import DryRun, dry
+from shardtoll.profiler.dryrun.values import policy_of
+from shardtoll.profiler.dryrun.world import World
+
+
+class DryResult:
+    """What `with dry_run(...)` gives: forecast and records, once the `with` is over."""
+
+    def __init__(self, run: DryRun) -> None:
+        self._run = run
+        self._priced: tuple[Ledger, DryStep] | None = None
+
+    def _result(self) -> tuple[Ledger, DryStep]:
+        if self._priced is None:
+            if self._run.unlike is not None:
+                raise UsageError(f"layers differ: {self._run.unlike}", "call dry_run(..., whole=True)")
+            if self._run.ledger is None:
+                raise UsageError(
+                    f"the program made {self._run.steps} optimizer steps",
+                    f"let it make {self._run.options.steps + 1} inside the `with`, and read after it",
+                )
+            self._priced = PRICE.load()(self._run.ledger, self._run.options.fabric)
+        return self._priced
+
+    @property
+    def ledger(self) -> Ledger:
+        """The records of the recorded steps with their prices; UsageError if there were too few steps."""
+        return self._result()[0]
+
+    @property
+    def forecast(self) -> DryStep:
+        """What the last recorded step takes; UsageError if there were too few steps."""
+        return self._result()[1]
+
+    def report(self) -> Report:
+        """Return the report of the recorded steps; its times are forecasts."""
+        return analyze(self.ledger)
+
+
+@contextlib.contextmanager
+def dry_run(
+    world: int = 1,
+    rank: int = 0,
+    gpu: str = "h100-sxm",
+    fabric: str | None = None,
+    *,
+    steps: int = 1,
+    item: str | None = None,
+    whole: bool = False,
+) -> Iterator[DryResult]:
+    """Have the program inside run as one rank of a job of `world` GPUs that are not there.
+
+    Everything on `cuda` inside holds no numbers. The process group must be made inside. After the optimizer's
+    first step, `steps` more are recorded. `item` answers `.item()`: a number, or `balanced` (0, and counts
+    shared out evenly). `whole` runs every layer instead of a few of those that repeat.
+
+    Raises UsageError for an unknown GPU, a rank outside the job, or a process group that exists already;
+    FabricError for an unknown fabric.
+    """
+    if not 0 <= rank < world:
+        raise UsageError(f"rank={rank} in a job of {world}", "ranks count from 0")
+    try:
+        policy = policy_of(item)
+    except ValueError:
+        raise UsageError(f"item={item!r:.40}", "give a number, or balanced") from None
+    machine = MACHINE.load()(gpu, fabric)
+    options = DryOptions(
+        World(world, rank, machine.per_host), machine, machine.fabric, steps=steps, policy=policy, whole=whole
+    )
+    with dry(options) as run:
+        yield DryResult(run)

@@ -1,0 +1,54 @@
+"""Checkpoints: nothing is saved, as there are no numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shardtoll.profiler.dryrun.devices import is_gpu
+from shardtoll.profiler.dryrun.playing import Playing
+from shardtoll.profiler.dryrun.reducer import DryFuture
+from shardtoll.profiler.dryrun.replaced import Replaced
+
+
+def replace_files(shim: Playing, replaced: Replaced) -> None:
+    """Skip what is saved, and load onto the host."""
+
+    def save(_: Any, f: Any, *__: Any, **___: Any) -> None:
+        named = isinstance(f, (str, bytes)) or hasattr(f, "__fspath__")
+        shim.skipped_files.append(f"not saved: {f if named else 'a stream'}")
+
+    replaced.put(torch, "save", save)
+    _checkpoints(shim, replaced)
+    original: Any = torch.load
+
+    @functools.wraps(original)
+    def load(f: Any, *args: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if map_location is not None and is_gpu(map_location):
+            map_location = "cpu"
+        return original(f, *args, map_location=map_location, **kwargs)
+
+    replaced.put(torch, "load", load)
+
+
+def _checkpoints(shim: Playing, replaced: Replaced) -> None:
+    """Skip distributed checkpoints."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+
+    def skip(what: str) -> Callable[..., Any]:
+        def skipped(*_: Any, **__: Any) -> Any:
+            shim.skipped_files.append(f"{what}: a distributed checkpoint")
+            return DryFuture(None)
+
+        return skipped
+
+    for owner in (dcp, state_dict_saver):
+        for name in ("save", "async_save", "_save_state_dict"):
+            replaced.put_where_it_is(owner, name, skip("not saved"))
+    for owner in (dcp, state_dict_loader):
+        for name in ("load", "_load_state_dict"):
+            replaced.put_where_it_is(owner, name, skip("not loaded"))

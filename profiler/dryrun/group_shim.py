@@ -1,0 +1,125 @@
+"""Process groups that move nothing, with the ranks of the job, and DDP's reducer on them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch.distributed as dist
+from torch import nn
+
+from shardtoll.profiler.dryrun.playing import Playing
+from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
+from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.stand_ins import nothing
+
+_GROUP_MODULES: Final = (
+    "torch.distributed",
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.device_mesh",
+)
+_ISSUING: Final = (
+    *("allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base"),
+    *("allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "broadcast", "reduce"),
+    *("reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall", "alltoall_base", "send", "recv"),
+    *("recv_anysource", "barrier"),
+)
+"""Methods of a process group that return a Work."""
+
+
+def replace_groups(shim: Playing, replaced: Replaced) -> None:
+    """Have process groups move nothing, and DDP reduce in Python."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    world = shim.world
+    c10d: Any = dist.distributed_c10d
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*_: Any, **kwargs: Any) -> None:
+        timeout = kwargs.get("timeout")
+        original(
+            "fake",
+            rank=world.rank,
+            world_size=world.size,
+            store=FakeStore(),
+            **({} if timeout is None else {"timeout": timeout}),
+        )
+
+    for name in _GROUP_MODULES:
+        owner = sys.modules[name]
+        if getattr(owner, "init_process_group", None) is original:
+            replaced.put(owner, "init_process_group", init_process_group)
+    new_group = c10d._new_group_with_tag
+
+    @functools.wraps(new_group)
+    def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
+        args = (*args[:2], "fake", None, *args[4:]) if len(args) > 2 else args
+        if len(args) <= 2:
+            kwargs |= {"backend": "fake", "backend_options": None}
+        kwargs.pop("device_id", None)
+        return new_group(*args, **kwargs)
+
+    replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
+    replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
+    replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
+    waited = dist.Work.wait
+
+    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        shim.work_waited(work)
+        return waited(work, *args, **kwargs)
+
+    replaced.put(dist.Work, "wait", wait)
+    for name in _ISSUING:
+        method = getattr(dist.ProcessGroup, name, None)
+        if method is not None:
+            replaced.put(dist.ProcessGroup, name, _handing(shim, method))
+    replaced.put(
+        dist.Work,
+        "get_future",
+        lambda work: DryFuture(shim.last_sent).waits_with(functools.partial(shim.work_waited, work)),
+    )
+    replaced.put(dist, "Reducer", DryReducer)
+    replaced.put(dist, "Logger", DryLogger)
+    replaced.put(dist, "_register_comm_hook", register_hook(vars(dist)["_register_comm_hook"]))
+    replaced.put(dist, "_verify_params_across_processes", nothing)
+    ddp: Any = nn.parallel.distributed
+    replaced.put_where_it_is(ddp, "_verify_param_shape_across_processes", nothing)
+    _objects(shim, replaced)
+
+
+def _handing(shim: Playing, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with its Work handed on."""
+
+    def issue(*args: Any, **kwargs: Any) -> Any:
+        work = method(*args, **kwargs)
+        shim.work_handed(work)
+        return work
+
+    return issue
+
+
+def _objects(shim: Playing, replaced: Replaced) -> None:
+    """Have collectives of Python objects answer with what this rank gave."""
+    world = shim.world
+
+    def all_gather_object(object_list: list[Any], obj: Any, *_: Any, **__: Any) -> None:
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(obj: Any, object_gather_list: Any = None, *_: Any, **__: Any) -> None:
+        if object_gather_list is not None:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def scatter_object_list(
+        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
+    ) -> None:
+        given = scatter_object_input_list
+        scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
+
+    for owner in (dist, dist.distributed_c10d):
+        replaced.put(owner, "all_gather_object", all_gather_object)
+        replaced.put(owner, "gather_object", gather_object)
+        replaced.put(owner, "broadcast_object_list", nothing)
+        replaced.put(owner, "scatter_object_list", scatter_object_list)

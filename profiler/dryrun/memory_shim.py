@@ -1,0 +1,81 @@
+"""torch.cuda's memory and random functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shardtoll.profiler.dryrun.devices import is_gpu
+from shardtoll.profiler.dryrun.playing import Playing
+from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.stand_ins import Counters, nothing
+
+
+def replace_memory(shim: Playing, replaced: Replaced) -> None:
+    """Have memory functions answer by the storages that live."""
+    memory = shim.memory
+
+    def stats(*_: Any) -> dict[str, int]:
+        live, peak = memory.live_bytes(), memory.peak_bytes()
+        made: dict[str, int] = Counters()
+        for kind in ("allocated", "reserved", "active", "requested"):
+            made[f"{kind}_bytes.all.current"] = live
+            made[f"{kind}_bytes.all.peak"] = peak
+        return made
+
+    answers: dict[str, Any] = {
+        "memory_allocated": lambda *_, **__: memory.live_bytes(),
+        "max_memory_allocated": lambda *_, **__: memory.peak_bytes(),
+        "memory_reserved": lambda *_, **__: memory.live_bytes(),
+        "max_memory_reserved": lambda *_, **__: memory.peak_bytes(),
+        "memory_cached": lambda *_, **__: memory.live_bytes(),
+        "max_memory_cached": lambda *_, **__: memory.peak_bytes(),
+        "memory_stats": stats,
+        "memory_summary": lambda *_, **__: "",
+        "memory_snapshot": lambda *_, **__: [],
+        "mem_get_info": lambda *_, **__: (
+            max(memory.total_bytes - memory.live_bytes(), 0),
+            memory.total_bytes,
+        ),
+        "get_memory_info": lambda *_, **__: (memory.total_bytes, memory.total_bytes),
+    }
+    nothings = (
+        *("empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+        *("reset_max_memory_allocated", "reset_max_memory_cached", "set_per_process_memory_fraction"),
+    )
+    for owner in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):
+        for name, answer in answers.items():
+            if owner is not None:
+                replaced.put_where_it_is(owner, name, answer)
+        for name in nothings:
+            if owner is not None:
+                replaced.put_where_it_is(owner, name, nothing)
+    replaced.put_where_it_is(torch.cuda.memory, "_record_memory_history", nothing)
+    replaced.put_where_it_is(torch.cuda.memory, "_dump_snapshot", nothing)
+
+
+def replace_random(_: Playing, replaced: Replaced) -> None:
+    """Have random states of the GPU be there."""
+    state = torch.zeros(16, dtype=torch.uint8)
+    answers: dict[str, Any] = {
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_, **__: state.clone(),
+        "get_rng_state_all": lambda: [state.clone()],
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+    }
+    for owner in (torch.cuda, torch.cuda.random):
+        for name, answer in answers.items():
+            replaced.put_where_it_is(owner, name, answer)
+
+    class Generator(torch.Generator):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            made: Any = super().__new__
+            return made(cls, device="cpu" if is_gpu(device) else device)
+
+    replaced.put(torch, "Generator", Generator)

@@ -1,0 +1,44 @@
+"""What the shim of a dry run knows: which rank plays, on what, and who is told of what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardtoll.ledger.answers.dry_step import DryMachine
+from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.stand_ins import Memory
+from shardtoll.profiler.dryrun.timeline import Timeline
+from shardtoll.profiler.dryrun.world import World
+
+
+class Playing:
+    """The state that all replaced functions share."""
+
+    def __init__(
+        self,
+        world: World,
+        machine: DryMachine,
+        tensors: Tensors,
+        mode: DeviceMode,
+        timeline: Timeline,
+        memory: Memory,
+    ) -> None:
+        self.world = world
+        self.machine = machine
+        self.tensors = tensors
+        self.mode = mode
+        self.timeline = timeline
+        self.memory = memory
+        self.last_sent: Any = None
+        """Tensors of the last collective, which its future holds."""
+        self.work_waited: Callable[[Any], None] = lambda _: None
+        self.work_handed: Callable[[Any], None] = lambda _: None
+        self.resized: Callable[[Any, int], None] = lambda *_: None
+        self.fused_regions = 0
+        self.region: int | None = None
+        """Number of the region that torch.compile would fuse and that runs now; None outside all."""
+        self.skipped_files: list[str] = []
+        """What was not saved or loaded, one line each."""
+        self._replaced = Replaced()

@@ -1,0 +1,299 @@
+"""`dry_run()`: a program as one rank of a job of any size, in this process, without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from shardtoll.ledger import Ledger, UsageError
+from shardtoll.profiler.dryrun.blocks import Blocks
+from shardtoll.profiler.dryrun.capture import DryMode
+from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.dry_options import DryOptions
+from shardtoll.profiler.dryrun.errors import Enough, user_line
+from shardtoll.profiler.dryrun.repeat import NotAlike
+from shardtoll.profiler.dryrun.rows import Recorded, ledger_of
+from shardtoll.profiler.dryrun.shim import Shim
+from shardtoll.profiler.dryrun.stand_ins import Memory
+from shardtoll.profiler.dryrun.storages import Held, Storages
+from shardtoll.profiler.dryrun.timeline import Timeline
+from shardtoll.profiler.dryrun.values import Values
+from shardtoll.profiler.live.capture.mode import DRY
+from shardtoll.profiler.live.cause.groups import initialized
+from shardtoll.profiler.live.session.session import Session, audit
+from shardtoll.profiler.live.times.patches import Patches, patched
+
+
+class DryRun:
+    """One dry run while it lasts, and its ledger once it is over."""
+
+    def __init__(self, options: DryOptions) -> None:
+        self.options = options
+        world = options.world
+        self._timeline = Timeline()
+        self._tensors = Tensors(world.local_rank)
+        self.values = Values(options.policy, user_line)
+        self.storages = Storages(self._timeline)
+        self.storages.limit_bytes = options.machine.memory_bytes
+        self._mode = DryMode(world.rank, self._tensors, self._timeline, self.storages)
+        memory = Memory(options.machine.memory_bytes)
+        memory.live_bytes = lambda: self.storages.live_bytes
+        memory.peak_bytes = lambda: self.storages.peak_bytes
+        self.shim = Shim(
+            world,
+            options.machine,
+            self._tensors,
+            DeviceMode(self._tensors, self.values),
+            self._timeline,
+            memory,
+        )
+        self.ledger: Ledger | None = None
+        """The records, once the run is over and if a step was recorded."""
+        self.unlike: str | None = None
+        """Why layers that were passed over cannot be filled in, so that all must run; None: they can."""
+        self.steps = 0
+        """Optimizer steps that have ended."""
+        self._optimizers: dict[int, Any] = {}
+        self._first: Any = None
+        self._model: torch.nn.Module | None = None
+        """The first module that was called in training."""
+        self._blocks = Blocks()
+        self._alone = False
+        """Whether the program trains without a process group."""
+        self._due = False
+        """Whether the optimizer has stepped and its range is about to end."""
+        self._session: Session | None = None
+        self._parts: list[Recorded] = []
+        self._works: dict[int, tuple[Any, tuple[int, str]]] = {}
+        """Id of a Work -> itself, and the collective that it stands for."""
+        self._undo = contextlib.ExitStack()
+
+    # -- opening and closing -------------------------------------------------------------------------
+
+    def open(self) -> DryRun:
+        """Replace torch's functions and record from now on; `close` must follow."""
+        if initialized():
+            raise UsageError(
+                "a process group exists already",
+                "open dry_run() before init_process_group(), in a process of its own",
+            )
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._clear)
+            undo.callback(self.shim.remove)
+            self.shim.install()
+            self._connect()
+            DRY.tensors_are_fake = True
+            undo.callback(_no_longer_dry)
+            undo.callback(register_optimizer_step_pre_hook(self._stepping).remove)
+            undo.callback(register_optimizer_step_post_hook(self._stepped).remove)
+            # Hooks cannot be added or removed while they run: a step ends when the optimizer's range does.
+            undo.callback(patched(self._install))
+            self._undo = undo.pop_all()
+        return self
+
+    def _connect(self) -> None:
+        mode, tensors, values = self._mode, self._tensors, self.values
+        tensors.copied = mode.copied
+        tensors.left_device = self.storages.discard
+        values.synchronized = lambda: self._timeline.wait(None, "", self._timeline.order)
+        values.recorded = lambda tensor, stream: self.storages.used_on(tensor, stream.name)
+        mode.note_total, mode.total_of = values.note_total, values.total_of
+        mode.region = lambda: self.shim.region
+        self.shim.mode.after_backward = self._blocks.fill_gradients
+        mode.sent = lambda sent: setattr(self.shim, "last_sent", sent)
+        self.shim.work_waited = self._work_waited
+        self.shim.work_handed = self._work_handed
+        self.shim.resized = self.storages.resized
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Put torch back as it was."""
+        try:
+            if self._session is not None:
+                self._drop_session()
+        finally:
+            with contextlib.suppress(AssertionError, RuntimeError, IndexError, ValueError):
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._undo.close()
+
+    def _clear(self) -> None:
+        if initialized():
+            _forget_plans()
+            dist.destroy_process_group()
+        self.storages.close()
+        self._tensors.close()
+        self.values.close()
+        self._blocks.close()
+        self._optimizers.clear()
+        self._first = self._model = None
+        gc.collect()
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _stepping(self, optimizer: Any, *_: Any) -> None:
+        self._optimizers.setdefault(id(optimizer), optimizer)
+        self._first = self._first or optimizer
+        self._mark(optimizer)
+
+    def _mark(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.storages.mark([parameter], "parameter")
+                if parameter.grad is not None:
+                    self.storages.mark([parameter.grad], "gradient")
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        for state in optimizer.state.values():
+            if isinstance(state, dict):
+                tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+                self.storages.mark(tensors, "optimizer")
+        self._due = optimizer is self._first
+
+    def _install(self, patches: Patches) -> None:
+        patches.around(torch.autograd.profiler.record_function, "__exit__", self._around_exit)
+        patches.around(torch.nn.Module, "__call__", self._around_call)
+
+    def _around_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._model is None and torch.is_grad_enabled() and module.training:
+                self._model = module
+                self.storages.limit_bytes = None
+                self._alone = not initialized()
+                if not self.options.whole:
+                    self._blocks.find(module)
+            if not self._blocks.any_skipped:
+                return call(module, *args, **kwargs)
+            return self._blocks.call(call, module, args, kwargs, self._order)
+
+        return __call__
+
+    def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(span: Any, *args: Any) -> Any:
+            result = leave(span, *args)
+            if self._due:
+                self._due = False
+                self._step_ended()
+            return result
+
+        return __exit__
+
+    def _step_ended(self) -> None:
+        if self._session is not None:
+            self._end_step()
+        self.steps += 1
+        if self.steps <= self.options.steps:
+            self._begin_step()
+        elif self.options.stop:
+            raise Enough
+
+    def _order(self) -> int | None:
+        return None if self._mode.step is None else self._timeline.order
+
+    def _begin_step(self) -> None:
+        if self._session is None:
+            self._session = audit(None, level="survey")
+            self._session.open()
+            if self._model is not None:
+                self._session.capture.name_model(self._model)
+        self._session.begin_step()
+        recorder = self._session.capture.recorder
+        self._mode.begin(self.steps - 1, recorder.attribution)
+
+    def _end_step(self) -> None:
+        session = self._session
+        assert session is not None
+        mode = self._mode
+        session.end_step()
+        self._parts.append(Recorded(mode.ops, mode.waits, mode.issued, self._blocks.marks))
+        self._blocks.marks = []
+        mode.end()
+        self._works.clear()
+        if self.steps == self.options.steps:
+            self._finish()
+
+    def _finish(self) -> None:
+        session = self._session
+        assert session is not None
+        live = [replace_held(held) for held in self.storages.alive()]
+        series = self._blocks.series if self._blocks.any_skipped else []
+        for one in series:
+            one.names = {
+                place: name
+                for place, block in one.blocks.items()
+                if (name := session.capture.module_name(block)) is not None
+            }
+        session.close()
+        storages = [*self.storages.done, *live]
+        try:
+            if self._blocks.refused is not None:
+                raise NotAlike(self._blocks.refused)
+            self.ledger = ledger_of(
+                session.ledger, self.options, self._parts, storages, self.notices(), series
+            )
+        except NotAlike as error:
+            self.unlike = str(error)
+
+    def _drop_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._mode.end()
+            session.end_step(finished=False)
+            session.close()
+
+    def notices(self) -> list[str]:
+        """Return what the dry run had to assume, a line each."""
+        lines = [
+            f"{what} of a tensor without numbers was answered by the policy {count} times"
+            + (f", at {line}" if line else "")
+            for (what, line), count in sorted(self.values.asked.items(), key=str)
+        ]
+        if self.shim.fused_regions:
+            lines.append("torch.compile: compiled functions ran eagerly; their operators are marked as fused")
+        if self._alone and self.options.world.size > 1:
+            lines.append("the program made no process group: each of the ranks would train alone")
+        return lines + list(dict.fromkeys(self.shim.skipped_files))
+
+    def _work_handed(self, work: Any) -> None:
+        mode = self._mode
+        if mode.step is not None and mode.issued:
+            # Kept, so that no other Work gets its id.
+            self._works[id(work)] = work, mode.issued[-1]
+
+    def _work_waited(self, work: Any) -> None:
+        handed = self._works.pop(id(work), None)
+        if handed is not None and self._mode.step is not None:
+            self._mode.waited_for(*handed[1])
+
+
+def _no_longer_dry() -> None:
+    DRY.tensors_are_fake = False
+
+
+def replace_held(held: Held) -> Held:
+    """Return a copy of a storage's record, which may change afterwards."""
+    return replace(held)
+
+
+def _forget_plans() -> None:
+    """Have DTensor forget what it planned for meshes whose groups are about to end."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def dry(options: DryOptions) -> Iterator[DryRun]:
+    """Run dry inside."""
+    run = DryRun(options).open()
+    try:
+        yield run
+    finally:
+        run.close()

@@ -1,0 +1,48 @@
+"""Everything of torch that a dry run replaces while it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from shardtoll.profiler.dryrun.cuda_shim import replace_accelerator, replace_cuda
+from shardtoll.profiler.dryrun.file_shim import replace_files
+from shardtoll.profiler.dryrun.group_shim import replace_groups
+from shardtoll.profiler.dryrun.memory_shim import replace_memory, replace_random
+from shardtoll.profiler.dryrun.module_shim import replace_compiler, replace_loader, replace_modules
+from shardtoll.profiler.dryrun.playing import Playing
+from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.torch_shim import replace_torch
+
+
+class Shim(Playing):
+    """Replaces all of it on `install`, and puts it back on `remove`."""
+
+    def install(self) -> None:
+        """Replace everything; `remove` must follow, also where this raises."""
+        replaced = self._replaced
+        replaced.environment(self.world.variables())
+        for replace in _ALL:
+            replace(self, replaced)
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Put everything back."""
+        with contextlib.suppress(AssertionError, RuntimeError, IndexError):
+            self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._replaced.restore()
+
+
+_ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
+    replace_cuda,
+    replace_accelerator,
+    replace_memory,
+    replace_random,
+    replace_torch,
+    replace_groups,
+    replace_modules,
+    replace_compiler,
+    replace_loader,
+    replace_files,
+)

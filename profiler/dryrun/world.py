@@ -1,0 +1,42 @@
+"""Which rank of which job a dry run plays, and what torchrun would tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Which rank of which job this process plays."""
+
+    size: int
+    rank: int
+    per_host: int
+
+    @property
+    def local_rank(self) -> int:
+        """Place among the ranks of its host."""
+        return self.rank % self.per_host
+
+    @property
+    def local_size(self) -> int:
+        """Ranks of its host."""
+        return min(self.per_host, self.size)
+
+    def variables(self) -> dict[str, str]:
+        """Return what torchrun tells each process."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+            "GROUP_RANK": str(self.rank // self.per_host),
+            "GROUP_WORLD_SIZE": str(-(-self.size // self.per_host)),
+            "ROLE_RANK": str(self.rank),
+            "ROLE_WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "dry",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }

@@ -1,0 +1,206 @@
+"""Dumps of torch's flight recorder, as NCCL's watchdog writes them: JSON, or pickle without its dangers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
+from shardtoll.profiler.hang.plain_pickle import load_plain
+
+_MOST_ENTRIES: Final = 1_000_000
+_TEXT: Final = 400
+_OPS: Final = {
+    "_all_gather_base": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "ALLGATHER_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "REDUCE_SCATTER_coalesced": "reduce_scatter",
+    "allreduce_coalesced": "all_reduce",
+    "all_reduce_barrier": "barrier",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "all_to_all_single": "all_to_all",
+}
+"""What torch calls an operation in a dump -> what we call it, where these differ."""
+_BYTES: Final = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("Short", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "Float"), 4),
+    **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+_DTYPES: Final = {"Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Double": "float64",
+                  "Long": "int64", "Int": "int32", "Byte": "uint8", "Bool": "bool"}  # fmt: skip
+_PEERS: Final = re.compile(r"^(send|recv) (\d+)(?:->|<-)(\d+)$")
+_LIBRARY: Final = ("site-packages", "dist-packages", "torch/distributed", "<frozen", "lib/python3")
+
+
+def parse_dump(data: bytes) -> Mapping[str, Any]:
+    """Return what a dump holds; ValueError if it is none."""
+    dump = load_plain(data) if data[:1] == b"\x80" else json.loads(data)
+    if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
+        raise ValueError("no dump of a flight recorder: it has no entries")
+    return dump
+
+
+def flights_of_dump(dump: Mapping[str, Any], path: Path) -> list[RankFlight]:
+    """Return the rank that a dump is of; ValueError if neither dump nor file name says which."""
+    rank = _rank_of(dump, path)
+    entries = [entry for entry in dump["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
+    configs = _mapping(dump.get("pg_config"))
+    done = {
+        str(group): _whole(_mapping(status), "last_completed_collective")
+        for group, status in _mapping(dump.get("pg_status")).items()
+    }
+    channels: Counter[tuple[str, str, int | None]] = Counter()
+    calls = [
+        _call(number, entry, done, channels, whole=_whole(entries[0], "record_id") == 0)
+        for number, entry in enumerate(entries, start=1)
+    ]
+    groups = _groups(calls, configs)
+    times = [time for call in calls for time in (call.issued_ns, call.finished_ns) if time]
+    waits = next((call for call in calls if call.finished_ns is None), None)
+    return [
+        RankFlight(
+            rank=rank,
+            world_size=None,
+            source="recorder",
+            path=str(path),
+            calls=tuple(calls),
+            groups=groups,
+            state="open",
+            blocked=None if waits is None else waits.number,
+            blocked_since_ns=None if waits is None else waits.issued_ns,
+            moved_ns=max(times, default=None),
+            line=None if waits is None else waits.source,
+        )
+    ]
+
+
+def _rank_of(dump: Mapping[str, Any], path: Path) -> int:
+    rank = _whole(dump, "rank")
+    numbers = re.findall(r"\d+", path.name)
+    if rank is None and numbers:
+        rank = int(numbers[-1][:9])
+    if rank is None or rank < 0:
+        raise ValueError("its rank is unknown: keep the name that torch gave it, which ends with the rank")
+    return rank
+
+
+def _call(
+    number: int,
+    entry: Mapping[str, Any],
+    done: Mapping[str, int | None],
+    channels: Counter[tuple[str, str, int | None]],
+    *,
+    whole: bool,
+) -> FlightCall:
+    group = _group_name(entry)
+    op, peer = _op(str(entry.get("profiling_name", ""))[:_TEXT])
+    seq = _whole(entry, "collective_seq_id")
+    if op in ("send", "recv"):
+        channels[group, op, peer] += 1
+        place = channels[group, op, peer] if whole else None
+    else:
+        place = seq
+    created = _whole(entry, "time_created_ns")
+    completed = _whole(entry, "time_discovered_completed_ns") or None
+    last = done.get(str(entry.get("pg_id")))
+    finished = entry.get("state") == "completed" or entry.get("retired") is True or completed is not None
+    finished = finished or (place == seq and seq is not None and last is not None and seq <= last)
+    side = "output" if op == "all_gather" else "input"
+    dtypes = entry.get(f"{side}_dtypes")
+    return FlightCall(
+        number=number,
+        op=op,
+        group=group,
+        place=place,
+        message_bytes=_bytes(entry.get(f"{side}_sizes"), dtypes),
+        dtype=_dtype(dtypes),
+        root=peer,
+        source=_source(entry.get("frames")),
+        issued_ns=created,
+        finished_ns=(completed or created or 1) if finished else None,
+    )
+
+
+def _group_name(entry: Mapping[str, Any]) -> str:
+    group = entry.get("process_group")
+    name = group[0] if isinstance(group, (list, tuple)) and group else entry.get("pg_id", "")
+    return str(name)[:_TEXT]
+
+
+def _op(name: str) -> tuple[str, int | None]:
+    bare = name.partition(":")[2] or name
+    peers = _PEERS.match(bare)
+    if peers:
+        return peers[1], int(peers[3][:9])
+    return _OPS.get(bare, bare) or "unknown", None
+
+
+def _bytes(sizes: object, dtypes: object) -> int | None:
+    if not (isinstance(sizes, list) and isinstance(dtypes, list) and len(sizes) == len(dtypes)):
+        return None
+    total = 0
+    for shape, dtype in zip(sizes, dtypes, strict=True):
+        each = _BYTES.get(dtype) if isinstance(dtype, str) else None
+        if each is None or not isinstance(shape, list) or not all(type(size) is int for size in shape):
+            return None
+        total += each * math.prod(shape)
+    return total if 0 <= total < 1 << 62 else None
+
+
+def _dtype(dtypes: object) -> str | None:
+    names = set(map(str, dtypes)) if isinstance(dtypes, list) else set()
+    name = names.pop() if len(names) == 1 else None
+    return None if name is None else _DTYPES.get(name, name.lower()[:_TEXT])
+
+
+def _source(frames: object) -> str | None:
+    """Return the innermost line that is no library's; None if no frame is named."""
+    for frame in frames if isinstance(frames, list) else ():
+        if not isinstance(frame, dict):
+            continue
+        file, line = str(frame.get("filename", "")), _whole(frame, "line")
+        if line is not None and file and not any(part in file for part in _LIBRARY):
+            short = "/".join(file.split("/")[-2:])
+            return f"{short}:{line} ({str(frame.get('name', ''))[:60]})"[-_TEXT:]
+    return None
+
+
+def _groups(calls: list[FlightCall], configs: Mapping[str, Any]) -> tuple[FlightGroup, ...]:
+    by_name = {
+        str(_mapping(config).get("name") or name): _mapping(config) for name, config in configs.items()
+    }
+    groups = []
+    for name in dict.fromkeys([*(call.group for call in calls), *by_name]):
+        config = by_name.get(name, {})
+        mine = [call for call in calls if call.group == name and not call.is_point_to_point and call.place]
+        finished = [call.place or 0 for call in mine if call.finished_ns is not None]
+        numbers = re.findall(r"\d+", str(config.get("ranks", "")))
+        groups.append(
+            FlightGroup(
+                name=name,
+                ranks=tuple(int(number[:9]) for number in numbers),
+                description=str(config["desc"])[:_TEXT] if config.get("desc") else None,
+                finished_place=max(finished, default=None),
+                issued_place=max((call.place or 0 for call in mine), default=None),
+            )
+        )
+    return tuple(groups)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(entry: Mapping[str, Any], name: str) -> int | None:
+    value = entry.get(name)
+    return value if type(value) is int and abs(value) < 1 << 62 else None

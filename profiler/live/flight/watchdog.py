@@ -1,0 +1,147 @@
+"""A thread that keeps a rank's heartbeat, and writes all Python stacks once the rank stands still too long.
+
+While the training thread moves, a beat is one comparison and two words. Once it has issued and finished
+nothing since the last beat, the thread also keeps where it stands and the groups' own counts, which cover
+what C++ issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from shardtoll.ledger.disk.store import recorder_path, stacks_path
+from shardtoll.profiler.live.cause.groups import live_groups
+from shardtoll.profiler.live.flight.flight import Flight
+
+LONGEST_BEAT_S: Final = 1.0
+_BEATS: Final = 4
+"""At least so many beats before a rank counts as hung."""
+_SHORTEST_BEAT_S: Final = 0.05
+_FRAMES: Final = 12
+_LEAVING_S: Final = 5.0
+_RECORDER_MOST_BYTES: Final = 64_000_000
+log = logging.getLogger("shardtoll")
+
+
+def beat_of(hang_after_s: float) -> float:
+    """Return the seconds from one heartbeat to the next."""
+    return min(max(hang_after_s / _BEATS, _SHORTEST_BEAT_S), LONGEST_BEAT_S)
+
+
+class Watchdog:
+    """Watches the thread that it is made on; `start` and `stop` it once."""
+
+    def __init__(
+        self,
+        flight: Flight,
+        folder: Path,
+        hang_after_s: float,
+        user_line: Callable[[FrameType], str | None],
+    ) -> None:
+        """`user_line` returns the nearest line of the user's own code."""
+        self._flight = flight
+        self._folder = folder
+        self._limit_s = hang_after_s
+        self._user_line = user_line
+        self._watched = threading.get_ident()
+        self._end = threading.Event()
+        self._dumped = False
+        self._thread = threading.Thread(target=self._run, name="shardtoll-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; once more does no harm."""
+        self._end.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(_LEAVING_S)
+
+    def _run(self) -> None:
+        beat_s, last, moved_at = beat_of(self._limit_s), None, time.monotonic_ns()
+        while not self._end.wait(beat_s):
+            try:
+                now_ns = time.monotonic_ns()
+                seen = self._flight.moved()
+                if seen != last:
+                    last, moved_at, self._dumped = seen, now_ns, False
+                    self._flight.beat(now_ns, 0)
+                    continue
+                self._flight.beat(now_ns, moved_at)
+                self._stands(now_ns - moved_at)
+            except Exception as error:
+                log.debug("shardtoll: the watchdog ended", exc_info=error)
+                return
+
+    def _stands(self, stood_ns: int) -> None:
+        frame = sys._current_frames().get(self._watched)
+        if frame is not None:
+            self._flight.stands_at({"line": self._user_line(frame), "frames": frames_of(frame)})
+            del frame
+        for group in live_groups():
+            try:
+                count = int(group._get_sequence_number_for_group())
+            except (RuntimeError, AttributeError):
+                continue
+            ranks = tuple(dist.get_process_group_ranks(group))
+            self._flight.counted(str(group.group_name), ranks, count)
+        if stood_ns >= self._limit_s * 1e9 and not self._dumped and not self._end.is_set():
+            self._dumped = True
+            self._dump(stood_ns / 1e9)
+
+    def _dump(self, stood_s: float) -> None:
+        path = stacks_path(self._folder, self._flight.rank)
+        blocked = self._flight.is_blocked()
+        doing = "in a collective" if blocked else "and has issued no collective"
+        with path.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}: rank {self._flight.rank} has stood still for ")
+            file.write(f"{stood_s:.1f} s {doing}\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        if blocked:
+            log.warning(
+                "shardtoll: rank %d has been in one collective for %.0f s; stacks are in %s; "
+                "run: shardtoll hang %s",
+                self._flight.rank,
+                stood_s,
+                path,
+                self._folder,
+            )
+        dump = _recorded()
+        if dump and len(dump) <= _RECORDER_MOST_BYTES:
+            recorder_path(self._folder, self._flight.rank).write_bytes(dump)
+
+
+def frames_of(frame: FrameType | None) -> list[str]:
+    """Return the innermost frames as `file.py:line (function)`, the innermost first."""
+    frames: list[str] = []
+    while frame is not None and len(frames) < _FRAMES:
+        code = frame.f_code
+        frames.append(f"{code.co_filename[-120:]}:{frame.f_lineno} ({code.co_name[:60]})")
+        frame = frame.f_back
+    return frames
+
+
+def _recorded() -> bytes | None:
+    """Return what torch's own flight recorder holds; None if it records nothing."""
+    module: Any = getattr(torch._C, "_distributed_c10d", None)
+    dump = getattr(module, "_dump_nccl_trace", None)
+    if dump is None and os.environ.get("TORCH_FR_BUFFER_SIZE", "0") != "0":
+        dump = getattr(module, "_dump_fr_trace", None)
+    if dump is None:
+        return None
+    made: Any = dump()
+    return made if isinstance(made, bytes) else None

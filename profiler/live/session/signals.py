@@ -1,0 +1,111 @@
+"""Signal handlers of the user's that raise while our code runs: Python calls them between two instructions.
+
+What must not be cut in two, as the end of a step with its writing, is `Deferred`: handlers run after it.
+In the hooks inside a step that would cost too much: there the frames of an exception show whose it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+
+class Deferred:
+    """A context in which signals wait; their handlers run as it ends, and what they raise comes out of it."""
+
+    _active = False
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._came: list[int] = []
+
+    def __enter__(self) -> None:
+        if Deferred._active or threading.current_thread() is not threading.main_thread():
+            # Handlers run on the main thread alone.
+            return
+        try:
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._kept[number] = handler
+                    signal.signal(number, self._note)
+            Deferred._active = bool(self._kept)
+        except BaseException:
+            self._restore()
+            raise
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(number)
+
+    def _restore(self) -> BaseException | None:
+        """Put the handlers back, all of them; return what one raised meanwhile."""
+        raised: BaseException | None = None
+        Deferred._active = Deferred._active and not self._kept
+        for number, handler in self._kept.items():
+            while signal.getsignal(number) is not handler:
+                try:
+                    signal.signal(number, handler)
+                except BaseException as error:  # noqa: BLE001 - of a handler that is back already
+                    raised = error
+        return raised
+
+    def __exit__(self, *_: object) -> None:
+        raised = self._restore()
+        for number in dict.fromkeys(self._came):
+            self._kept[number](number, sys._getframe())
+        if raised is not None:
+            raise raised
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised the error: it then belongs to the program, wherever it came up.
+
+    Python runs a handler between two instructions of any code and gives it the frame that it interrupted. So
+    the frame of a handler holds the frame before it; one that has let go of that is known by its code.
+    """
+    trace: TracebackType | None = error.__traceback__
+    codes: frozenset[CodeType] | None = None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if _was_given(frame, frame.f_back):
+            return True
+        if codes is None:
+            codes = _installed()
+        if frame.f_code in codes:
+            return True
+    return False
+
+
+def _was_given(frame: FrameType, before: FrameType | None) -> bool:
+    """Return whether an argument of the frame's function is the frame before it."""
+    code = frame.f_code
+    count = code.co_argcount
+    if before is None or not (count or code.co_flags & 4):
+        return False
+    values = frame.f_locals
+    arguments = [values.get(name) for name in code.co_varnames[:count]]
+    if code.co_flags & 4:
+        # `*args` stands after the arguments with a name, and those that have one only.
+        more = values.get(code.co_varnames[count + code.co_kwonlyargcount])
+        arguments += more if isinstance(more, tuple) else ()
+    return any(each is before for each in arguments)
+
+
+def _installed() -> frozenset[CodeType]:
+    """Return the code of the handlers that are installed now."""
+    codes = set()
+    for number in signal.valid_signals():
+        handler: object = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        for place in (handler, vars(type(handler)).get("__call__")):
+            function = getattr(place, "__func__", place)
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                codes.add(code)
+    return frozenset(codes)

@@ -1,0 +1,107 @@
+"""Which work of a stream waits for which of another: from recorded wait calls, held against the times.
+
+A trace records that the host told a stream to wait (`cudaStreamWaitEvent`), and when, but as a rule not for
+what. The event can only be of work launched before. So the candidates are the last work of each other stream
+before the call. A candidate that ended after the waiting work began is refuted. A pair of streams in which
+candidates are refuted is not trusted: there a wait counts only if the work began as the other ended, when
+neither its stream nor its launch held it up.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+
+from shardtoll.profiler.traces.file.trace_columns import I64
+from shardtoll.profiler.traces.rank.facts import Facts
+from shardtoll.profiler.traces.rank.phases import matching
+from shardtoll.profiler.traces.rank.split import COMM
+
+WAIT: Final = re.compile(r"StreamWait(Event|Value)")
+NEAR_NS: Final = 20_000
+"""Work that begins within this after something ended may have waited for it."""
+_SLACK_NS: Final = 1_000
+"""Old traces cut times to whole microseconds."""
+_TRUSTED: Final = 0.02
+"""Share of refuted candidates up to which a pair of streams is trusted."""
+
+Pairs = list[tuple[int, int]]
+
+
+def stream_waits(facts: Facts, rows: I64, launch: I64) -> Pairs:
+    """Return (row that waits, row waited for) of device work; `launch` is the call of each, -1 unknown."""
+    device, calls = facts.trace.device, facts.trace.calls
+    seen = rows[launch >= 0]
+    if not len(seen):
+        return []
+    when = calls.start_ns[launch[launch >= 0]]
+    order = np.lexsort((device.start_ns[seen], when))
+    told = _wait_calls(facts)
+    stream = device.stream[seen].tolist()
+    start, end = device.start_ns[seen].tolist(), device.end_ns[seen].tolist()
+    called, number = when.tolist(), seen.tolist()
+    comm = (facts.layer[seen] == COMM).tolist()
+    work: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # calls, places
+    since: dict[int, int] = {}
+    taken: set[int] = set()
+    candidates: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for place in order.tolist():
+        here, at_ns = stream[place], called[place]
+        call = _last_call(told, taken, since.get(here, -(2**62)), at_ns)
+        wait_ns = None if call is None else told[call]
+        if comm[place]:
+            # NCCL lets its stream wait for the one that it was called on: the wait before its launch is its
+            # own, and stands for no other work. It waits whether that call is on record or not.
+            if call is not None:
+                taken.add(call)
+            wait_ns = at_ns
+        if wait_ns is not None:
+            for other, (calls_ns, places) in work.items():
+                nth = bisect_right(calls_ns, wait_ns) - 1
+                if other != here and nth >= 0:
+                    candidates[here, other].append((place, places[nth], at_ns))
+        since[here] = at_ns
+        work[here][0].append(at_ns)
+        work[here][1].append(place)
+    free = _free_ns(start, end, stream)
+    made: Pairs = []
+    for pair in candidates.values():
+        sound = [each for each in pair if end[each[1]] <= start[each[0]] + _SLACK_NS]
+        trusted = len(pair) - len(sound) <= _TRUSTED * len(pair)
+        for place, theirs, at_ns in sound:
+            binds = start[place] - end[theirs] <= NEAR_NS and end[theirs] >= max(free[place], at_ns)
+            if trusted or binds:
+                made.append((number[place], number[theirs]))
+    return made
+
+
+def _wait_calls(facts: Facts) -> list[int]:
+    calls = facts.trace.calls
+    if not len(calls.name):
+        return []
+    rows = np.flatnonzero(matching(facts.trace, WAIT)[calls.name])
+    return sorted(calls.start_ns[rows].tolist())
+
+
+def _last_call(times: list[int], taken: set[int], since: int, until: int) -> int | None:
+    """Return the place of the last of the ordered times between the two that is not taken; None for none."""
+    place = bisect_left(times, until) - 1
+    while place >= 0 and times[place] > since:
+        if place not in taken:
+            return place
+        place -= 1
+    return None
+
+
+def _free_ns(start: list[int], end: list[int], stream: list[int]) -> list[int]:
+    """Return for each work when its stream had done all before it."""
+    free: dict[int, int] = {}
+    made = [0] * len(start)
+    for place in sorted(range(len(start)), key=lambda each: (start[each], end[each])):
+        made[place] = free.get(stream[place], -(2**62))
+        free[stream[place]] = max(made[place], end[place])
+    return made

@@ -1,0 +1,83 @@
+"""Ranks that hang on purpose, and end themselves once that has been looked at.
+
+Rank 0 looks while the job hangs: the answer of `shardtoll hang` is written beside the run, for the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.cli.inputs.flights import flights_of
+from shardtoll.ledger.answers.hang import hang_to_json
+from shardtoll.profiler import audit
+from shardtoll.samples.hangs.programs import PROGRAMS
+
+HANG_AFTER_S = 1.5
+POLL_S = 0.25
+MOST_S = 60.0
+STEPS = 12
+
+
+def run(name: str, folder: str, level: str = "schedule") -> None:
+    """Run one of the samples; where it hangs, end this rank after rank 0 has looked."""
+    hang(PROGRAMS[name], folder, level)
+
+
+def hang(make: Callable[[], Callable[[int], None]], folder: str, level: str = "schedule") -> None:
+    """Run a program's steps under an audit; the process ends once the job is said to hang."""
+    rank, out, over = dist.get_rank(), Path(folder, "run"), threading.Event()
+    watching = threading.Thread(
+        target=_look if rank == 0 else _follow, args=(Path(folder), over), daemon=True
+    )
+    watching.start()
+    step = make()
+    try:
+        with audit(out=out, level=level, hang_after_s=HANG_AFTER_S, gather_limit_s=2.0) as session:  # type: ignore[arg-type]
+            for number in range(STEPS):
+                with session.step():
+                    step(number)
+    finally:
+        # Others wait for this rank, and its connections close as its process ends.
+        if sys.exc_info()[0] is not None:
+            _until(Path(folder, "looked"))
+            os._exit(0)
+        over.set()
+        watching.join()
+
+
+def _look(folder: Path, over: threading.Event) -> None:
+    deadline = time.monotonic() + MOST_S
+    while time.monotonic() < deadline:
+        if over.wait(POLL_S):
+            return
+        flights, now_ns, _ = flights_of(folder / "run") if (folder / "run").is_dir() else ([], 0, [])
+        answer = diagnose(flights, now_ns)
+        if answer.hang and len(flights) == dist.get_world_size():
+            (folder / "live.json").write_text(json.dumps(hang_to_json(answer)))
+            break
+    (folder / "looked").touch()
+    os._exit(0)
+
+
+def _follow(folder: Path, over: threading.Event) -> None:
+    _until(folder / "looked", over)
+    if not over.is_set():
+        os._exit(0)
+
+
+def _until(path: Path, over: threading.Event | None = None) -> None:
+    deadline = time.monotonic() + MOST_S
+    while not path.exists() and time.monotonic() < deadline:
+        if over is None:
+            time.sleep(0.05)
+        elif over.wait(0.05):
+            return

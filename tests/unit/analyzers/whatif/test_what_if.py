@@ -1,0 +1,167 @@
+"""Predictions by replay against made-up jobs of which both sides are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtoll.analyzers.context.context import Context, make_context
+from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.recorded.from_points import from_points
+from shardtoll.analyzers.recorded.record_graph import recorded_graph
+from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.roofline import choose_fabric
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
+from shardtoll.ledger import Report, UsageError, analyze
+from shardtoll.ledger.records.finding import KINDS
+from shardtoll.profiler.traces import read_traces
+from tests.unit.analyzers.made_jobs import pipelines
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+import synthetic_job
+from synthetic_spec import Spec
+
+MS = 1_000_000
+
+Job = tuple[Report, Context, Recorded]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    """Return a function that makes a job of four ranks with these knobs, once."""
+    made: dict[str, Job] = {}
+
+    def of(**knobs: Any) -> Job:
+        key = repr(sorted(knobs.items()))
+        if key not in made:
+            folder: Path = tmp_path_factory.mktemp("job") / "job"
+            synthetic_job.write_job(folder, Spec(**{"ranks": 4, "steps": 2, "layers": 4} | knobs))
+            (read,) = read_traces([str(folder)], cache=False, jobs=1)
+            context = make_context(read.ledger, choose_fabric(read.ledger.run))
+            recorded = recorded_graph(context)
+            assert recorded is not None
+            made[key] = analyze(read.ledger), context, recorded
+        return made[key]
+
+    return of
+
+
+def lasts(recorded: Recorded) -> float:
+    return recorded.lasts_ns(recorded.recorded())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_step_that_is_not_changed_takes_what_it_took(job: Callable[..., Job], strategy: str) -> None:
+    _, _, recorded = job(strategy=strategy)
+    was, now = recorded.step_times(recorded.recorded()), recorded.step_times(recorded.replay())
+    assert recorded.source == "events"
+    assert len(was) == 8
+    for key, time in was.items():
+        assert now[key] == pytest.approx(time, rel=1e-3)
+    assert recorded.unknown_ns.sum() == 0
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_without_its_slow_rank_a_job_takes_what_it_takes_without(
+    job: Callable[..., Job], strategy: str
+) -> None:
+    _, context, slow = job(strategy=strategy, straggler=3, cause="backward")
+    draft = Draft(slow)
+    draft.ranks_as((3,), alike_ranks(context).peers)
+    expected = lasts(job(strategy=strategy)[2])
+    assert lasts(slow) > 1.2 * expected
+    assert draft.lasts_ns() == pytest.approx(expected, rel=0.015)
+
+
+@pytest.mark.parametrize(("knob", "kind"), [("data_ns", Kind.DATA), ("copy_ns", Kind.COPY)])
+def test_without_a_stall_a_job_takes_what_it_takes_without(
+    job: Callable[..., Job], knob: str, kind: Kind
+) -> None:
+    _, _, stalled = job(strategy="ddp", **{knob: 3 * MS})
+    draft = Draft(stalled)
+    draft.duration[stalled.of_kinds((kind,))] = 0.0
+    assert draft.lasts_ns() == pytest.approx(lasts(job(strategy="ddp")[2]), rel=0.015)
+
+
+def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
+    report, _, slow = job(strategy="ddp", straggler=3, cause="backward")
+    (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
+    assert report.foreseen is not None
+    (change,) = [each for each in report.foreseen.changes if each.number == number]
+    toll_ns = report.findings[number - 1].toll_ns
+    assert toll_ns is not None
+    assert change.label == "rank 3 as fast as its peers"
+    assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
+    answer = report.whatif(number)
+    expected = lasts(job(strategy="ddp")[2])
+    assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
+    assert answer.saving_low_ns <= lasts(slow) - expected <= answer.saving_high_ns
+    assert [line.split(":")[0] for line in answer.vanished] == ["straggler"]
+    for parts in (answer.before, answer.after):
+        whole = parts.compute_ns + parts.exposed_comm_ns + parts.exposed_copy_ns + parts.rest_ns
+        assert whole == parts.step_ns
+
+
+def test_a_faster_network_saves_no_more_than_what_is_exposed(job: Callable[..., Job]) -> None:
+    report, _, _ = job(strategy="ddp")
+    answer = report.whatif(network=1e6)
+    assert 0 < answer.saving_ns <= answer.before.exposed_comm_ns
+
+
+def test_the_critical_path_is_as_long_as_the_steps(job: Callable[..., Job]) -> None:
+    report, _, recorded = job(strategy="ddp", straggler=3, cause="backward")
+    assert report.foreseen is not None
+    path = report.foreseen.path
+    outcome = recorded.replay()
+    assert path.step_ns == pytest.approx(float(outcome.end_ns.max()) / len(recorded.steps), rel=0.02)
+    assert sum(part.share for part in path.parts) == pytest.approx(1, abs=0.01)
+    assert 3 in path.parts[0].ranks
+
+
+@pytest.mark.parametrize("slow", [{}, {1: 1.5}])
+def test_steps_from_points_take_what_they_took(slow: dict[int, float]) -> None:
+    made = pipelines(3, 2, 5, slow=slow)
+    recorded = from_points(make_context(made, choose_fabric(made.run)))
+    assert recorded is not None
+    times = recorded.step_times(recorded.replay())
+    for key, time in recorded.step_times(recorded.recorded()).items():
+        assert times[key] == pytest.approx(time, rel=1e-3)
+    draft = Draft(recorded)
+    # All of the ranks' own time in half, as in the test of the other replay of these jobs.
+    draft.duration[recorded.point >= 0] *= 0.5
+    assert 0.5 < draft.lasts_ns() / lasts(recorded) < 0.54
+
+
+def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
+    assert set(MAKERS) | set(NO_EDIT) == set(KINDS)
+    assert not set(MAKERS) & set(NO_EDIT)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "nothing to change is given"),
+        ({"without": ("gather_all",)}, "--without gather_all: no collective is that"),
+        ({"ranks": (9,)}, "--rank 9=median: no other seen rank does the same work"),
+        ({"dtype": "int3"}, "--dtype int3 is no type of messages"),
+        ({"micro_batches": 8}, "--micro-batches: the run shows no pipeline"),
+    ],
+)
+def test_what_the_record_cannot_answer_is_refused(
+    job: Callable[..., Job], asked: dict[str, Any], words: str
+) -> None:
+    report, _, _ = job(strategy="ddp")
+    with pytest.raises(UsageError, match=words):
+        report.whatif(**asked)
+
+
+def test_a_finding_that_is_not_there_is_refused(job: Callable[..., Job]) -> None:
+    report, _, _ = job(strategy="ddp")
+    with pytest.raises(UsageError, match="there is no finding 99"):
+        report.whatif(99)

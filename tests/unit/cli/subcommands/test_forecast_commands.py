@@ -1,0 +1,88 @@
+"""`shardtoll forecast`: tables, runs, files and one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+HEAD = "model,gpus,gpu,framework,seq,config,metric,tok_s_gpu,group\n"
+ROWS = (
+    "Llama3.1-8B,8,H100-80G SXM,torchtitan,8192,FSDP8 lbs2 SAC,tps_per_gpu,6000,a\n"
+    "Llama3.1-8B,64,H100-80G SXM,torchtitan,8192,FSDP64 lbs2 SAC,tps_per_gpu,5900,a\n"
+    "secret-9b,8,H100-80G SXM,torchtitan,8192,FSDP8 lbs2 SAC,tps_per_gpu,,b\n"
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text(HEAD + ROWS)
+    return path
+
+
+def test_a_table_is_priced_scored_and_written(shardtoll, table: Path):
+    target = table.with_name("out.json")
+    ran = shardtoll("forecast", "eval", table, "-o", target, "-o", table.with_name("out.md"))
+    assert ran.code == 0
+    assert "2 of 3 rows have a price" in ran.out
+    document = json.loads(target.read_text())
+    first, _, last = document["rows"]
+    assert first["predicted"] == first["tok_s_gpu"]["expected"]
+    assert first["low"] < first["predicted"] < first["high"]
+    assert first["memory_gib"]["expected"] > 20
+    assert last["predicted"] is None
+    assert last["reason"] == "model 'secret-9b' has no stated shape and no published one"
+    assert document["weak_scaling"]["series"] == 1
+    assert "| a | 2 | 2 |" in table.with_name("out.md").read_text()
+
+
+def test_a_calibrated_table_follows_its_row(shardtoll, table: Path):
+    ran = shardtoll("forecast", "eval", table, "--calibrate", table, "--json")
+    rows = json.loads(ran.out)["rows"]
+    assert rows[0]["error"] == pytest.approx(0, abs=1e-6)
+    assert rows[0]["calibrated_on"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n", "has no column 'model': give model and gpus at least"),
+        (HEAD, "no row has a price: the file has no row"),
+        (HEAD + "secret,8,H100,,,,,,\n", "no row has a price: model 'secret' has no stated shape"),
+    ],
+)
+def test_a_table_that_says_nothing_ends_in_one_line(shardtoll, table: Path, text: str, words: str):
+    table.write_text(text)
+    ran = shardtoll("forecast", "eval", table)
+    assert ran.code == 2
+    assert words in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_run_is_priced_on_more_ranks(shardtoll, run_folder: Path):
+    target = run_folder.parent / "forecast.html"
+    ran = shardtoll("forecast", run_folder, "--world", 16, "-o", target, "--json")
+    assert ran.code == 0, ran.err
+    answer = json.loads(ran.out)
+    assert [point["world"] for point in answer["weak"]] == [4, 8, 16]
+    here, *_ = answer["weak"]
+    assert here["step_ns"]["expected"] == pytest.approx(answer["measured"]["step_ns"], rel=0.05)
+    assert answer["weak"][0]["efficiency"]["expected"] == pytest.approx(1, abs=0.05)
+    assert "Weak scaling" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu", "h1000"), "no GPU named 'h1000'"),
+        (("--fabric", "nowhere"), "no fabric named 'nowhere'"),
+        (("-o", "x.pdf"), "-o x.pdf ends in none of .html, .json, .md"),
+    ],
+)
+def test_a_wrong_machine_ends_in_one_line(shardtoll, run_folder: Path, options, words: str):
+    ran = shardtoll("forecast", run_folder, *options)
+    assert ran.code == 2
+    assert words in ran.err
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,159 @@
+"""`shardtoll dryrun`: its examples, what it keeps, and mistakes told in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shardtoll.ledger import read_run
+from tests.unit.cli.test_help import examples
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+TRAIN = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for number in range(100):
+    loss = model(torch.randn(8, 64).to("cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", number, loss.item(), loss.device)
+"""
+"""As written for GPUs; nothing in it knows of us."""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+@pytest.mark.usefixtures("script")
+def test_every_example_of_the_help_runs(shardtoll: Callable[..., Any]) -> None:
+    found = examples("dryrun")
+    assert len(found) == 3
+    for example in found:
+        ran = shardtoll(*shlex.split(example)[1:])
+        assert ran.code == 0, ran.err
+        assert "A step takes" in ran.out, example
+        # What the script prints is no result: the first steps ran, the hundredth did not.
+        assert "step 0 0.0 cuda:0" in ran.err, example
+        assert "step 99" not in ran.err, example
+    assert Path("step.html").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("script")
+def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> None:
+    made = shardtoll(
+        "dryrun", "--world", 16, "--rank", 3, "--steps", 2, "--out", "runs/dry", "--json", "train.py"
+    )
+    assert made.code == 0, made.err
+    answer = json.loads(made.out)
+    assert (answer["world_size"], answer["rank"], answer["gpu"]) == (16, 3, "h100-sxm")
+    band = answer["step_ns"]
+    assert 0 < band["low"] < band["expected"] < band["high"]
+    ledger = read_run(Path("runs/dry"))
+    assert (ledger.run.source, ledger.run.gpu, ledger.run.fabric) == ("dry", "h100-sxm", "h100x8-ib400")
+    steps = ledger.tables["steps"].to_pylist()
+    assert [step["step"] for step in steps] == [0, 1]
+    assert abs(steps[-1]["duration_ns"] - band["expected"]) <= 4
+    mine = [row for row in ledger.tables["collectives"].to_pylist() if row["step"] == 1]
+    elements = 64 * 256 + 256 + 256 * 64 + 64
+    assert sum(row["message_bytes"] for row in mine) == 4 * elements
+    assert sum(row["exposed_ns"] for row in mine) == steps[-1]["exposed_comm_ns"]
+    flops = sum(row["flops"] for row in ledger.tables["dry_ops"].to_pylist() if row["step"] == 1)
+    # Two matmuls forward; backward two of the second layer and one of the first, whose input needs none.
+    assert flops == 5 * 2 * 8 * 64 * 256
+    shown = shardtoll("report", "runs/dry")
+    assert shown.code == 0, shown.err
+    assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
+    Path("budget.toml").write_text("max_collectives = 0")
+    assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
+
+
+@pytest.mark.usefixtures("script")
+def test_it_leaves_nothing_behind(shardtoll: Callable[..., Any]) -> None:
+    names = ("is_available", "device_count", "Stream", "Event", "synchronize", "memory_allocated")
+    before = [getattr(torch.cuda, name) for name in names]
+    others = torch.device, torch.Tensor.to, torch.nn.Module._apply, torch.save, torch.distributed.Work.wait
+    assert shardtoll("dryrun", "train.py").code == 0
+    assert [getattr(torch.cuda, name) for name in names] == before
+    assert others == (
+        *(torch.device, torch.Tensor.to, torch.nn.Module._apply, torch.save, torch.distributed.Work.wait),
+    )
+    assert torch.ones(2).device.type == "cpu"
+    assert torch.ones(2).sum().item() == 2.0
+    assert not torch.distributed.is_initialized()
+
+
+MISTAKES = {
+    "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
+    "a script with too few steps": (
+        TRAIN.replace("range(100)", "range(1)"),
+        [],
+        r"made 1 optimizer steps; a dry run needs 2",
+    ),
+    "a script that fails": (TRAIN.replace("nn.ReLU()", "nn.Linear(3, 3)"), [], r"bad.py:12: RuntimeError"),
+    "a world that the mesh does not divide": (
+        TRAIN.replace(
+            "torch.cuda.set_device",
+            "dist.device_mesh.init_device_mesh('cuda', (4, 5))\ntorch.cuda.set_device",
+        ),
+        ["--world", "16"],
+        r"bad.py:8: ",
+    ),
+    "a GPU that does not exist": (TRAIN, ["--gpu", "h1000"], r"no GPU named 'h1000'.*h100-sxm"),
+    "a fabric that does not exist": (TRAIN, ["--fabric", "string-and-cans"], r"string-and-cans"),
+    "a rank outside the job": (TRAIN, ["--world", "4", "--rank", "4"], r"--rank 4 in a job of 4"),
+    "a price in no currency": (TRAIN, ["--price", "cheap"], r"--price 'cheap'"),
+    "a policy that is none": (TRAIN, ["--item", "often"], r"--item 'often'"),
+    "more memory than the GPU has, at construction": (
+        TRAIN.replace("nn.Linear(64, 256)", "nn.Linear(64, 256), nn.Linear(1 << 20, 1 << 16)"),
+        [],
+        r"bad.py:9: OutOfMemoryError: the model alone takes 274.9 GB so far, and the GPU has 80.0 GB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_2(
+    name: str, shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, options, pattern = MISTAKES[name]
+    monkeypatch.chdir(tmp_path)
+    Path("bad.py").write_text(text)
+    ran = shardtoll("dryrun", *options, "bad.py")
+    assert (ran.code, ran.out) == (2, "")
+    said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
+    assert len(said) == 1, ran.err
+    assert re.search(pattern, said[0]), said[0]
+    assert "Traceback" not in ran.err
+
+
+def test_a_script_without_a_process_group_is_a_job_of_one(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = TRAIN.replace('dist.init_process_group("nccl")', "").replace("DDP(", "(")
+    Path("alone.py").write_text(alone)
+    assert shardtoll("dryrun", "alone.py").code == 0
+    ran = shardtoll("dryrun", "--world", 8, "alone.py")
+    assert ran.code == 0
+    assert "made no process group" in ran.out

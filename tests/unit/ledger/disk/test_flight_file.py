@@ -1,0 +1,161 @@
+"""Flight files say what was noted, whoever reads them when, and damaged ones are refused or read in part."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from shardtoll.ledger import RunFolderError
+from shardtoll.ledger.disk import flight_layout as layout
+from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
+from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
+from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
+from tests.flights import write_flight
+
+
+def noted(place: Place, message: Message, seq: int | None = None) -> PendingCollective:
+    return PendingCollective(message, place, 0, seq)
+
+
+def test_what_was_noted_is_read(tmp_path: Path):
+    write_flight(tmp_path, 3, 4, world=8, state=None, hang_in=True)
+    flight = read_flight(tmp_path, 3)
+    assert (flight.rank, flight.world_size, flight.state, flight.run_id) == (3, 8, "open", "run")
+    assert [(call.number, call.place, call.finished_ns is None) for call in flight.calls] == [
+        (1, 1, False), (2, 2, False), (3, 3, False), (4, 4, True),
+    ]  # fmt: skip
+    last = flight.calls[-1]
+    assert (last.op, last.group, last.message_bytes, last.dtype) == ("all_reduce", "world", 16, "float32")
+    assert last.source == "a.py:1 (f)"
+    assert (flight.blocked, flight.blocked_call) == (4, last)
+    assert flight.life == "alive", "it is this process"
+
+
+def test_the_ring_keeps_the_last_calls_and_groups_the_rest(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, layout.RING + 40, state=None)
+    other = Message("barrier", "other", 2), Place("other")
+    writer.issue(noted(other[1], other[0]), 1)
+    writer.begin(7, 5)
+    flight = read_flight(tmp_path, 0)
+    assert len(flight.calls) == layout.RING
+    assert flight.calls[-2].number == layout.RING + 40
+    assert flight.step == 7
+    world, last = flight.groups
+    assert (world.name, world.issued_place, world.finished_place) == (
+        "world",
+        layout.RING + 40,
+        layout.RING + 40,
+    )
+    assert (last.name, last.issued_place, last.finished_place) == ("other", 1, None)
+
+
+def test_texts_make_room_for_others_and_come_back(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    first = Message("all_reduce", "world", 2, "float32", 1), Place("other", source="first.py:1 (f)")
+    writer.issue(noted(first[1], first[0]), 1)
+    kept = []
+    for number in range(layout.TEXTS):
+        kept.append(Place("other", source=f"other.py:{number} (f)"))
+        writer.issue(noted(kept[-1], first[0]), 1)
+    assert read_flight(tmp_path, 0).calls[0].source != "first.py:1 (f)"
+    writer.issue(noted(first[1], first[0]), 1)
+    assert read_flight(tmp_path, 0).calls[-1].source == "first.py:1 (f)"
+
+
+def test_long_names_are_cut_and_never_lost(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    place = Place("forward", source="x" * 500 + ".py:9 (step)", module="m." * 500)
+    writer.issue(noted(place, Message("all_reduce", "g" * 300, 2, "float32", 16)), 1)
+    (call,) = read_flight(tmp_path, 0).calls
+    assert call.op == "all_reduce"
+    assert call.source is not None
+    assert call.source.endswith(".py:9 (step)")
+
+
+def test_places_are_the_groups_count_less_what_ranks_do_not_share(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    message, place = Message("all_reduce", "world", 2), Place("other")
+    send = Message("send", "world", 2, root=1), Place("other")
+    assert writer.issue(noted(place, message, 0), 1) == 1
+    writer.issue(noted(send[1], send[0], 1), 1)
+    slot = writer._slots["world"]
+    slot.skew += 1
+    writer.issue(noted(place, message, 2), 1)
+    assert [call.place for call in read_flight(tmp_path, 0).calls] == [1, 1, 2]
+
+
+def test_after_the_end_nothing_more_is_written(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 2)
+    before = flight_path(tmp_path, 0).read_bytes()
+    writer.issue(noted(Place("other"), Message("barrier", "world", 2)), 1)
+    writer.begin(3, 4)
+    assert flight_path(tmp_path, 0).read_bytes() == before
+    assert read_flight(tmp_path, 0).state == "closed"
+
+
+def test_a_run_folder_is_cleared_of_them_and_not_known_by_them(tmp_path: Path):
+    write_flight(tmp_path, 0)
+    assert flights_in(tmp_path) == [0]
+    assert not is_run_folder(tmp_path)
+    clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["short", "magic", "version", "head"])
+def test_what_is_no_flight_file_is_refused_in_one_line(tmp_path: Path, damage: str):
+    write_flight(tmp_path, 0)
+    path = flight_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    if damage == "short":
+        del data[-1:]
+    elif damage == "magic":
+        data[:2] = b"xx"
+    elif damage == "version":
+        data[8] = 9
+    else:
+        data[layout.HEAD.size] = 0
+    path.write_bytes(data)
+    with pytest.raises(RunFolderError) as caught:
+        read_flight(tmp_path, 0)
+    assert "flight.rank00000.bin is damaged or cut short" in caught.value.message
+    assert "\n" not in str(caught.value)
+
+
+def test_any_damage_gives_a_flight_or_one_error(tmp_path: Path):
+    write_flight(tmp_path, 0, 600, state=None, hang_in=True)
+    whole = flight_path(tmp_path, 0).read_bytes()
+    drawn = random.Random(0)
+    read = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(drawn.choice((1, 20, 2_000))):
+            begin = drawn.choice((0, layout.WORDS_AT, layout.RING_AT, layout.GROUPS_AT, layout.TEXTS_AT))
+            place = min(begin + drawn.randrange(4_000), len(data) - 1)
+            data[place] = drawn.randrange(256)
+        try:
+            flight = parse_flight(bytes(data), "x")
+        except ValueError:
+            continue
+        read += 1
+        assert len(flight.calls) <= layout.RING
+    assert read > 50
+
+
+def test_a_torn_entry_is_left_out(tmp_path: Path):
+    write_flight(tmp_path, 0, 3)
+    path = flight_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    entry = layout.RING_AT + 2 * layout.ENTRY.size
+    data[entry : entry + 8] = (2 + layout.RING).to_bytes(8, "little")
+    path.write_bytes(data)
+    assert [call.number for call in read_flight(tmp_path, 0).calls] == [1, 3]
+
+
+def test_ranks_fit_as_runs():
+    ranks = (0, 8, 16, 24, 25, 26, 40)
+    assert layout.ranks_of(layout.runs_of(ranks)) == ranks
+    assert layout.ranks_of(layout.runs_of(tuple(range(4096)))) == tuple(range(4096))
+    assert layout.ranks_of([[0, 1 << 60, 1]]) == ()
+    assert layout.ranks_of("nonsense") == ()
