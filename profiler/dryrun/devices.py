@@ -196,8 +196,6 @@ class DeviceMode(TorchFunctionMode):
         super().__init__()
         self.tensors = tensors
         self.values = values
-        self.after_backward: Callable[[], None] = lambda: None
-        """Called after each backward that runs in no other."""
         self._constructors = _device_constructors()
         self._special: Mapping[Any, Callable[..., Any]] = {
             _getters["device"]: self._device,
@@ -325,13 +323,12 @@ class DeviceMode(TorchFunctionMode):
         @functools.wraps(run)
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             depth = self.tensors.in_function
+            if not depth:
+                return run(*args, **kwargs)
             self.tensors.in_function = 0
             try:
-                with self if depth else contextlib.nullcontext():
-                    result = run(*args, **kwargs)
-                    if torch._C._current_graph_task_id() == -1:
-                        self.after_backward()
-                    return result
+                with self:
+                    return run(*args, **kwargs)
             finally:
                 self.tensors.in_function = depth
 

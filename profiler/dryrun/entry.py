@@ -23,8 +23,6 @@ class DryResult:
 
     def _result(self) -> tuple[Ledger, DryStep]:
         if self._priced is None:
-            if self._run.unlike is not None:
-                raise UsageError(f"layers differ: {self._run.unlike}", "call dry_run(..., whole=True)")
             if self._run.ledger is None:
                 raise UsageError(
                     f"the program made {self._run.steps} optimizer steps",

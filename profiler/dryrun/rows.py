@@ -2,80 +2,52 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from shardtoll.ledger import Ledger
-from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
-from shardtoll.ledger.records.record import Collective, Count, Notice
+from shardtoll.ledger.records.dry import DryStorage
+from shardtoll.ledger.records.record import Collective, Notice
 from shardtoll.ledger.tables.tables import to_records, to_table
-from shardtoll.profiler.dryrun.blocks import Mark, Series
-from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.repeat import StepRows, check_alike, filled, insertions
 from shardtoll.profiler.dryrun.storages import Held, category_of
+
+if TYPE_CHECKING:
+    from shardtoll.profiler.dryrun.dry_options import DryOptions
 
 _KEPT_NOTICES = ("capture-stopped",)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What was noted in one step."""
-
-    ops: list[DryOp]
-    waits: list[DryWait]
-    issued: list[tuple[int, str]]
-    """Order and stream of each collective, as issued."""
-    marks: list[Mark]
-    """Where layers begin that stand for others."""
-
-
 def ledger_of(
-    audited: Ledger,
-    options: DryOptions,
-    steps: Sequence[Recorded],
-    storages: Sequence[Held],
-    lines: Sequence[str],
-    series: Sequence[Series] = (),
+    audited: Ledger, options: DryOptions, steps: Sequence[Any], storages: Sequence[Held], lines: Sequence[str]
 ) -> Ledger:
     """Return the ledger of a dry run: no time of the host is in it.
 
-    `series`: layers of which only a few ran, and that are filled in. The `steps` table is empty: a forecast
-    fills it. Raises NotAlike if layers cannot be filled in.
+    `steps` holds operators, waits, issued collectives and the end of each step. The `steps` table is empty:
+    a forecast fills it.
     """
     rank = options.world.rank
     tables = dict(audited.tables)
     collectives: list[Collective] = to_records("collectives", tables["collectives"])
-    held = [_storage(each, rank) for each in storages]
-    filled_in: list[StepRows] = []
-    for number, step in enumerate(steps):
+    rows: list[Collective] = []
+    for number, (_, _, issued, _) in enumerate(steps):
         mine = [row for row in collectives if row.step == number]
-        if len(mine) != len(step.issued):
-            raise AssertionError(
-                f"step {number}: {len(mine)} collectives on record, {len(step.issued)} issued"
-            )
-        rows = [
+        if len(mine) != len(issued):
+            raise AssertionError(f"step {number}: {len(mine)} collectives on record, {len(issued)} issued")
+        rows += [
             replace(row, order=order, stream_name=stream, **_NO_TIMES)
-            for row, (order, stream) in zip(mine, step.issued, strict=True)
+            for row, (order, stream) in zip(mine, issued, strict=True)
         ]
-        made = StepRows(step.ops, step.waits, rows)
-        if series:
-            spots = insertions(step.marks, series)
-            check_alike(made, [row for row in held if row.step == number], spots)
-            made, held = filled(made, held, spots, number)
-        filled_in.append(made)
-    tables["collectives"] = to_table("collectives", [row for step in filled_in for row in step.collectives])
-    tables["counts"] = _counts(tables["counts"], collectives, filled_in)
+    tables["collectives"] = to_table("collectives", rows)
     tables["computes"] = tables["computes"].slice(0, 0)
     tables["steps"] = tables["steps"].slice(0, 0)
     tables["stalls"] = tables["stalls"].slice(0, 0)
     tables["leadups"] = tables["leadups"].slice(0, 0)
-    tables["dry_ops"] = to_table("dry_ops", [op for step in filled_in for op in step.ops])
-    tables["dry_waits"] = to_table("dry_waits", [wait for step in filled_in for wait in step.waits])
-    tables["dry_storages"] = to_table("dry_storages", held)
+    tables["dry_ops"] = to_table("dry_ops", [op for step in steps for op in step[0]])
+    tables["dry_waits"] = to_table("dry_waits", [wait for step in steps for wait in step[1]])
+    tables["dry_storages"] = to_table("dry_storages", [_storage(held, rank) for held in storages])
     tables["notices"] = pa.concat_tables(
         [_kept(tables["notices"]), to_table("notices", [Notice(rank, "dry-run", line) for line in lines])]
     )
@@ -102,26 +74,6 @@ def ledger_of(
 
 
 _NO_TIMES: dict[str, Any] = {"issue_ns": None, "start_ns": None, "duration_ns": None, "exposed_ns": None}
-
-
-def _counts(counts: pa.Table, before: Sequence[Collective], steps: Sequence[StepRows]) -> pa.Table:
-    """Return the counts with what was filled in, both as issued and as recorded."""
-    rows: list[Count] = to_records("counts", counts)
-    grown: Counter[tuple[int | None, str]] = Counter()
-    for step in steps:
-        grown.update((row.step, row.group) for row in step.collectives)
-    grown.subtract((row.step, row.group) for row in before)
-    return to_table(
-        "counts",
-        [
-            replace(
-                row,
-                issued=None if row.issued is None else row.issued + grown[row.step, row.group],
-                recorded=row.recorded + grown[row.step, row.group],
-            )
-            for row in rows
-        ],
-    )
 
 
 def _kept(notices: pa.Table) -> pa.Table:

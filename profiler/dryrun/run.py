@@ -13,13 +13,11 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shardtoll.ledger import Ledger, UsageError
-from shardtoll.profiler.dryrun.blocks import Blocks
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.errors import Enough, user_line
-from shardtoll.profiler.dryrun.repeat import NotAlike
-from shardtoll.profiler.dryrun.rows import Recorded, ledger_of
+from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.stand_ins import Memory
 from shardtoll.profiler.dryrun.storages import Held, Storages
@@ -56,21 +54,18 @@ class DryRun:
         )
         self.ledger: Ledger | None = None
         """The records, once the run is over and if a step was recorded."""
-        self.unlike: str | None = None
-        """Why layers that were passed over cannot be filled in, so that all must run; None: they can."""
         self.steps = 0
         """Optimizer steps that have ended."""
         self._optimizers: dict[int, Any] = {}
         self._first: Any = None
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
-        self._blocks = Blocks()
         self._alone = False
         """Whether the program trains without a process group."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
-        self._parts: list[Recorded] = []
+        self._parts: list[Any] = []
         self._works: dict[int, tuple[Any, tuple[int, str]]] = {}
         """Id of a Work -> itself, and the collective that it stands for."""
         self._undo = contextlib.ExitStack()
@@ -106,7 +101,6 @@ class DryRun:
         values.recorded = lambda tensor, stream: self.storages.used_on(tensor, stream.name)
         mode.note_total, mode.total_of = values.note_total, values.total_of
         mode.region = lambda: self.shim.region
-        self.shim.mode.after_backward = self._blocks.fill_gradients
         mode.sent = lambda sent: setattr(self.shim, "last_sent", sent)
         self.shim.work_waited = self._work_waited
         self.shim.work_handed = self._work_handed
@@ -130,7 +124,6 @@ class DryRun:
         self.storages.close()
         self._tensors.close()
         self.values.close()
-        self._blocks.close()
         self._optimizers.clear()
         self._first = self._model = None
         gc.collect()
@@ -166,11 +159,7 @@ class DryRun:
                 self._model = module
                 self.storages.limit_bytes = None
                 self._alone = not initialized()
-                if not self.options.whole:
-                    self._blocks.find(module)
-            if not self._blocks.any_skipped:
-                return call(module, *args, **kwargs)
-            return self._blocks.call(call, module, args, kwargs, self._order)
+            return call(module, *args, **kwargs)
 
         return __call__
 
@@ -193,9 +182,6 @@ class DryRun:
         elif self.options.stop:
             raise Enough
 
-    def _order(self) -> int | None:
-        return None if self._mode.step is None else self._timeline.order
-
     def _begin_step(self) -> None:
         if self._session is None:
             self._session = audit(None, level="survey")
@@ -210,9 +196,9 @@ class DryRun:
         session = self._session
         assert session is not None
         mode = self._mode
+        end = self._timeline.order
         session.end_step()
-        self._parts.append(Recorded(mode.ops, mode.waits, mode.issued, self._blocks.marks))
-        self._blocks.marks = []
+        self._parts.append((mode.ops, mode.waits, mode.issued, end))
         mode.end()
         self._works.clear()
         if self.steps == self.options.steps:
@@ -222,23 +208,12 @@ class DryRun:
         session = self._session
         assert session is not None
         live = [replace_held(held) for held in self.storages.alive()]
-        series = self._blocks.series if self._blocks.any_skipped else []
-        for one in series:
-            one.names = {
-                place: name
-                for place, block in one.blocks.items()
-                if (name := session.capture.module_name(block)) is not None
-            }
         session.close()
-        storages = [*self.storages.done, *live]
-        try:
-            if self._blocks.refused is not None:
-                raise NotAlike(self._blocks.refused)
-            self.ledger = ledger_of(
-                session.ledger, self.options, self._parts, storages, self.notices(), series
-            )
-        except NotAlike as error:
-            self.unlike = str(error)
+        self._session = None
+        assert session.ledger is not None
+        self.ledger = ledger_of(
+            session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices()
+        )
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None

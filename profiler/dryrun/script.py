@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from shardtoll.ledger import Ledger, ShardtollError, UsageError
@@ -22,16 +21,6 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
-    ledger = _once(script, arguments, options)
-    if ledger is None:
-        # Layers that look alike are not: all of them run.
-        ledger = _once(script, arguments, replace(options, whole=True))
-    assert ledger is not None, "a whole run fills nothing in"
-    return ledger
-
-
-def _once(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger | None:
-    """Return the ledger of the script; None if layers that were passed over cannot be filled in."""
     before = sys.argv, list(sys.path)
     sys.path[0] = str(script.resolve().parent)
     sys.argv = [str(script), *arguments]
@@ -41,18 +30,18 @@ def _once(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger
             try:
                 runpy.run_path(str(script), run_name="__main__")
             except (Enough, ShardtollError, KeyboardInterrupt):
-                if run.ledger is None and run.unlike is None:
+                if run.ledger is None:
                     raise
             except SystemExit as leaving:
                 ended = leaving
             except BaseException as error:
-                if run.ledger is None and run.unlike is None:
+                if run.ledger is None:
                     where = line_of(error.__traceback__, script)
                     raise UsageError(
                         f"{where}: {one_line(error)}",
                         "the program fails there; see docs/dryrun.md for what a dry run supports",
                     ) from error
-            if run.ledger is None and run.unlike is None:
+            if run.ledger is None:
                 code = "" if ended is None or ended.code in (None, 0) else f" and exited with {ended.code}"
                 steps = run.steps
                 raise UsageError(

@@ -203,10 +203,6 @@ class Capturing:
         self._names.add_root(model)
         self.recorder.groups.note_tensors(parameter for _, parameter in self._names.parameters())
 
-    def module_name(self, module: nn.Module) -> str | None:
-        """Return a module's name in the model; None if it is unknown."""
-        return self._names.module(module)
-
     def _met_root(self) -> None:
         """Take the shards of a module that a forward made known, as long as no optimizer has changed them."""
         region = self.recorder.region
