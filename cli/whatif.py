@@ -80,7 +80,7 @@ def command(
     \b
     Examples:
       shardtoll whatif runs/a --fix 1
-      shardtoll whatif runs/a --fix 1,2 --network x2
+      shardtoll whatif runs/a --fix 1 --network x2
       shardtoll whatif runs/a --without all_reduce -o after.json -o after.md -o after.html
       shardtoll whatif traces --first 3
       shardtoll whatif traces --gpu x1.3 --rank 3=median

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardtoll.ledger import (
     Collective,
@@ -198,6 +202,15 @@ def _report() -> Report:
         ),
     }
     return matched(Report(RUN, FABRIC, GROUPS, tables, FINDINGS))
+
+
+def of_ranks(tables: Mapping[str, pa.Table], ranks: Iterable[int]) -> dict[str, pa.Table]:
+    """Return the tables without rows of other ranks."""
+    seen = pa.array(list(ranks), pa.int64())
+    return {
+        name: table.filter(pc.is_in(table.column("rank"), seen)) if "rank" in table.column_names else table
+        for name, table in tables.items()
+    }
 
 
 def empty() -> Report:

@@ -309,6 +309,19 @@ _REMEDIES: Final = {
     "unknown": "Look at the network between these ranks, and compare the stacks of all threads.",
 }
 
+_CODES: Final = {
+    "skipped": "value = value if used else torch.zeros_like(value)\ndist.all_reduce(value, group=group)",
+    "extra": "value = value if used else torch.zeros_like(value)\ndist.all_reduce(value, group=group)",
+    "mismatch": "dist.all_gather(sizes, torch.tensor([value.numel()]), group=group)",
+    "order": "dist.all_reduce(first, group=tp)\ndist.all_reduce(second, group=dp)",
+    "cycle": (
+        "dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, received, left)])"
+    ),
+    "closed": "with Join([model]):\n    train(model, batches)",
+    "no peer": "dist.recv(value, src=sender) if rank == receiver else dist.send(value, dst=receiver)",
+}
+"""What hangs -> code that does not; the others are no matter of code."""
+
 
 def finding_of(diagnosis: Diagnosis) -> Finding:
     """Return the finding of kind `hang` for a job that hangs."""
@@ -350,7 +363,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
             group=None if call is None else call.group,
         ),
         evidence=tuple(evidence),
-        remedy=Remedy(_REMEDIES[diagnosis.why]),
+        remedy=Remedy(_REMEDIES[diagnosis.why], _CODES.get(diagnosis.why)),
         confidence=sure,
         figures=(Figure("waited_ns", max(known), "ns"),) if known else (),
     )

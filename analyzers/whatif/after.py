@@ -15,7 +15,7 @@ from shardtoll.analyzers.whatif.anatomy import parts_by_rank
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.record import PHASES
-from shardtoll.ledger.tables.tables import SCHEMAS
+from shardtoll.ledger.tables.tables import empty_table
 
 _STALLS = {Kind.DATA: "data", Kind.SYNC: "host-sync", Kind.COPY: "copy"}
 
@@ -28,7 +28,7 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     recorded = draft.recorded
     tables = dict(ledger.tables)
     for name in ("leadups", "values", "parameters", "events", "counts"):
-        tables[name] = SCHEMAS[name].empty_table()
+        tables[name] = empty_table(name)
     steps = pa.array(recorded.steps, pa.int64())
     for name in ("collectives", "computes", "steps", "stalls", "device_ops"):
         tables[name] = tables[name].filter(pc.is_in(ledger.tables[name].column("step"), steps))

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from shardtoll.ledger.records.regular import check_regular
-from shardtoll.ledger.tables.tables import SCHEMAS, check, to_batch
+from shardtoll.ledger.tables.tables import SCHEMAS, check, empty_table, to_batch
 from shardtoll.ledger.tables.validated import sound, validated
 
 _LARGEST_BYTES: Final = 256 << 20
@@ -151,7 +151,7 @@ def _whole_batches(file: Any, table: str) -> pa.Table:
         stream = pa.ipc.open_stream(file)
         written = stream.schema
     except (pa.ArrowException, OSError):
-        return schema.empty_table()
+        return empty_table(table)
     if not written.equals(schema):
         raise ValueError(f"it holds other columns than this shardtoll's {table}")
     try:

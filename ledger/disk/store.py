@@ -28,7 +28,7 @@ from shardtoll.ledger.records.regular import check_regular, read_regular
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet
-from shardtoll.ledger.tables.tables import DRY, LATER, SCHEMAS, completed, to_table
+from shardtoll.ledger.tables.tables import DRY, LATER, SCHEMAS, completed, empty_table, to_table
 from shardtoll.ledger.tables.validated import validated
 
 STORE_VERSION: Final = 1
@@ -138,13 +138,13 @@ class RankWriter:
         Raises UnfinishedFolder, which has the ledger, when files were removed or changed meanwhile, or the
         disk is full.
         """
-        tables = {table: SCHEMAS[table].empty_table() for table in DRY}
+        tables = {table: empty_table(table) for table in DRY}
         trouble: OSError | None = None
         for table, journal in self._journals.items():
             try:
                 tables[table] = journal.finish()
             except OSError as error:
-                trouble, tables[table] = error, SCHEMAS[table].empty_table()
+                trouble, tables[table] = error, empty_table(table)
         ledger = Ledger(run, tuple(groups), finished_only(tables) if trouble else tables, tuple(findings))
         try:
             if trouble is not None:
@@ -254,13 +254,13 @@ def read_table(folder: Path, table: str, rank: int, *, closed: bool) -> pa.Table
     path = folder / _name(table, rank, "parquet")
     try:
         if table in DRY and not path.exists():
-            return SCHEMAS[table].empty_table()
+            return empty_table(table)
         if not closed and not path.exists():
             path = folder / _name(table, rank, "arrows")
             check_regular(path)
             return validated(table, read_journal(table, path))
         if closed and table in LATER and not path.exists():
-            return SCHEMAS[table].empty_table()
+            return empty_table(table)
         check_regular(path)
         return validated(table, completed(table, from_parquet(path)))
     except FileNotFoundError as error:

@@ -35,6 +35,7 @@ from shardtoll.ledger.tables.tables import (
     check,
     check_ranks,
     check_values,
+    empty_table,
     to_frame,
     to_records,
 )
@@ -314,7 +315,9 @@ def _table_from_json(name: str, document: Mapping[str, object]) -> pa.Table:
         check(name, made)
         check_values(name, made)
         return made
-    rows = document.get(name, []) if name in LATER else document[name]
+    if name not in document and name in LATER:
+        return empty_table(name)
+    rows = document[name]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name} is no list of objects")
     earlier = {column: word for column, word in BEFORE.items() if column in SCHEMAS[name].names}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from shardtoll.ledger.records.columns import column, literal
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.record import Group, Run, Workload
-from shardtoll.ledger.tables.tables import SCHEMAS, check, check_ranks, to_frame
+from shardtoll.ledger.tables.tables import SCHEMAS, check, check_ranks, empty_table, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class Ledger:
 
 def empty_tables() -> dict[str, pa.Table]:
     """Return every table of the ledger with no rows."""
-    return {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+    return {name: empty_table(name) for name in SCHEMAS}
 
 
 def shifted_by(tables: Mapping[str, pa.Table], by_ns: int) -> dict[str, pa.Table]:
@@ -126,7 +126,7 @@ def concatenated(parts: Sequence[Ledger]) -> Ledger:
         tables["leadups"] = _reindexed(tables["leadups"], rows)
         if moved:
             # Events name rows of their own recording, and one recording is enough to replay.
-            tables["events"] = SCHEMAS["events"].empty_table()
+            tables["events"] = empty_table("events")
         for rank in tables["collectives"].column("rank").to_pylist():
             rows[rank] = rows.get(rank, 0) + 1
         moved.append(tables)

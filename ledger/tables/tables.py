@@ -205,6 +205,11 @@ def check_ranks(table: str, data: pa.RecordBatch | pa.Table, run: Run) -> None:
         raise ValueError(f"{table}.rank holds {strange[0]}, which the run has not seen")
 
 
+def empty_table(table: str) -> pa.Table:
+    """Return a table without rows, without importing pandas as Arrow's `empty_table` does."""
+    return pa.Table.from_batches([], SCHEMAS[table])
+
+
 def to_table(table: str, records: Iterable[Any]) -> pa.Table:
     """Return the records as an Arrow table."""
     return pa.Table.from_batches([to_batch(table, records)])

@@ -32,7 +32,7 @@ def test_what_records_cannot_tell_is_possible(two: dict[str, Found]) -> None:
     (one,) = two["experts"]
     assert (one["kind"], one["severity"], one["confidence"]) == ("wrong-gradient", "warning", "possible")
     assert "right if each rank's is its own, as an expert" in one["title"]
-    assert "module 1 adds up over ranks" in one["title"]
+    assert "module 1 sums over ranks" in one["title"]
 
 
 def test_a_sum_of_values_that_no_look_follows_is_possible(two: dict[str, Found]) -> None:

@@ -236,9 +236,8 @@ def _half_width(step: PricedStep) -> tuple[float, float]:
     numbers = widths()
     whole = max(step.step_ns, 1.0)
     exposed = float(step.shares.exposed_ns.sum()) / whole
-    width = numbers["base"] + numbers["host"] * step.shares.idle_ns / whole
-    width += (numbers["net"] + numbers["exposed"]) * exposed
-    return width * numbers["faster"], width * numbers["slower"]
+    more = numbers["host"] * step.shares.idle_ns / whole + (numbers["net"] + numbers["exposed"]) * exposed
+    return numbers["faster"] + more, numbers["slower"] + more
 
 
 def _by_cause(step: PricedStep) -> Mapping[str, float]:

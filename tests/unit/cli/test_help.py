@@ -20,6 +20,7 @@ from tests.unit.analyzers.sweeps import straight, sweep_text
 from tests.unit.cli.conftest import write_run
 from tests.unit.cli.subcommands.test_forecast_commands import HEAD as ROWS_HEAD
 from tests.unit.cli.subcommands.test_forecast_commands import ROWS
+from tests.unit.cli.test_advise_command import PLAN
 from tests.unit.cli.test_calibrate_command import points
 from tests.unit.profiler.calibrate.test_nccl_tests import POINTS, printed
 
@@ -89,6 +90,7 @@ def test_every_example_of_the_help_runs(
         for rank in range(2) if command == "hang" else ():
             write_flight(Path(folder), rank)
     nsys_exports.write_rank(Path("nsys"))
+    Path("plan.toml").write_text(PLAN)
     Path("rows.csv").write_text(f"{ROWS_HEAD}{ROWS}")
     Path("sweep.csv").write_text(sweep_text(straight(40, 300)))
     for test in ("all_reduce", "all_gather"):

@@ -36,6 +36,8 @@ ALLOWED: Final = {
     "facts/pipeline_parts.py _operators": ENDS,
     "facts/step_times.py rank_times": "a step without capture's own work, as its two parts are recorded",
     "facts/step_times.py fold": SCALES,
+    "page/html/fall.py waterfall": "what each change takes off, from the two times beside it",
+    "page/html/first.py _bar": "the width of a bar's parts",
     "page/html/page_bill.py _finding": SCALES,
     "page/views/modules.py _leaves": SCALES,
     "page/views/page_pipeline.py _trace": SHIFTS,

@@ -56,15 +56,14 @@ def report(
     **given: Any,
 ) -> Report:
     """Two ranks whose steps take about `took_ms`; of rank 1 by 10 ms more."""
+    job = run or run_of(2)
     rows = [
         _step(number, rank, took_ms + 10 * rank + noise_ms * NOISE[number + 31 * seed], level)
         for number in range(steps)
-        for rank in (0, 1)
+        for rank in job.ranks_seen
     ]
-    values: Iterable[Any] = () if gradient is None else replicated(gradient, (0, 1))
-    made = ledger(
-        run=run or run_of(2), steps=rows, values=values, parameters=[parameter("weight", G.shape)], **given
-    )
+    values: Iterable[Any] = () if gradient is None else replicated(gradient, job.ranks_seen)
+    made = ledger(run=job, steps=rows, values=values, parameters=[parameter("weight", G.shape)], **given)
     return Report(made.run, FabricInfo("none", "none"), made.groups, made.tables, tuple(findings))
 
 

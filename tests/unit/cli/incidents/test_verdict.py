@@ -95,7 +95,7 @@ def test_another_kind_or_place_is_a_miss_and_says_where_the_kind_is() -> None:
 
 
 def test_words_are_looked_for_in_evidence_and_remedy_too() -> None:
-    for word in ("FLOPs too many", "2000 FLOP", "reduce less", "dist.all_reduce(part)", "half the bytes"):
+    for word in ("needless FLOPs", "2000 FLOP", "reduce less", "dist.all_reduce(part)", "half the bytes"):
         wanted = Wanted("one", 2, (replace(EXPECTED, says=(word,)),))
         assert judge(wanted, report(finding()), report()).good, word
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from shardtoll.dashboards.facts.calls import calls
@@ -29,16 +28,10 @@ def of(*rows: Collective, world: int = 4, **run: object) -> Report:
     """A report of one step with these collectives, in groups `world` (0, 2, 1, 3) and the two of `tp`."""
     base = sample_reports.report()
     steps = [Step(0, rank, 0, 10, 10, 0, 0, 0, 0) for rank in range(world)]
-    # Analyses take no ranks that the job does not have; a file may.
-    calls = to_table("collectives", [row for row in rows if row.rank < world])
-    foreign = to_table("collectives", [row for row in rows if row.rank >= world])
-    tables = {**base.tables, "collectives": calls, "steps": to_table("steps", steps)}
-    changes = {"world_size": world, "ranks_seen": tuple(range(world)), **run}
-    groups = (*base.groups[:2], WORLD)
-    report = replace(base, run=replace(base.run, **changes), groups=groups, tables=tables)  # type: ignore[arg-type]
-    report = matched(report)
-    tables = {**report.tables, "collectives": pa.concat_tables([report.tables["collectives"], foreign])}
-    return replace(report, tables=tables)
+    tables = {**base.tables, "collectives": to_table("collectives", rows), "steps": to_table("steps", steps)}
+    changed = replace(base.run, **{"world_size": world, "ranks_seen": tuple(range(world)), **run})  # type: ignore[arg-type]
+    tables = sample_reports.of_ranks(tables, changed.ranks_seen)
+    return matched(replace(base, run=changed, groups=(*base.groups[:2], WORLD), tables=tables))
 
 
 def call(op: str, rank: int, sent: int | None, /, **changes: object) -> Collective:
@@ -232,8 +225,8 @@ def test_many_modules_are_folded_and_no_byte_is_lost():
     )
 
 
-def test_a_rank_that_the_job_does_not_have_is_left_out():
-    report = of(call("all_to_all", 0, 30), call("all_to_all", 9, 90))
-    (trace,) = bytes.figure(report).data
-    assert sum(trace["link"]["value"]) == 2 * 30
-    assert [len(trace["z"]) for trace in matrix.figure(report).data] == [4]
+def test_a_rank_that_the_job_does_not_have_is_refused():
+    report = of(call("all_to_all", 0, 30))
+    rows = to_table("collectives", [call("all_to_all", 9, 90)])
+    with pytest.raises(ValueError, match="rank holds 9"):
+        replace(report, tables={**report.tables, "collectives": rows})

@@ -49,7 +49,8 @@ def idle_report(idle, stalls=(), **changes):
     row = Step(0, 0, 0, (10 + idle) * ms, 10 * ms, 0, 0, idle * ms, 0)
     base = sample_reports.report()
     run = replace(base.run, device="NVIDIA H100", ranks_seen=(0,), rank_hosts=())
-    tables = {**base.tables, "steps": to_table("steps", [row]), "stalls": to_table("stalls", list(stalls))}
+    tables = {**sample_reports.of_ranks(base.tables, (0,)), "steps": to_table("steps", [row])}
+    tables["stalls"] = to_table("stalls", list(stalls))
     small = replace(sample_reports.FINDINGS[0], toll_ns=2 * ms, saving_ns=None)
     return with_unbilled(replace(base, run=run, tables=tables, findings=(small,), **changes))
 

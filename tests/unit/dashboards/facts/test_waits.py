@@ -139,7 +139,12 @@ def test_the_page_has_the_table():
 def test_names_stay_text_on_the_page():
     run = replace(sample_reports.RUN, world_size=2, ranks_seen=(0, 1))
     assert isinstance(run, Run)
-    text = page.render(of(*pair(0, group="<b>x", mesh_dim="<script>y"), run=run))
+    base = sample_reports.report()
+    tables = {
+        **sample_reports.of_ranks(base.tables, (0, 1)),
+        "collectives": to_table("collectives", pair(0, group="<b>x", mesh_dim="<script>y")),
+    }
+    text = page.render(matched(replace(base, run=run, tables=tables)))
     assert "<script>y" not in text
     assert "&lt;script&gt;y" in text
 

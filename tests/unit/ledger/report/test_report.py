@@ -18,7 +18,7 @@ from shardtoll.ledger import SCHEMA_VERSION, FabricInfo, Report, SchemaError, an
 from shardtoll.ledger.report import report as module
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.report.report import MOST_BYTES
-from shardtoll.ledger.tables.tables import to_table
+from shardtoll.ledger.tables.tables import NOT_IN_JSON, SCHEMAS, to_table
 
 RUN = "world_size backend device torch hosts mesh source ranks_seen"
 FABRIC = "name provenance"
@@ -27,7 +27,7 @@ COLLECTIVE = """step rank group group_size mesh_dim seq op dtype message_bytes w
     exposed_ns wait_ns transfer_ns busbw_gbps floor_ns phase implicit placements_from placements_to
     caused_by_op module parameter source"""
 FINDING = """kind severity title toll_ns floor_ns saving_ns bytes count ranks where evidence remedy
-    confidence figures rows parameters cause places also"""
+    confidence figures rows parameters cause places also saving_low_ns saving_high_ns replayed"""
 WHERE = "phase module parameter op source group mesh_dim library"
 """The fields of `report -o x.json` that others may rely on (schema version 1)."""
 
@@ -36,9 +36,8 @@ WHERE = "phase module parameter op source group mesh_dim library"
 def report(make) -> Report:
     ledger = merge([make.ledger(rank) for rank in range(2)])
     findings = (make.finding(), make.finding(kind="straggler", toll_ns=None, saving_ns=None, remedy=None))
-    return Report(
-        ledger.run, FabricInfo("loopback-gloo", "measured here"), ledger.groups, ledger.tables, findings
-    )
+    tables = {**ledger.tables, **{name: SCHEMAS[name].empty_table() for name in NOT_IN_JSON}}
+    return Report(ledger.run, FabricInfo("loopback-gloo", "measured here"), ledger.groups, tables, findings)
 
 
 def test_a_report_survives_json(report):

@@ -21,7 +21,8 @@ US = 1_000
 def of(*rows: Collective, steps: int = 2, ranks: int = 3, findings: tuple[Finding, ...] = ()) -> Report:
     base = sample_reports.report()
     done = [Step(at, rank, 0, 10, 10, 0, 0, 0, 0) for at in range(steps) for rank in range(ranks)]
-    tables = {**base.tables, "collectives": to_table("collectives", rows), "steps": to_table("steps", done)}
+    kept = sample_reports.of_ranks(base.tables, range(ranks))
+    tables = {**kept, "collectives": to_table("collectives", rows), "steps": to_table("steps", done)}
     run = replace(base.run, world_size=ranks, ranks_seen=tuple(range(ranks)))
     return matched(replace(base, run=run, groups=(), tables=tables, findings=findings))
 
