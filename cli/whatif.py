@@ -83,7 +83,7 @@ def command(
       shardtoll whatif runs/a --fix 1 --network x2
       shardtoll whatif runs/a --without all_reduce -o after.json -o after.md -o after.html
       shardtoll whatif traces --first 3
-      shardtoll whatif traces --gpu x1.3 --rank 3=median
+      shardtoll whatif traces --gpu x1.3 --rank 1=median
     """
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
