@@ -315,7 +315,8 @@ _CODES: Final = {
     "mismatch": "dist.all_gather(sizes, torch.tensor([value.numel()]), group=group)",
     "order": "dist.all_reduce(first, group=tp)\ndist.all_reduce(second, group=dp)",
     "cycle": (
-        "dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, received, left)])"
+        "sends = dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, received, left)\n"
+        "dist.batch_isend_irecv(list(sends))"
     ),
     "closed": "with Join([model]):\n    train(model, batches)",
     "no peer": "dist.recv(value, src=sender) if rank == receiver else dist.send(value, dst=receiver)",

@@ -219,7 +219,7 @@ def _off_record(context: Context) -> str | None:
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in few words."""
     word = step_word(context)
-    whose = f"all {word}s" if len(context.ledger.run.ranks_seen) > 1 else f"the {word}"
+    whose = f"{word} time" if len(context.ledger.run.ranks_seen) > 1 else f"the {word}"
     return f"exposed communication takes {_bound(context)}{percent(share)} of {whose}"
 
 
@@ -256,9 +256,11 @@ def _stages(context: Context) -> str:
 
 def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
     """Return the sentence if waiting for late ranks costs most."""
-    if crowded(context) is not None:
-        head = "Ranks share CPU cores and delay each other, not the network"
-        return Said(f"{head}: {brief}", (*more, "; give each rank a core"))
+    shared = crowded(context)
+    if shared is not None:
+        cores = times(shared.cores, "CPU core")
+        head = f"The network is not at fault: {shared.ranks} ranks share {cores} and delay each other"
+        return Said(f"{head}; {brief}", (*more, "; give each rank a core"))
     place = first_of(findings, LATE)
     slow = origins(context)
     if slow:

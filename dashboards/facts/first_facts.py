@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,9 +13,10 @@ from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
 RANKS: Final = 3
-CLAUSE: Final = 80
+CLAUSE: Final = 92
 """Characters of a remedy on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
+_BETWEEN: Final = "outside forward, backward, optimizer"
 LEAST_SHARE: Final = 0.01
 """Parts that take less of the step are left to the step table."""
 
@@ -39,9 +41,24 @@ class Bar:
 def bars(report: Report) -> list[Bar]:
     """Return the slowest ranks by rank and the mean of all others; empty if no step finished."""
     times = step_times.rank_times(report)
-    marks = step_times.marks(times) if len(times) > 1 else {}
-    shown, rest = step_times.fold(times, RANKS)
+    late = late_rank(report)
+    marks = step_times.marks(times) if len(times) > 1 and not _alike(times) else {}
+    if late is not None:
+        marks[(late,)] = "late" if (late,) not in marks else f"late, {marks[(late,)]}"
+    shown, rest = step_times.fold(times, RANKS, first=late)
     return [_bar(time, marks.get(time.ranks, "")) for time in ([*shown, rest] if rest else shown)]
+
+
+def late_rank(report: Report) -> int | None:
+    """Return the rank that a finding on the screen says is late; None if there is none, or several."""
+    late = [each for each in report.findings[:FINDINGS] if each.kind == "straggler"]
+    return late[0].ranks[0] if late and len(late[0].ranks) == 1 else None
+
+
+def _alike(times: Sequence[RankTime]) -> bool:
+    """Return whether no rank's step is longer by a share that is worth a word."""
+    longest = max(time.step_ns for time in times)
+    return min(time.step_ns for time in times) >= (1 - LEAST_SHARE) * longest
 
 
 def _bar(time: RankTime, mark: str) -> Bar:
@@ -71,7 +88,7 @@ def figures(finding: Finding) -> list[str]:
     Without a toll it is how often the finding happens.
     """
     if finding.toll_ns is None:
-        return [f"{human.number(finding.count)} per step"] if finding.count else [""]
+        return [f"{human.number(finding.count)} times per step"] if finding.count > 1 else [""]
     named = (("toll", finding.toll_ns), ("floor", finding.floor_ns), ("saving", finding.saving_ns))
     known = {name: f"{name} {human.duration(value)}" for name, value in named if value is not None}
     without_floor = [words for name, words in known.items() if name != "floor"]
@@ -81,6 +98,7 @@ def figures(finding: Finding) -> list[str]:
 def place(finding: Finding, report: Report) -> str:
     """Return the part of a finding's place that tells most, and which ranks if not all."""
     (_, where), *_ = summary.places(finding)
+    where = _BETWEEN if where == "other" else where
     some = summary.some_ranks(finding, report.run) if finding.ranks else None
     return where if some is None else f"{where}, {some}"
 

@@ -147,15 +147,18 @@ def mixed(times: Sequence[RankTime]) -> bool:
 
 
 def fold(
-    times: Sequence[RankTime], most: int, *, shown: bool = False
+    times: Sequence[RankTime], most: int, *, shown: bool = False, first: int | None = None
 ) -> tuple[list[RankTime], RankTime | None]:
     """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
 
     The second is None where every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
+    `first` is a rank that is kept whatever its time.
     """
     if len(times) <= most:
         return list(times), None
-    by_cost = sorted(times, key=lambda time: -(time.total_ns if shown else time.step_ns))
+    by_cost = sorted(
+        times, key=lambda time: (time.ranks != (first,), -(time.total_ns if shown else time.step_ns))
+    )
     kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
     mean = RankTime(
         ranks=tuple(sorted(rank for time in rest for rank in time.ranks)),

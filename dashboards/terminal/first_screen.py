@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from shardtoll.dashboards.facts import first_facts, summary
-from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.first_facts import LEAST_SHARE, Bar
 from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
@@ -86,7 +87,9 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
     if not bars:
         return [_cut(Text("no step finished, so there is no step time to divide"), width)]
     legend = Text(f"step, {summary.mean_of(report)}: ", style="dim")
-    drawn = {place for bar in bars for place, part_ns in bar.parts if part_ns > 0}
+    drawn = {
+        place for bar in bars for place, part_ns in bar.parts if part_ns >= LEAST_SHARE * bar.total_ns > 0
+    }
     legend.append("  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn)))
     names = max(cell_len(bar.name) for bar in bars)
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
@@ -101,6 +104,9 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     until = 0.0
     for place, part_ns in bar.parts:
         until += part_ns
+        if part_ns < LEAST_SHARE * bar.total_ns:
+            # The part beside it takes its cell: a colour that no share explains is a riddle.
+            continue
         cells = round(room * until / longest) - drawn if longest else 0
         line.append(marks[place] * cells, style=_COLOURS[place])
         drawn += cells
@@ -135,6 +141,9 @@ def _finding(report: Report, number: int, finding: Finding, width: int) -> tuple
         room = width - cell_len(head) - cell_len(figures) - 4
         if room >= min(_LEAST_PLACE, cell_len(where)):
             break
+    if cell_len(where) > room:
+        # The line of code says more than the function that it is in.
+        where = re.sub(r" \([^()]*\)$", "", where)
     place = where if cell_len(where) <= room else "…" + where[len(where) - max(room - 1, 0) :]
     whole = "  ".join(part for part in (head, place, figures) if part)
     line = _cut(Text(whole), width)

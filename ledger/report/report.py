@@ -111,7 +111,7 @@ class Report:
         errors = [finding for finding in self.findings if finding.severity == "error"]
         if errors:
             title = errors[0].title.rstrip(".")
-            text = f"{human.plural(len(errors), 'error')} to fix before any cost: {title}."
+            text = f"{human.plural(len(errors), 'error')} to fix first: {title}."
             return text if self.headline is None else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline

@@ -99,7 +99,7 @@ def test_equal_batches_under_fsdp2(two: dict[str, Found]) -> None:
 
 def test_shards_clipped_by_local_norms(two: dict[str, Found]) -> None:
     (one,) = two["fsdp2_local_norm"]
-    assert "norm of its own" in one["title"]
+    assert "by its own norm" in one["title"]
 
 
 def test_a_layer_added_after_fully_shard(two: dict[str, Found]) -> None:

@@ -52,9 +52,9 @@ def remedy(
         )
     if part == "began_ns":
         return (
-            f"Record the steps before as well: rank {rank} begins its step late, and its work before is not "
-            "on record. If the recording itself began there, ranks may only have started to record "
-            "at different moments.",
+            f"Record more steps, from before rank {rank} is late: it begins its step late, and its work "
+            "before is not on record. If the recording itself began there, ranks may only have started to "
+            "record at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
             "    for batch in loader:\n"
             "        with session.step():\n"
@@ -62,9 +62,9 @@ def remedy(
         )
     if part == "compute_ns":
         return (
-            f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''} (longer sequences, "
-            "more experts' tokens, more layers). Otherwise its device is slower: compare clocks, "
-            "temperature and power limits with another rank's.",
+            f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare its "
+            "clocks and power limits. More work is longer sequences, more experts' tokens or more layers; "
+            "without it the device is slower: compare clocks, temperature and power with another rank's.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (
                 "    print([tuple(x.shape) for x in batch], os.sched_getaffinity(0), os.getloadavg())"

@@ -50,7 +50,7 @@ REMEDIES: Final = {
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
     "no-device-timeline": "Record with ProfilerActivity.CUDA (or the device's own activity) as well.",
     "world-size-unknown": "Record after `init_process_group`: newer versions of torch write the job's size.",
-    "groups-unknown": "Treat waiting and floors as estimates; newer versions of torch name groups.",
+    "groups-unknown": "Take waiting as an estimate: this torch names no process groups, newer ones do.",
     "sizes-unknown": "Record with record_shapes=True, or with a newer torch, which writes sizes by itself.",
     "launches-unseen": "Start the recording a step earlier (`schedule(warmup=1)`).",
     "file-unreadable": "Write these files again; the others are counted.",

@@ -25,7 +25,7 @@ def test_it_says_what_is_dearest_and_how_the_step_divides(tmp_path: Path):
     report = sample_reports.report()
     assert markdown_file.write(report, tmp_path / "x.md") == [tmp_path / "x.md"]
     text = (tmp_path / "x.md").read_text(encoding="utf-8")
-    assert text.startswith("## shardtoll: 1 error, 1 warning, 1 note\n\n1 error to fix before any cost: ")
+    assert text.startswith("## shardtoll: 1 error, 1 warning, 1 note\n\n1 error to fix first: ")
     _, _, *rows = cells(text)
     assert [row[:5] for row in rows] == [
         ["1", "error **wrong-gradient**", "blocks.0.mlp.weight", "unknown", "unknown"],

@@ -236,7 +236,7 @@ def test_the_verdict_is_text_and_stands_alone():
     said = page.render(replace(sample_reports.report(), headline="<b>Rank 7</b> is late"))
     verdict = re.search(r'<p class="headline" id="headline">(.*?)</p>', said)
     assert verdict is not None
-    assert verdict[1].startswith("<bdi>1 error to fix before any cost: ")
+    assert verdict[1].startswith("<bdi>1 error to fix first: ")
     assert verdict[1].endswith(" &lt;b&gt;Rank 7&lt;/b&gt; is late</bdi>")
     assert "<b>Rank 7" not in said
     assert 'id="second-line"' not in said

@@ -95,7 +95,7 @@ def test_the_verdict_names_errors_then_the_headline_then_the_first_finding(make,
     unpriced = replace(warning, toll_ns=None, saving_ns=None)
     assert replace(report, findings=(unpriced,)).verdict.endswith(" (cost unknown).")
     wrong = replace(report, findings=(error, error, warning))
-    assert wrong.verdict == "2 errors to fix before any cost: gradients differ."
+    assert wrong.verdict == "2 errors to fix first: gradients differ."
     assert replace(wrong, headline=late).verdict == f"{wrong.verdict} {late}"
 
 

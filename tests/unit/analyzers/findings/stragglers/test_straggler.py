@@ -339,7 +339,7 @@ class TestHeadline:
         said = reported(*job([2] * 5, compute_ns=6 * MS)).headline
         assert said == (
             "Rank 2 is late, not the network: the others wait 10.0 ms per step for it; exposed communication "
-            "takes 40 % of all steps, 60 % of it waiting; balance the work if rank 2 has more in "
+            "takes 40 % of step time, 60 % of it waiting; balance the work if rank 2 has more in "
             "backward."
         )
 
@@ -429,7 +429,7 @@ class TestHeadline:
         said = reported(on_ranks((0, 1)), run=run_of(2), steps=quiet, stalls=stalls).headline
         assert said == (
             "Data loading costs most: rank 0 runs no operator for 40.0 ms (40 %) of its 100 ms step; exposed "
-            "communication takes 2.0 % of all steps; fetch batches in worker processes ahead of the step."
+            "communication takes 2.0 % of step time; fetch batches in worker processes ahead of the step."
         )
 
     def test_a_host_that_launches_too_little(self):
