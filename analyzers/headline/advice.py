@@ -84,7 +84,7 @@ def with_advice(text: str, findings: Sequence[Finding], place: int | None) -> st
     finding = findings[place]
     order = "" if finding.remedy is None else _order(finding.remedy.text)
     named = f"start with finding {place + 1} ({finding.kind})"
-    for words in (order, named, f"see finding {place + 1}"):
+    for words in (order, order.partition(", else ")[0], named, f"see finding {place + 1}"):
         if words and len(text) + len(words) + 3 <= WIDTH:
             return f"{text}; {words}"
     return text

@@ -454,7 +454,7 @@ class TestHeadline:
         busy = [step(rank=rank, compute_ns=98 * MS, exposed_comm_ns=2 * MS, idle_ns=0) for rank in (0, 1)]
         said = reported(on_ranks((0, 1)), run=run_of(2), steps=busy).headline
         assert said.startswith(
-            "Neither the network nor a late rank is at fault: exposed communication takes 2.0 % of all "
+            "Neither the network nor a late rank is at fault: exposed communication takes 2.0 % of step time"
         )
 
     def test_nothing_on_record(self):
@@ -551,7 +551,9 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     assert "straggler" not in {finding.kind for finding in report.findings}
     (notice,) = [each for each in report.notices if each.kind == "cores-shared"]
     assert (notice.rank, notice.text.split(":")[0]) == (0, "4 ranks share 2 CPU cores of a host")
-    assert (report.headline or "").startswith("Ranks share CPU cores and delay each other, not the network: ")
+    assert (report.headline or "").startswith(
+        "The network is not at fault: 4 ranks share 2 CPU cores and delay each other; "
+    )
     # No other finding has their waiting: it is exposed communication, all of it.
     (exposed,) = [each for each in report.findings if each.kind == "exposed-communication"]
     assert (exposed.toll_ns, exposed.saving_ns) == (30 * MS, 10 * MS)
