@@ -35,6 +35,22 @@ def differences(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
     return _splits(calls)
 
 
+def got_past(job: Job, key: Key, place: int, what: str) -> bool:
+    """Whether all ranks of a group finished an earlier collective on which they disagreed in the same way."""
+    op = {call.op for call in job.at(key, place).values()}
+    earlier = sorted(
+        {at for rank in job.ranks.values() for (of, at) in rank.by_place if of == key and at < place}
+    )
+    for at in reversed(earlier[-_MOST_PLACES:]):
+        calls = job.at(key, at)
+        if {call.op for call in calls.values()} != op or len(calls) < len(key[1]):
+            continue
+        unlike = differences(calls)
+        if unlike and unlike[0].what == what and all(call.finished_ns is not None for call in calls.values()):
+            return True
+    return False
+
+
 def _splits(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
     """Return how an all_to_all of which all ranks are known sends more or less in all than it receives."""
     if len(calls) < 2 or any(call.op != "all_to_all" for call in calls.values()):

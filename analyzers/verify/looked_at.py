@@ -105,6 +105,7 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
     "unmatched-collectives": (),
     "incomplete-input": (),
     "clock-skew": (),
+    "hang": (),
 }
 """Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so.
 
