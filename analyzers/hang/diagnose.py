@@ -138,7 +138,7 @@ def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Diff
     for rank, wait in stuck.items():
         if wait.call is None or wait.place is None or wait.call.is_point_to_point:
             continue
-        differing = differences(job.at(wait.key, wait.place))
+        differing = differences(job.at(wait.key, wait.place), len(wait.key[1]))
         if differing and not got_past(job, wait.key, wait.place, differing[0].what):
             unlike.append((job.ranks[rank].flight.blocked_since_ns or 0, rank, differing, wait))
     return [(differing, wait) for _, _, differing, wait in sorted(unlike, key=lambda each: each[:2])]
@@ -266,7 +266,7 @@ def _groups(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         finished = [group.finished_place for group in known if group and group.finished_place is not None]
         here = job.ranks[rank].flight.group(name)
         unlike = () if wait.place is None or call is None or call.is_point_to_point else differences(
-            job.at(wait.key, wait.place)
+            job.at(wait.key, wait.place), len(wait.key[1])
         )  # fmt: skip
         stands.append(
             GroupStand(
