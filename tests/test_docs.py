@@ -10,12 +10,16 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from shardtoll.cli.jobs.demo_job import LESSONS
 from shardtoll.dashboards.attempts.side_by_side import rows
 from shardtoll.ledger import KINDS, PHASES
+from shardtoll.ledger.answers.hang import Difference as HangDifference
+from shardtoll.ledger.answers.hang import Divergence, GroupStand, HangAnswer, RankStand, Standing, Why
+from shardtoll.ledger.records.flight import FlightCall
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [
@@ -131,6 +135,15 @@ def test_attributes_the_readme_reads_from_a_report_exist():
     assert used <= {*dir(Report), *Report.__dataclass_fields__}
     columns = re.findall(r'\["([a-z_]+)"\]|groupby\("([a-z_]+)"\)', "\n".join(_blocks(PYTHON, "python")))
     assert {name for pair in columns for name in pair if name} <= set(SCHEMAS["collectives"].names)
+
+
+def test_the_json_page_names_the_fields_of_a_hang():
+    text = (ROOT / "docs" / "json.md").read_text().partition("`hang -o x.json`")[2]
+    for kind in (HangAnswer, RankStand, GroupStand, HangDifference, Divergence, FlightCall):
+        missing = [name for name in kind.__dataclass_fields__ if not re.search(rf"\b{name}\b", text)]
+        assert not missing, kind
+    for word in (*get_args(Why), *get_args(Standing)):
+        assert f"`{word}`" in text
 
 
 def test_the_json_table_names_fields_of_the_records():

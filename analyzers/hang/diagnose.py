@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.differing import differences, first_divergence
+from shardtoll.analyzers.hang.differing import differences, first_divergence, got_past
+from shardtoll.analyzers.hang.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, SURE_AFTER_NS, Job
 from shardtoll.analyzers.hang.sentence import finding_of, sentence
 from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, waits_of
@@ -66,13 +67,19 @@ def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
     sure_ns = min(limit_ns, SURE_AFTER_NS)
     # Where the job is over, nothing that ranks were in went on.
     stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
-    for differing, wait in _disagreements(job, stuck):
+    # No file of a job that has ended changes any more: what disagrees there needs no second.
+    final = waits if job.ended else stuck
+    for differing, wait in _disagreements(job, final):
         divergence = first_divergence(job)
         why: Why = "mismatch"
         if divergence is not None and divergence.what in ("skipped", "extra"):
             why = "skipped" if divergence.what == "skipped" else "extra"
         ranks = tuple(sorted({each.rank for each in differing}))
-        return Diagnosis(job, why, waits, limit_ns, ranks, _in(stuck, wait), (), differing, divergence)
+        return Diagnosis(job, why, waits, limit_ns, ranks, _in(final, wait), (), differing, divergence)
+    crossed = cycle_of({rank: wait for rank, wait in waits.items() if is_settled(job, rank, wait, sure_ns)})
+    if crossed:
+        # It was there before any rank ended: no end of a rank brings it about.
+        return _circle(job, limit_ns, waits, crossed, tuple(rank for rank in final if final[rank].missing))
     waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
     if not waiting:
         return _broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
@@ -84,20 +91,31 @@ def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
         return broken
     if gone is not None:
         why, culprits = gone
+        if why == "dead" and hung_before(job, waiting, limit_ns):
+            late = _late(job, limit_ns, waits, waiting, reached)
+            if late.hang:
+                return late
         return _with_divergence(job, why, waits, limit_ns, culprits, tuple(waiting))
     if not all(ends.values()):
         cycle = cycle_of({rank: wait for rank, wait in waiting.items() if not ends[rank]})
         if cycle:
-            divergence = first_divergence(job)
-            why = "order" if divergence is not None and divergence.what == "order" else "cycle"
-            sends = [rank for rank in cycle if _is_one_sided(waits, rank, cycle)]
-            if sends:
-                culprits = tuple(other for rank in sends for other in waits[rank].missing)
-                return Diagnosis(job, "no peer", waits, limit_ns, culprits[:1], tuple(sends), cycle)
-            if divergence is not None and divergence.what in ("skipped", "extra"):
-                why = "skipped" if divergence.what == "skipped" else "extra"
-            return Diagnosis(job, why, waits, limit_ns, cycle, tuple(waiting), cycle, (), divergence)
+            return _circle(job, limit_ns, waits, cycle, tuple(waiting))
     return _late(job, limit_ns, waits, waiting, reached)
+
+
+def _circle(
+    job: Job, limit_ns: int, waits: Mapping[int, Wait], cycle: tuple[int, ...], stuck: tuple[int, ...]
+) -> Diagnosis:
+    """Say why ranks wait for each other in a circle."""
+    divergence = first_divergence(job)
+    why: Why = "order" if divergence is not None and divergence.what == "order" else "cycle"
+    sends = [rank for rank in cycle if _is_one_sided(waits, rank, cycle)]
+    if sends:
+        culprits = tuple(other for rank in sends for other in waits[rank].missing)
+        return Diagnosis(job, "no peer", waits, limit_ns, culprits[:1], tuple(sends), cycle)
+    if divergence is not None and divergence.what in ("skipped", "extra"):
+        why = "skipped" if divergence.what == "skipped" else "extra"
+    return Diagnosis(job, why, waits, limit_ns, cycle, stuck, cycle, (), divergence)
 
 
 def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:
@@ -120,8 +138,8 @@ def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Diff
     for rank, wait in stuck.items():
         if wait.call is None or wait.place is None or wait.call.is_point_to_point:
             continue
-        differing = differences(job.at(wait.key, wait.place))
-        if differing:
+        differing = differences(job.at(wait.key, wait.place), len(wait.key[1]))
+        if differing and not got_past(job, wait.key, wait.place, differing[0].what):
             unlike.append((job.ranks[rank].flight.blocked_since_ns or 0, rank, differing, wait))
     return [(differing, wait) for _, _, differing, wait in sorted(unlike, key=lambda each: each[:2])]
 
@@ -158,8 +176,18 @@ def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Map
         return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
     long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))
     if not long:
-        return Diagnosis(job, "none", waits, limit_ns)
+        return _short(job, limit_ns, waits)
     return Diagnosis(job, "unknown", waits, limit_ns, (), long)
+
+
+def _short(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
+    """Name ranks that others wait for, though not for long; `none` if all have come."""
+    waiting = {rank: wait for rank, wait in waits.items() if wait.missing}
+    if not waiting:
+        return Diagnosis(job, "none", waits, limit_ns)
+    reached = {end for rank in waiting for end in ends_of(waiting, rank)}
+    reached = reached or {other for wait in waiting.values() for other in wait.missing}
+    return Diagnosis(job, "slow", waits, limit_ns, tuple(sorted(reached)), tuple(sorted(waiting)))
 
 
 def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
@@ -238,7 +266,7 @@ def _groups(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         finished = [group.finished_place for group in known if group and group.finished_place is not None]
         here = job.ranks[rank].flight.group(name)
         unlike = () if wait.place is None or call is None or call.is_point_to_point else differences(
-            job.at(wait.key, wait.place)
+            job.at(wait.key, wait.place), len(wait.key[1])
         )  # fmt: skip
         stands.append(
             GroupStand(

@@ -18,8 +18,11 @@ _MOST_RANKS: Final = 64
 """Ranks whose programs are compared two by two."""
 
 
-def differences(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
-    """Return what ranks say otherwise of one collective than most, by the first thing that differs."""
+def differences(calls: Mapping[int, FlightCall], members: int) -> tuple[Difference, ...]:
+    """Return what ranks say otherwise of one collective than most, by the first thing that differs.
+
+    `members`: how many ranks the group has, of which some may not have come.
+    """
     for what in _SAME:
         said = {
             rank: getattr(call, what)
@@ -32,7 +35,23 @@ def differences(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
             return tuple(
                 Difference(rank, what, value, usual) for rank, value in sorted(said.items()) if value != usual
             )
-    return _splits(calls)
+    return _splits(calls) if len(calls) >= members else ()
+
+
+def got_past(job: Job, key: Key, place: int, what: str) -> bool:
+    """Whether all ranks of a group finished an earlier collective on which they disagreed in the same way."""
+    op = {call.op for call in job.at(key, place).values()}
+    earlier = sorted(
+        {at for rank in job.ranks.values() for (of, at) in rank.by_place if of == key and at < place}
+    )
+    for at in reversed(earlier[-_MOST_PLACES:]):
+        calls = job.at(key, at)
+        if {call.op for call in calls.values()} != op or len(calls) < len(key[1]):
+            continue
+        unlike = differences(calls, len(key[1]))
+        if unlike and unlike[0].what == what and all(call.finished_ns is not None for call in calls.values()):
+            return True
+    return False
 
 
 def _splits(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:
@@ -92,7 +111,7 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
         calls = {rank: call for rank, call in job.at(key, place).items() if rank in ranks}
         if len(calls) < 2:
             continue
-        unlike = differences(calls)
+        unlike = differences(calls, len(key[1]))
         by_line = not unlike and len({_line(call) for call in calls.values()}) > 1
         ahead = () if unlike else _ahead(calls)
         if ahead:

@@ -97,6 +97,11 @@ class Rank:
         return max(self.until_ns - since, 0)
 
     @property
+    def waits_since_ns(self) -> int | None:
+        """Since when it is in a collective, or was as an exception ended it; None if in none, or unknown."""
+        return self.flight.raised_since_ns if self.lost_peer else self.flight.blocked_since_ns
+
+    @property
     def last_call(self) -> FlightCall | None:
         """The collective it issued last."""
         return self.flight.calls[-1] if self.flight.calls else None
@@ -120,6 +125,15 @@ class Job:
         }
         self.over = not may_live and any(rank.standing in ("failed", "dead") for rank in self.ranks.values())
         """Whether all ranks have ended, and some of them badly."""
+        self.ended = bool(chosen) and all(map(_has_ended, chosen.values()))
+        """Whether every rank is known to have died or to have left its audit: no file changes any more."""
+        ends = [
+            rank.flight.heartbeat_ns
+            for rank in self.ranks.values()
+            if rank.flight.heartbeat_ns is not None and rank.flight.state not in ("closed", "left")
+        ]
+        self.first_end_ns = min(ends, default=None) if self.ended else None
+        """Up to when all ranks of a job that has ended badly are known to have lived."""
         self.members: dict[Key, tuple[int, ...]] = {}
         self._by_rank: dict[tuple[int, str], Key] = {}
         users: dict[str, set[int]] = defaultdict(set)
@@ -189,9 +203,17 @@ def _one_each(flights: Iterable[RankFlight]) -> dict[int, RankFlight]:
     }
 
 
+def _has_ended(flight: RankFlight) -> bool:
+    return flight.life == "dead" or flight.state in ("closed", "failed", "left")
+
+
 def _lost_peer(flight: RankFlight) -> bool:
     last = flight.calls[-1] if flight.calls else None
-    return flight.state == "failed" and last is not None and flight.raised == last.number
+    # One may be killed before its audit has noted the exception.
+    ended = flight.state == "failed" or (
+        flight.state == "open" and flight.life == "dead" and flight.blocked is None
+    )
+    return ended and last is not None and flight.raised == last.number
 
 
 def _is_victim(flight: RankFlight) -> bool:

@@ -47,7 +47,7 @@ def described(call: FlightCall | None, place: int | None = None) -> str:
     return words + ("" if call.source is None else f" at {call.source}")
 
 
-def _waiters(diagnosis: Diagnosis) -> str:
+def _waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
     """Return who waits, in what, and for how long."""
     first = _first_wait(diagnosis)
     if first is None:
@@ -64,7 +64,7 @@ def _waiters(diagnosis: Diagnosis) -> str:
     for_ns = diagnosis.job.ranks[first.rank].for_ns
     since = "" if for_ns is None else f" for {human.duration(for_ns)}"
     failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
-    verb = "failed" if failed else _verb(same, "waits", "wait")
+    verb = "failed" if failed else "had waited" if ended else _verb(same, "waits", "wait")
     return f"{numbers(same)} {verb}{since} in {described(first.call, first.place)}"
 
 
@@ -99,6 +99,12 @@ def _none(diagnosis: Diagnosis) -> str:
 def _slow(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
     where = _where(diagnosis)
+    if diagnosis.job.ended:
+        return (
+            f"No hang: when the job ended, {_waiters(diagnosis, ended=True)} for {numbers(culprits)}, which "
+            f"{_verb(culprits, 'was', 'were')} {where}; "
+            f"it counts as a hang after {human.duration(diagnosis.limit_ns)}."
+        )
     return (
         f"No hang so far: {_waiters(diagnosis)} for {numbers(culprits)}, which "
         f"{_verb(culprits, 'is', 'are')} {where}; "

@@ -67,6 +67,9 @@ LATE: Final = ("straggler",)
 STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
 """Kinds of the findings whose remedy ends the sentence."""
 
+SLOW: Final = ("below-roofline",)
+"""Kinds that say how transfers compare with what is expected of the fabric."""
+
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that part of their floor refute it: what is expected says nothing then."""
 
@@ -174,7 +177,10 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     head = headline_moving.clause(context, share, factor, findings)
     if head.startswith("Exposed communication"):
         brief = brief.replace("exposed communication", "it", 1)
-    return Said(f"{head}: {brief}", moves, first_of(findings))
+    slow = factor is not None and factor >= headline_moving.SLOW_FACTOR
+    # What to do about slow transfers stands with the finding that compares them with what is expected.
+    place = first_of(findings, SLOW) if slow else None
+    return Said(f"{head}: {brief}", moves, first_of(findings) if place is None else place)
 
 
 def _small(context: Context, share: float) -> str:

@@ -53,6 +53,23 @@ def _batches(report: Report) -> int:
     return max(looks.column("count_all").to_pylist(), default=0)
 
 
+def _last_steps(report: Report) -> tuple[int, ...]:
+    """Return the number of the last step that each rank finished; -1 for one that finished none."""
+    steps = report.tables["steps"].select(["rank", "step"]).group_by("rank").aggregate([("step", "max")])
+    last = dict(zip(*(steps.column(name).to_pylist() for name in ("rank", "step_max")), strict=True))
+    return tuple(last.get(rank, -1) for rank in report.run.ranks_seen)
+
+
+def _stands_before(before: Report, after: Report) -> str | None:
+    """Return that the run after did not get past the step in which the one before hung; None if it did."""
+    hung_in = max(_last_steps(before), default=-1) + 1
+    ended = min(_last_steps(after), default=-1)
+    if ended >= hung_in:
+        return None
+    last = "finished no step" if ended < 0 else f"ends with step {ended} on some rank"
+    return f"the run after {last}, and the one before hung in step {hung_in}: run more steps"
+
+
 _SURVEY: Final = (_surveyed, "has no surveyed step", 'audit(model, level="survey")')
 _CHECK: Final = (
     _checked,
@@ -105,19 +122,20 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
     "unmatched-collectives": (),
     "incomplete-input": (),
     "clock-skew": (),
+    "hang": (),
 }
 """Kind -> what a run must have looked at, in words that follow `the run after`, and how to have it do so.
 
 Every kind has an entry. Watched steps tell some times too, but not what takes them; a run that looked at less
-than the one before is not asked to prove anything."""
+than the one before is not asked to prove anything. A `hang` is asked for by steps: `_stands_before`."""
 
 NOT_IN_TRACES: Final = (
     *("implicit-redistribute", "redundant-collective", "sync-every-microbatch", "duplicated-compute"),
     *("recompute", "wrong-gradient", "replica-drift", "unsynced-parameter", "duplicated-data", "wide-dtype"),
     *("non-finite", "identical-shards", "constant-buffers", "unused-parameter-search", "missing-zero-grad"),
-    *("expert-imbalance", "gathered-logits"),
+    *("expert-imbalance", "gathered-logits", "hang"),
 )
-"""Kinds that rest on values, placements or operators' inputs, which traces do not have."""
+"""Kinds that rest on values, placements, operators' inputs or flight files, which traces do not have."""
 
 
 def unseen(finding: Finding, before: Report, after: Report) -> str | None:
@@ -130,6 +148,8 @@ def unseen(finding: Finding, before: Report, after: Report) -> str | None:
     epochs = finding.where.op == EPOCH_ORDER
     if epochs and _batches(after) < _batches(before):
         return f"the run after has {_batches(after)} batches on record, the one before {_batches(before)}"
+    if finding.kind == "hang" and (short := _stands_before(before, after)) is not None:
+        return short
     for looked, lacks, how in LOOKS.get(finding.kind, ()):
         if looked(before) and not looked(after):
             return f"the run after {lacks}: {how}"

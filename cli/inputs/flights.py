@@ -21,6 +21,8 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     """
     flights: list[RankFlight] = []
     notes: list[str] = []
+    # Before the files: a reader that is kept waiting between two of them makes no rank look late.
+    read_at_ns = now_ns()
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no {path}", "name a run folder, a flight recorder dump or a log")
@@ -34,19 +36,20 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     runs = {each.run_id for each in flights if each.run_id is not None}
     if len(runs) > 1:
         notes.append(f"the files are of {len(runs)} runs: give the folders of one job")
-    return flights, now_ns(), notes[:_MOST_NOTES]
+    return flights, read_at_ns, notes[:_MOST_NOTES]
 
 
 def flights_of(folder: Path) -> tuple[list[RankFlight], int, list[str]]:
     """Return the flights that a run's own files hold, when they were read, and what could not be read."""
     notes: list[str] = []
     flights = []
+    read_at_ns = now_ns()
     for rank in flights_in(folder):
         try:
             flights.append(read_flight(folder, rank))
         except ShardtollError as error:
             notes.append(str(error))
-    return flights, now_ns(), notes
+    return flights, read_at_ns, notes
 
 
 def _folder(folder: Path, notes: list[str]) -> list[RankFlight]:

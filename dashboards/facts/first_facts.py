@@ -49,6 +49,22 @@ def bars(report: Report) -> list[Bar]:
     return [_bar(time, marks.get(time.ranks, "")) for time in ([*shown, rest] if rest else shown)]
 
 
+def worth_showing(report: Report) -> list[tuple[int, Finding]]:
+    """Return the first findings with their numbers, but information on less than `LEAST_SHARE` of a step.
+
+    The first one stands there in any case.
+    """
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    return [
+        (number, finding)
+        for number, finding in enumerate(report.findings[:FINDINGS], start=1)
+        if number == 1
+        or finding.severity != "info"
+        or finding.toll_ns is None
+        or finding.toll_ns >= LEAST_SHARE * longest
+    ]
+
+
 def late_rank(report: Report) -> int | None:
     """Return the rank that a finding on the screen says is late; None if there is none, or several."""
     late = [each for each in report.findings[:FINDINGS] if each.kind == "straggler"]

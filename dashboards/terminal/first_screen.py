@@ -126,10 +126,9 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
 def _bill(report: Report, width: int) -> list[Text]:
     if not report.findings:
         return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
-    shown = report.findings[: first_facts.FINDINGS]
     return [
         line
-        for number, finding in enumerate(shown, start=1)
+        for number, finding in first_facts.worth_showing(report)
         for line in _finding(report, number, finding, width)
     ]
 

@@ -73,7 +73,7 @@ class Difference:
 
     rank: int
     what: str
-    """`op`, `root`, `reduce_op`, `dtype` or `message_bytes`."""
+    """`op`, `root`, `reduce_op`, `dtype`, `message_bytes` or `splits`."""
     here: str | int | None
     others: str | int | None
 

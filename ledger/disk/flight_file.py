@@ -51,6 +51,7 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
     where = _newest_stack(data)
     calls = _calls(data, epoch_ns)
     blocked, since_ns = _blocked(words, calls, epoch_ns)
+    raised = words[layout.RAISED] if words[layout.RAISED] > 0 else None
     moments = [words[layout.MOVED], *(_last_times(calls, epoch_ns))]
     state = words[layout.STATE]
     return RankFlight(
@@ -67,7 +68,8 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         step=words[layout.STEP] if words[layout.STEP] >= 0 else None,
         blocked=blocked,
         blocked_since_ns=since_ns,
-        raised=words[layout.RAISED] if words[layout.RAISED] > 0 else None,
+        raised=raised,
+        raised_since_ns=_raised_since(words, raised, calls, epoch_ns),
         moved_ns=max(moments) + epoch_ns,
         heartbeat_ns=max(words[layout.BEAT], *moments) + epoch_ns,
         beat_every_ns=None if beat_s is None else int(beat_s * 1e9),
@@ -168,6 +170,14 @@ def _blocked(
         return (0 if number == layout.UNKNOWN_CALL else -number), words[layout.WAITING_SINCE] + epoch_ns
     issued = next((call.issued_ns for call in reversed(calls) if call.number == number), None)
     return number, issued
+
+
+def _raised_since(
+    words: memoryview[int], raised: int | None, calls: tuple[FlightCall, ...], epoch_ns: int
+) -> int | None:
+    """Return when the call that raised was issued, or the wait for it began if that came later."""
+    issued = next((call.issued_ns for call in calls if call.number == raised), None)
+    return None if issued is None else max(issued, words[layout.WAITING_SINCE] + epoch_ns)
 
 
 def _last_times(calls: tuple[FlightCall, ...], epoch_ns: int) -> list[int]:

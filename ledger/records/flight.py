@@ -90,6 +90,8 @@ class RankFlight:
     blocked_since_ns: int | None = None
     raised: int | None = None
     """Number of the call whose wait raised an exception last."""
+    raised_since_ns: int | None = None
+    """When that call, or the wait for it, began."""
     moved_ns: int | None = None
     """When the rank last issued or finished a collective, or began a step."""
     heartbeat_ns: int | None = None

@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -18,10 +19,12 @@ import torch.distributed as dist
 from shardtoll.analyzers.hang.diagnose import diagnose
 from shardtoll.cli.inputs.flights import flights_of
 from shardtoll.ledger.answers.hang import hang_to_json
+from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler import audit
 from shardtoll.samples.hangs.programs import PROGRAMS
 
-HANG_AFTER_S = 1.5
+HANG_AFTER_S = 60.0
+"""None of the programs needs it: a rank that the machine keeps waiting must not be what is named."""
 POLL_S = 0.25
 MOST_S = 60.0
 STEPS = 12
@@ -61,11 +64,16 @@ def _look(folder: Path, over: threading.Event) -> None:
             return
         flights, now_ns, _ = flights_of(folder / "run") if (folder / "run").is_dir() else ([], 0, [])
         answer = diagnose(flights, now_ns)
-        if answer.hang and len(flights) == dist.get_world_size():
+        if len(flights) == dist.get_world_size() and answer.hang and _hangs_if_killed(flights, now_ns):
             (folder / "live.json").write_text(json.dumps(hang_to_json(answer)))
             break
     (folder / "looked").touch()
     os._exit(0)
+
+
+def _hangs_if_killed(flights: Sequence[RankFlight], now_ns: int) -> bool:
+    """Whether the files would show the hang if all ranks were killed now: a send's needs a heartbeat."""
+    return diagnose([replace(each, life="dead") for each in flights], now_ns).hang
 
 
 def _follow(folder: Path, over: threading.Event) -> None:

@@ -37,7 +37,7 @@ HANGS = {
         ["Rank 1 failed with ValueError: a batch without labels", line_of("raise ValueError")],
     ),
     "dead": ("dead", ["Rank 1 died in step 3", "rank"]),
-    "unmatched": ("no peer", ["Rank 1 waits", "send to rank 0", line_of("dist.send(")]),
+    "unmatched": ("no peer", ["Rank 1 ", "in send to rank 0", line_of("dist.send("), "no matching recv"]),
 }
 
 

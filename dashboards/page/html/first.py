@@ -60,10 +60,10 @@ def _bar(bar: Bar, longest: float) -> str:
 
 
 def _findings(report: Report) -> str:
-    shown = report.findings[: first_facts.FINDINGS]
+    shown = first_facts.worth_showing(report)
     if not shown:
         return ""
-    rows = "\n".join(_finding(report, number, finding) for number, finding in enumerate(shown, start=1))
+    rows = "\n".join(_finding(report, number, finding) for number, finding in shown)
     return f'<ol class="top">{rows}</ol>'
 
 
@@ -73,6 +73,6 @@ def _finding(report: Report, number: int, finding: Finding) -> str:
     clause = _safe(clip(first_facts.remedy(finding), _CLAUSE))
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (
-        f'<li class="{finding.severity}"><b class="badge">{finding.severity}</b> {link} '
+        f'<li value="{number}" class="{finding.severity}"><b class="badge">{finding.severity}</b> {link} '
         f"{_safe(place)} <span>{escape(figures)}</span><br>{clause}</li>"
     )

@@ -285,6 +285,18 @@ def test_all_to_all_splits_that_do_not_add_up():
     assert not answer(split(0, 32, 64), split(1, 64, 32)).hang
 
 
+@pytest.mark.parametrize("life", ["alive", "dead"])
+def test_splits_of_ranks_that_wait_for_another_are_not_added_up(life: Any):
+    flights = [
+        flight(rank, [*steps(A), waiting(4, op="all_to_all", message_bytes=32, received_bytes=got, source=B)],
+               world=3, blocked_s=3, life=life)
+        for rank, got in ((0, 64), (1, 8))
+    ]  # fmt: skip
+    told = answer(*flights, flight(2, steps(A), world=3, life=life, line=C))
+    assert (told.hang, told.why) == (False, "slow")
+    assert not told.groups[0].differences
+
+
 def test_the_answer_is_json_and_bounded_by_what_was_given():
     told = answer(flight(0, [waiting(1)], blocked_s=20), flight(1, []))
     plain = hang_to_json(told)

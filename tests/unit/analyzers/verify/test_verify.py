@@ -214,7 +214,7 @@ def test_every_kind_says_what_a_run_must_have_looked_at():
 
 NEEDS_NO_SURVEY = {
     *("duplicated-data", "wrong-gradient", "replica-drift", "unsynced-parameter"),
-    *("unmatched-collectives", "incomplete-input", "clock-skew"),
+    *("unmatched-collectives", "incomplete-input", "clock-skew", "hang"),
 }
 
 
@@ -226,6 +226,22 @@ def test_a_run_that_only_watched_proves_no_finding_gone(kind: str):
     found = verified(report([finding(kind)]), after, kind)
     assert [one.verdict for one in found.findings] == ["cannot be told"]
     assert not found.passed
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(5, "gone"), (4, "cannot be told"), (0, "cannot be told")])
+@pytest.mark.parametrize("level", ["watch", "survey"])
+def test_a_hang_is_gone_once_every_rank_has_finished_the_step_that_it_was_in(
+    level: str, steps: int, verdict: str
+):
+    before = report([finding("hang", severity="error", toll_ns=None, saving_ns=None)], steps=4)
+    rows = [_step(number, rank, 100, level) for rank in (0, 1) for number in range(6 if rank == 0 else steps)]
+    made = ledger(run=run_of(2), steps=rows)
+    after = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    (one,) = verified(before, after, "hang").findings
+    assert one.verdict == verdict
+    if steps == 4:
+        assert one.why.startswith("the run after ends with step 3 on some rank")
+        assert one.why.endswith("the one before hung in step 4: run more steps")
 
 
 @pytest.mark.parametrize(("batches", "verdict"), [(8, "gone"), (7, "cannot be told")])

@@ -159,3 +159,21 @@ def test_ranks_fit_as_runs():
     assert layout.ranks_of(layout.runs_of(tuple(range(4096)))) == tuple(range(4096))
     assert layout.ranks_of([[0, 1 << 60, 1]]) == ()
     assert layout.ranks_of("nonsense") == ()
+
+
+def test_since_when_a_call_that_raised_was_waited_for(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 1, state=None)
+    message = Message("all_reduce", "world", 2)
+    assert read_flight(tmp_path, 0).raised_since_ns is None
+    epoch_ns = (read_flight(tmp_path, 0).calls[0].issued_ns or 0) - 1_000
+    work = object()
+    number = writer.issue(noted(Place("other"), message), 5_000)
+    writer.hands(work, number)
+    writer.waits(id(work), 7_000)
+    writer.wait_raised()
+    kept = read_flight(tmp_path, 0)
+    assert (kept.raised, kept.raised_since_ns) == (number, 7_000 + epoch_ns)
+    number = writer.issue(noted(Place("other"), message), 9_000)
+    writer.raised(number)
+    kept = read_flight(tmp_path, 0)
+    assert (kept.raised, kept.raised_since_ns) == (number, 9_000 + epoch_ns)

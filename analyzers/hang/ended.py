@@ -1,0 +1,34 @@
+"""What the files of a job that has ended prove: no rank goes on any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.waiting import Wait
+
+
+def is_settled(job: Job, rank: int, wait: Wait, sure_ns: int) -> bool:
+    """Whether the files of a job that has ended prove that a rank could not go on before those it waits for.
+
+    A send may return before its receive is issued: of it only the time that the rank stood there tells. What
+    C++ issues unseen is counted now and then, and proves nothing.
+    """
+    if not (job.ended and wait.missing and wait.call is not None and wait.place is not None):
+        return False
+    if job.ranks[rank].blocked_call is None:
+        return False
+    return not wait.call.is_point_to_point or _waited_before_end(job, rank, sure_ns)
+
+
+def hung_before(job: Job, waiting: Mapping[int, Wait], limit_ns: int) -> bool:
+    """Whether a job hung already as it was killed, its waiting ranks as well as those they waited for."""
+    return any(
+        job.ranks[rank].standing == "dead" and _waited_before_end(job, rank, limit_ns) for rank in waiting
+    )
+
+
+def _waited_before_end(job: Job, rank: int, limit_ns: int) -> bool:
+    """Whether a rank had waited for so long before the first rank of a job ended."""
+    since_ns = job.ranks[rank].waits_since_ns
+    return since_ns is not None and job.first_end_ns is not None and job.first_end_ns - since_ns >= limit_ns

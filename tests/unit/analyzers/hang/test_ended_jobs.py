@@ -1,0 +1,150 @@
+"""Jobs that were killed: their files are final, and the end of a rank is not taken for a cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.ledger.answers.hang import HangAnswer
+from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
+from tests.flights import NOW, SECOND, call, flight
+
+A, B, C = "train.py:10 (step)", "train.py:20 (step)", "train.py:30 (step)"
+BEFORE = [call(number, source=A, step=number - 1) for number in (1, 2, 3)]
+PAIR = FlightGroup("pair", (0, 1))
+
+
+def answer(*flights: RankFlight) -> HangAnswer:
+    return diagnose(flights, NOW)
+
+
+def waits(rank: int, last: FlightCall, blocked_s: float, **rest: Any) -> RankFlight:
+    """Return one of three ranks that was killed in its fourth collective."""
+    return flight(rank, [*BEFORE, last], world=3, blocked_s=blocked_s, **{"life": "dead", **rest})
+
+
+def waiting(**rest: Any) -> FlightCall:
+    return call(4, finished_ns=None, **{"source": A, **rest})
+
+
+def lost(dead: RankFlight, state: Any = "failed") -> RankFlight:
+    """Return the rank as it ends if it sees the end of another before its own."""
+    raised = {"blocked": None, "blocked_since_ns": None, "raised": dead.blocked}
+    return replace(dead, **raised, raised_since_ns=dead.blocked_since_ns, state=state)  # type: ignore[arg-type]
+
+
+def both_ways(blocked_s: float) -> list[RankFlight]:
+    """Return ranks of which 0 waits in a barrier of the pair and 1 and 2 in the world's all_reduce."""
+    barrier = waiting(op="barrier", group="pair", place=1, source=B, message_bytes=None)
+    return [
+        waits(0, barrier, blocked_s, groups=(PAIR,)),
+        waits(1, waiting(source=A), blocked_s, groups=(PAIR,)),
+        waits(2, waiting(source=A), blocked_s),
+    ]
+
+
+@pytest.mark.parametrize("blocked_s", [0.0, 0.2, 50.0])
+def test_what_ranks_disagree_on_needs_no_second(blocked_s: float):
+    told = answer(
+        *(waits(rank, waiting(message_bytes=32 if rank == 1 else 16), blocked_s) for rank in range(3))
+    )
+    assert (told.hang, told.why) == (True, "mismatch")
+    assert "rank 1 is in all_reduce 4" in told.verdict
+
+
+def test_a_disagreement_that_ranks_got_past_before_is_none():
+    uneven = [call(3, op="all_gather", source=A, message_bytes=16 + rank) for rank in range(3)]
+    flights = [
+        flight(rank, [*BEFORE[:2], uneven[rank], replace(uneven[rank], number=4, place=4, finished_ns=None)],
+               world=3, blocked_s=0.1, life="dead")
+        for rank in range(3)
+    ]  # fmt: skip
+    assert not answer(*flights).hang
+    first = [replace(each, calls=(*BEFORE, each.calls[-1])) for each in flights]
+    assert answer(*first).why == "mismatch"
+
+
+@pytest.mark.parametrize("blocked_s", [0.1, 20.0])
+def test_a_circle_needs_no_second_either(blocked_s: float):
+    told = answer(*both_ways(blocked_s))
+    assert (told.hang, told.cycle) == (True, (0, 1))
+    assert told.verdict.startswith("Deadlock by order: ")
+    assert B in told.verdict
+
+
+@pytest.mark.parametrize("state", ["failed", "open"])
+@pytest.mark.parametrize("sees", [0, 1, 2])
+def test_a_rank_that_saw_the_others_end_does_not_hide_the_circle(sees: int, state: Any):
+    flights = both_ways(2)
+    flights[sees] = lost(flights[sees], state)
+    assert (answer(*flights).why, answer(*flights).cycle) == ("order", (0, 1))
+
+
+def unmatched(blocked_s: float) -> list[RankFlight]:
+    """Return ranks of which 1 is in a send to 0, and 0 and 2 in the world's all_reduce."""
+    send = waiting(op="send", place=1, root=0, source=B)
+    return [waits(rank, send if rank == 1 else waiting(), blocked_s) for rank in range(3)]
+
+
+@pytest.mark.parametrize("sees", [None, 0, 1, 2])
+def test_a_send_that_stood_for_a_second_has_no_peer(sees: int | None):
+    flights = unmatched(2)
+    if sees is not None:
+        flights[sees] = lost(flights[sees])
+    told = answer(*flights)
+    assert told.why == "no peer"
+    assert f"in send to rank 0 (16 B float32) at {B}, and rank 0 has issued no matching recv" in told.verdict
+
+
+def test_a_send_that_had_just_begun_may_have_returned():
+    told = answer(*unmatched(0.2))
+    assert (told.hang, told.why) == (False, "slow")
+
+
+def test_a_rank_that_died_in_a_send_that_had_just_begun_died():
+    flights = unmatched(0.2)
+    flights[0] = lost(flights[0])
+    assert (answer(*flights).why, answer(*flights).divergence) == ("dead", None)
+
+
+def late(blocked_s: float) -> list[RankFlight]:
+    stands = flight(1, BEFORE, world=3, line=C, life="dead", moved_ns=NOW - int(blocked_s * SECOND))
+    return [waits(0, waiting(), blocked_s), stands, waits(2, waiting(), blocked_s)]
+
+
+def test_who_the_others_had_waited_for_before_all_were_killed_is_late_and_did_not_just_die():
+    flights = late(50)
+    flights[2] = lost(flights[2])
+    told = answer(*flights)
+    assert told.why == "late"
+    assert told.verdict.startswith(f"Rank 1 has not arrived and has been at {C} for 50.0 s")
+    fresh = late(3)
+    fresh[2] = lost(fresh[2])
+    assert answer(*fresh).why == "dead"
+
+
+@pytest.mark.parametrize("blocked_s", [0.3, 3.0])
+def test_a_wait_that_was_too_short_for_a_hang_is_named_as_that(blocked_s: float):
+    told = answer(*late(blocked_s))
+    assert (told.hang, told.why, told.findings) == (False, "slow", ())
+    assert told.verdict.startswith("No hang: when the job ended, ranks 0 and 2 had waited for ")
+    assert (
+        f"in all_reduce 4 of group world (16 B float32) at {A} for rank 1, which was at {C};" in told.verdict
+    )
+
+
+@pytest.mark.parametrize("blocked_s", [0.3, 3.0])
+def test_a_wait_is_named_at_every_moment_while_the_job_lives(blocked_s: float):
+    told = answer(*(replace(each, life="alive") for each in late(blocked_s)))
+    assert (told.hang, told.why) == (False, "slow")
+    assert told.verdict.startswith("No hang so far: ranks 0 and 2 wait for ")
+    assert f"for rank 1, which is at {C}" in told.verdict
+
+
+def test_short_waits_in_a_circle_are_named_and_no_hang_while_the_job_lives():
+    told = answer(*(replace(each, life="alive") for each in both_ways(0.3)))
+    assert (told.hang, told.why) == (False, "slow")
+    assert told.verdict.startswith("No hang so far: ")
