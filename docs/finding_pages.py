@@ -191,7 +191,8 @@ def _run(command: str, folder: Path) -> str:
     if "--incidents" in words:
         words += ["--out", str(folder / "incidents")]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    if ran.returncode:
+    # A job that hangs ends with an error.
+    if ran.returncode and not (words[1:3] == ["-m", "torch.distributed.run"] and "hangs" in command):
         raise SystemExit(f"{command}\n{ran.stdout}{ran.stderr}")
     return ran.stdout
 
