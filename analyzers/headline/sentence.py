@@ -266,7 +266,12 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     if shared is not None:
         cores = times(shared.cores, "CPU core")
         head = f"The network is not at fault: {shared.ranks} ranks share {cores} and delay each other"
-        return Said(f"{head}; {brief}", (*more, "; give each rank a core"))
+        warned = [
+            number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
+        ]
+        # Tolls hold waiting that ends with the sharing of cores.
+        then = f", then see finding {warned[0]}" if warned else ""
+        return Said(f"{head}; {brief}", (*more, f"; give each rank a core{then}"))
     place = first_of(findings, LATE)
     slow = origins(context)
     if slow:
@@ -281,14 +286,13 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     _, least, most = last_in(context, rows, culprit)
-    doubt = ""
+    head = f"Rank {culprit} is late, not the network"
     if uncertain(context, late):
-        doubt = " (or began recording later)"
+        head = f"Rank {culprit} is late or began recording later; the network is not at fault"
     elif by_chance(context, rows, culprit) is not None:
         # Then the bill has it as information.
-        doubt = " (perhaps by chance)"
+        head = f"Rank {culprit} is late (perhaps by chance), not the network"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
-    head = f"Rank {culprit} is late{doubt}, not the network"
     return Said(f"{head}: the others wait {wait} per step for it", (f"; {brief}", *more), place)
 
 

@@ -13,7 +13,7 @@ from shardtoll.ledger.words import human
 
 FINDINGS: Final = 5
 RANKS: Final = 3
-CLAUSE: Final = 92
+CLAUSE: Final = 94
 """Characters of a remedy on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
 _BETWEEN: Final = "outside forward, backward, optimizer"
@@ -113,10 +113,20 @@ def figures(finding: Finding) -> list[str]:
 
 def place(finding: Finding, report: Report) -> str:
     """Return the part of a finding's place that tells most, and which ranks if not all."""
+    if finding.kind == "straggler" and len(finding.ranks) == 1:
+        return _late_place(finding, report)
     (_, where), *_ = summary.places(finding)
     where = _BETWEEN if where == "other" else where
     some = summary.some_ranks(finding, report.run) if finding.ranks else None
     return where if some is None else f"{where}, {some}"
+
+
+def _late_place(finding: Finding, report: Report) -> str:
+    """Return which rank is late, on which host where there are several, and in which phase."""
+    run, (rank,) = report.run, finding.ranks
+    named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
+    host = f" on {named[rank]}" if named.get(rank) else ""
+    return f"rank {rank}{host}, {finding.where.phase or 'whole step'}"
 
 
 def remedy(finding: Finding) -> str:

@@ -62,8 +62,8 @@ def remedy(
         )
     if part == "compute_ns":
         return (
-            f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare the "
-            "device's clocks and power limits. More work is longer sequences, more tokens or more layers; "
+            f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare "
+            "device clocks and power limits. More work is longer sequences, more tokens or more layers; "
             "without it the device is slower: compare clocks, temperature and power with another rank's.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (

@@ -152,7 +152,8 @@ def test_waiting_mostly_in_the_first_collective_may_be_a_recording_that_began_la
     (finding,) = stragglers(rows)
     assert finding.title.endswith("most of the waiting is in the first collective on record")
     assert finding.confidence == "possible"
-    assert reported(rows).headline.startswith("Rank 1 is late (or began recording later), not the network: ")
+    said = "Rank 1 is late or began recording later; the network is not at fault: "
+    assert reported(rows).headline.startswith(said)
     # What it did meanwhile is on record here, so that it was late indeed.
     (told,) = stragglers(*job([1], compute_ns=6 * MS))
     assert "recording" not in told.title
