@@ -21,9 +21,9 @@ MORE: Final = 3.0
 
 REASONS: Final = {
     "data": "Data loading costs most",
-    "host-sync": "Reading values from the device costs most",
+    "host-sync": "The host stops to read values from the device",
     "bubble": "Pipeline stages stand idle, not for the network",
-    "host": "The host launches too slowly",
+    "host": "The CPU launches kernels too slowly",
 }
 """Kind of stall -> what to say if it is more than half of the idle time."""
 ON_CPU: Final = "The host is busy outside operators"

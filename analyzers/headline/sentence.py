@@ -339,8 +339,8 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
         if culprits:
             often, _, most = last_in(context, rows, culprits[0])
             return (
-                f"Rank {culprits[0]} comes last of those seen in {often}, and others wait at least "
-                f"{duration(most)} per step for it: {brief}, and {why}"
+                f"Of the {seen} ranks recorded rank {culprits[0]} is last in {often}, and others wait "
+                f"at least {duration(most)} per step for it: {brief}, and {why}"
             )
         bound = lower_bound.of(frame)
         if bound is not None and bound.excludes:

@@ -63,9 +63,9 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
         where=cause.where,
         evidence=(
             Evidence("last in", counted),
-            Evidence("arrives after the rank before it, median", int(once["late_ns"].median()), "ns"),
+            Evidence("arrives after the second-to-last rank, median", int(once["late_ns"].median()), "ns"),
             Evidence("arrives after the median rank, median", int(once["behind_ns"].median()), "ns"),
-            Evidence("longest exposed wait for it", int(once["waited_ns"].max()), "ns"),
+            Evidence("longest single exposed wait for it", int(once["waited_ns"].max()), "ns"),
             Evidence("ranks that wait", ranks(who) if who else None),
             Evidence("the one that waits least, per step", round(least), "ns"),
             Evidence("the one that waits most, per step", round(most), "ns"),
@@ -86,7 +86,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
                 on_cpu=host_computes(context),
                 serves=context.serves,
             ),
-            counterfactual="the same step with this rank arriving with the one before it",
+            counterfactual="the same step with this rank arriving with the second-to-last one",
         ),
         confidence="possible" if hedge or bound or chance else confidence_in(context, late, len(once)),
     )

@@ -155,13 +155,14 @@ def _why(suspect: Suspect, partition: Partition | None) -> str:
         case "missing-reduction":
             assert partition is not None
             factor = f"x{diagnosis.factor:.4g}"
+            over = _over(partition, suspect)
             total = (
-                f"the {diagnosis.factor_name} of the gradients over {_over(partition, suspect)} is right"
+                f"the {diagnosis.factor_name} of the gradients over {over} would be right"
                 if diagnosis.factor_name in ("sum", "mean")
-                else f"the sum of the gradients over {_over(partition, suspect)} is the true one {factor}"
+                else f"the sum of the gradients over {over} would be the true one {factor}"
             )
             hidden = ", though its placements say Replicate" if says_replicate(suspect, partition) else ""
-            return f"a reduction is missing: {total}; each rank holds only its own part{hidden} ({off})"
+            return f"a reduction is missing: {total}, but each rank holds only its own part{hidden} ({off})"
         case "wrong-scale":
             named = f", {diagnosis.factor_name}" if diagnosis.factor_name else ""
             return f"wrong scale: it is {diagnosis.factor:.4g} times the true one{named}"

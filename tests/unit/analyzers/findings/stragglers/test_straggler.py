@@ -173,7 +173,7 @@ def with_rank_3_nearly_as_late():
 def test_how_late_is_told_against_the_rank_before_and_against_the_median():
     (finding,) = with_rank_3_nearly_as_late()
     told = evidence(finding)
-    assert told["arrives after the rank before it, median"] == 500 * US
+    assert told["arrives after the second-to-last rank, median"] == 500 * US
     assert told["arrives after the median rank, median"] == 1250 * US
     assert "others wait up to 6.00 ms" in finding.title
     assert told["the one that waits least, per step"] == 1500 * US
@@ -265,7 +265,7 @@ class TestRanksMissing:
         assert report.tables["collectives"].column("wait_ns").null_count == len(rows)
         (rest,) = [f for f in report.findings if f.kind == "exposed-communication"]
         assert rest.toll_ns == 5 * MS
-        assert report.headline.startswith("Rank 2 comes last of those seen in 5 of 5")
+        assert report.headline.startswith("Of the 3 ranks recorded rank 2 is last in 5 of 5")
 
     def test_a_bound_of_little_is_not_in_the_headline(self):
         rows, _, about = self.seen(late=2 * MS, transfer=20 * MS)
@@ -440,7 +440,7 @@ class TestHeadline:
         about = run_of(RANKS, ranks_seen=(0,), backend="nccl", device="NVIDIA H200")
         said = reported([collective(group_size=RANKS)], run=about, steps=slow, stalls=stalls).headline
         assert said.startswith(
-            "The host launches too slowly: rank 0's GPU is idle for 82.0 ms (82 %) of its 100 ms step; "
+            "The CPU launches kernels too slowly: rank 0's GPU is idle for 82.0 ms (82 %) of its 100 ms step"
         )
 
     def test_idle_time_that_does_not_lead_is_said_besides(self):
