@@ -83,16 +83,16 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     if context.timed_rows.empty or not context.step_ns:
         return None
     said = _verdict(context, findings)
-    text = joined(after(lead(context), said.base), said.more)
+    text = joined(after(lead(context), said.base), said.more, WIDTH if said.advice is None else WIDTH - ROOM)
     return f"{with_advice(text, findings, said.advice)}."
 
 
-def joined(base: str, more: Sequence[str]) -> str:
+def joined(base: str, more: Sequence[str], width: int = WIDTH - ROOM) -> str:
     """Return the sentence with the parts that two lines hold: details, after commas, go first."""
     parts = [part for part in more if part]
-    if len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+    if len(base) + sum(map(len, parts)) > width:
         parts = [part for part in parts if part.startswith(";")]
-    while parts and len(base) + sum(map(len, parts)) > WIDTH - ROOM:
+    while parts and len(base) + sum(map(len, parts)) > width:
         parts.pop()
     return base + "".join(parts)
 

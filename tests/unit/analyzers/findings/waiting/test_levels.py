@@ -352,15 +352,15 @@ class TestHeadline:
         ("untold", "each_ns", "said"),
         [
             (0, MS, "Neither the network nor a late rank is at fault: exposed communication takes 0.001 % of "
-             "all steps."),
+             "step time."),
             # One of twenty, or too short all together to be 5 % of the step: no matter, and it is said.
             (1, 9 * MS, "Neither the network nor a late rank is at fault: exposed communication takes at "
              "least 0.001 % of step time."),
             (19, MS // 10, "Neither the network nor a late rank is at fault: exposed communication takes at "
              "least 0.001 % of step time."),
             (19, 9 * MS, "Cannot tell whether the network or a late rank is at fault, as 152 of 160 "
-             "collectives have no known exposed time: exposed communication takes at least 0.001 % of all "
-             "steps."),
+             "collectives have no known exposed time: exposed communication takes at least 0.001 % of step "
+             "time."),
         ],
     )  # fmt: skip
     def test_a_lower_bound_clears_nobody(self, untold, each_ns, said):
