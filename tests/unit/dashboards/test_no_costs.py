@@ -46,6 +46,7 @@ ALLOWED: Final = {
     "page/views/page_roofline.py ceilings": "bytes over time: the line of a bandwidth",
     "page/views/timeline.py _folded": SPREAD,
     "terminal/first_screen.py _bar": "the width of a bar's parts",
+    "terminal/first_screen.py _steps": "which parts are wide enough to be drawn",
 }
 """File and function -> why it does arithmetic on times."""
 
