@@ -16,7 +16,7 @@ SURE_AFTER_NS: Final = 1_000_000_000
 """Ranks that can never go on are called hung after this; files of ranks are not read at one instant."""
 _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
-"""A heartbeat that is older than the newest one by this and by so many beats has stopped."""
+"""A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
 _ENGINE: Final = ("_engine_run_backward",)
 _LOST: Final = re.compile(r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout")
 """What an exception says that the end of another rank has brought about."""
@@ -113,14 +113,19 @@ class Job:
     def __init__(self, flights: Iterable[RankFlight], now_ns: int) -> None:
         """`now_ns`: when the files were read."""
         chosen = _one_each(flights)
-        beats = [each.heartbeat_ns for each in chosen.values() if each.heartbeat_ns is not None]
-        self.newest_ns = max(beats, default=None)
+        beats: dict[str | None, int] = {}
+        for each in chosen.values():
+            if each.heartbeat_ns is not None:
+                beats[each.host] = max(beats.get(each.host, each.heartbeat_ns), each.heartbeat_ns)
+        self.newest_ns = max(beats.values(), default=None)
         may_live = any(each.life in ("alive", "stopped") for each in chosen.values())
         lost = any(_is_victim(each) for each in chosen.values())
         own = any(each.state == "failed" and not _is_victim(each) for each in chosen.values())
         self.ranks: dict[int, Rank] = {
             # Its peers noticed its end: it ended before them.
-            number: _rank(each, now_ns, self.newest_ns, died_first=may_live or (lost and not own))
+            number: _rank(
+                each, now_ns, self.newest_ns, beats.get(each.host), died_first=may_live or (lost and not own)
+            )
             for number, each in sorted(chosen.items())
         }
         self.over = not may_live and any(rank.standing in ("failed", "dead") for rank in self.ranks.values())
@@ -221,11 +226,16 @@ def _is_victim(flight: RankFlight) -> bool:
     return _lost_peer(flight) or (flight.state == "failed" and bool(_LOST.search(flight.error or "")))
 
 
-def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, *, died_first: bool) -> Rank:
+def _rank(
+    flight: RankFlight, now_ns: int, newest_ns: int | None, newest_here_ns: int | None, *, died_first: bool
+) -> Rank:
+    """`newest_ns`: the newest heartbeat of all ranks; `newest_here_ns`: that of the rank's host."""
     beat = flight.heartbeat_ns
     age = None if beat is None or newest_ns is None else newest_ns - beat
     late_ns = max(_LATE_BEATS * (flight.beat_every_ns or 0), _LATE_LEAST_NS)
-    stopped_beating = flight.beat_every_ns is not None and age is not None and age > late_ns
+    # Folders of hosts are copied one after the other, and clocks differ: only one host's beats compare.
+    behind_ns = None if beat is None or newest_here_ns is None else newest_here_ns - beat
+    stopped_beating = flight.beat_every_ns is not None and behind_ns is not None and behind_ns > late_ns
     lives = flight.life in ("alive", "stopped")
     standing: Standing = "unknown"
     if flight.state in ("closed", "failed", "left"):

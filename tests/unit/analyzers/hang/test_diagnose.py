@@ -236,11 +236,31 @@ def test_a_dead_rank_is_named_while_others_wait():
     assert told.verdict.startswith("Rank 1 died in step 2, after all_reduce 3")
 
 
-def test_a_heartbeat_that_stopped_on_another_host_is_a_dead_rank():
-    here = flight(0, [*steps(A), waiting(4)], blocked_s=30, life="unknown", host="a")
+def test_a_heartbeat_that_stopped_before_another_of_its_host_is_a_dead_rank():
+    here = flight(0, [*steps(A), waiting(4)], blocked_s=30, life="unknown", host="b")
     there = flight(1, steps(A), life="unknown", host="b", heartbeat_ns=NOW - 30 * SECOND)
     assert answer(here, there).why == "dead"
     assert answer(here, replace(there, heartbeat_ns=NOW - SECOND)).why == "late"
+
+
+@pytest.mark.parametrize("apart_s", [1, 10, 300])
+def test_folders_of_hosts_that_were_copied_at_other_times_hold_no_dead_rank(apart_s: int):
+    first = [
+        flight(rank, [*steps(A), waiting(4, source=A)], world=4, life="unknown", host="a", blocked_s=30)
+        for rank in (0, 1)
+    ]
+    earlier = [
+        flight(2, [*steps(A), waiting(4, source=A)], world=4, life="unknown", host="b", blocked_s=300),
+        flight(3, steps(A), world=4, life="unknown", host="b", line="data.py:7 (load)"),
+    ]
+    earlier = [
+        replace(each, heartbeat_ns=NOW - apart_s * SECOND, moved_ns=NOW - 400 * SECOND) for each in earlier
+    ]
+    told = answer(*first, *earlier)
+    assert "dead" not in [stand.standing for stand in told.ranks]
+    assert (told.why, told.verdict.split(" has ")[0]) == ("late", "Rank 3")
+    stopped = replace(earlier[1], heartbeat_ns=NOW - (apart_s + 10) * SECOND)
+    assert answer(*first, earlier[0], stopped).why == "dead"
 
 
 def test_a_job_that_was_killed_as_a_whole_shows_what_it_was_in():
