@@ -145,12 +145,17 @@ class Job:
         for number, each in chosen.items():
             for group in each.groups:
                 users[group.name].add(number)
+        keys: dict[Key, Key] = {}
         for number, each in chosen.items():
             for group in each.groups:
                 # A log does not say who belongs to a group: at least those that speak of it.
                 ranks = group.ranks or tuple(sorted(users[group.name]))
-                self.members[group.name, ranks] = ranks
-                self._by_rank[number, group.name] = (group.name, ranks)
+                # One object for each group: equal ones of many ranks take long to compare.
+                key = keys.setdefault((group.name, ranks), (group.name, ranks))
+                self.members[key] = ranks
+                self._by_rank[number, group.name] = key
+        self._issued: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._at: dict[tuple[Key, int], dict[int, FlightCall]] = defaultdict(dict)
         for rank in self.ranks.values():
             self._index(rank)
 
@@ -168,24 +173,27 @@ class Job:
                 rank.channels[channel] = max(rank.channels.get(channel, 0), call.place)
             else:
                 rank.by_place[key, call.place] = call
+                self._at[key, call.place][rank.rank] = call
+                self._note_issued(key, rank.rank, call.place)
+        for group in {group.name: group for group in reversed(rank.flight.groups)}.values():
+            if group.issued_place is not None:
+                self._note_issued(self.key(rank.rank, group.name), rank.rank, group.issued_place)
+
+    def _note_issued(self, key: Key, rank: int, place: int) -> None:
+        places = self._issued[key]
+        places[rank] = max(places.get(rank, place), place)
 
     def issued(self, rank: int, key: Key) -> int | None:
         """Return the last place of the group that a rank has issued; 0 none yet, None if nothing is known."""
-        if rank not in self.ranks:
-            return None
-        group = self.ranks[rank].flight.group(key[0])
-        places = [place for (of, place) in self.ranks[rank].by_place if of == key]
-        if group is not None and group.issued_place is not None and self.key(rank, key[0]) == key:
-            places.append(group.issued_place)
-        return max(places, default=0)
+        return self.all_issued(key).get(rank, 0) if rank in self.ranks else None
+
+    def all_issued(self, key: Key) -> Mapping[int, int]:
+        """Return the last place of the group that each rank has issued; without ranks that issued none."""
+        return self._issued.get(key, {})
 
     def at(self, key: Key, place: int) -> Mapping[int, FlightCall]:
         """Return the collective that each rank issued at a place of a group, by rank."""
-        return {
-            number: rank.by_place[key, place]
-            for number, rank in self.ranks.items()
-            if (key, place) in rank.by_place
-        }
+        return self._at.get((key, place), {})
 
     def absent(self) -> tuple[int, ...]:
         """Return ranks of the job's groups of which nothing was read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.analyzers.hang.job import Job
 from shardtoll.ledger.answers.hang import HangAnswer, hang_to_json
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight
@@ -327,3 +329,25 @@ def test_the_answer_is_json_and_bounded_by_what_was_given():
 
 def test_nobody_known_is_no_hang():
     assert not answer().hang
+
+
+def test_128_ranks_with_full_rings_take_no_time():
+    before = [call(number, source=A, step=number // 8) for number in range(1, 512)]
+    here = [*before, waiting(512, source=A, step=64)]
+    ranks = [flight(rank, here, world=128, blocked_s=50) for rank in range(128) if rank != 5]
+    began = time.process_time()
+    told = answer(*ranks, flight(5, before, world=128, line="data.py:7 (load)"))
+    assert time.process_time() - began < 5
+    assert (told.why, told.verdict.split(" has ")[0]) == ("late", "Rank 5")
+    assert told.groups[0].missing == (5,)
+
+
+def test_what_a_rank_has_issued_is_the_largest_of_its_calls_and_its_groups_count():
+    pair = FlightGroup("pair", (0, 1), issued_place=9)
+    here = flight(0, [*steps(A), call(4, group="pair", place=2)], groups=[pair])
+    job = Job([here, flight(1, [call(7, group="pair", place=11)], groups=[pair])], NOW)
+    key = ("pair", (0, 1))
+    assert [job.issued(rank, key) for rank in (0, 1, 2)] == [9, 11, None]
+    assert [job.issued(rank, ("world", (0, 1))) for rank in (0, 1)] == [3, 0]
+    assert job.issued(0, ("other", ())) == 0
+    assert list(job.at(key, 2)) == [0]
