@@ -271,7 +271,7 @@ def _groups(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         stands.append(
             GroupStand(
                 group=name,
-                ranks=wait.key[1],
+                ranks=wait.key[1] if wait.key not in job.unlisted else (),
                 description=None if here is None else here.description,
                 op="unknown" if call is None else call.op,
                 place=wait.place,

@@ -140,6 +140,8 @@ class Job:
         self.first_end_ns = min(ends, default=None) if self.ended else None
         """Up to when all ranks of a job that has ended badly are known to have lived."""
         self.members: dict[Key, tuple[int, ...]] = {}
+        self.unlisted: set[Key] = set()
+        """Groups whose members nothing lists: of them only the ranks that speak are known."""
         self._by_rank: dict[tuple[int, str], Key] = {}
         users: dict[str, set[int]] = defaultdict(set)
         for number, each in chosen.items():
@@ -153,6 +155,8 @@ class Job:
                 # One object for each group: equal ones of many ranks take long to compare.
                 key = keys.setdefault((group.name, ranks), (group.name, ranks))
                 self.members[key] = ranks
+                if not group.ranks:
+                    self.unlisted.add(key)
                 self._by_rank[number, group.name] = key
         self._issued: dict[Key, dict[int, int]] = defaultdict(dict)
         self._at: dict[tuple[Key, int], dict[int, FlightCall]] = defaultdict(dict)

@@ -22,7 +22,8 @@ class Wait:
     key: Key
     place: int | None
     missing: tuple[int, ...]
-    """Ranks that have not come; empty if all are there."""
+    """Ranks that have not come; empty if all are there, or if nothing says who belongs to the group."""
+    members_known: bool = True
 
 
 def waits_of(job: Job) -> dict[int, Wait]:
@@ -52,7 +53,7 @@ def _wait(job: Job, rank: Rank) -> Wait | None:
         other for other in others if place is not None and other in job.ranks and issued.get(other, 0) < place
     )
     unknown = tuple(other for other in others if other not in job.ranks)
-    return Wait(rank.rank, call, key, call.place, missing or unknown)
+    return Wait(rank.rank, call, key, call.place, missing or unknown, key not in job.unlisted)
 
 
 def _side(job: Job, rank: Rank, call: FlightCall, key: Key) -> tuple[int, ...]:

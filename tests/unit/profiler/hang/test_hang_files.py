@@ -251,3 +251,55 @@ def test_a_log_line_of_many_ranks_is_read_at_once(tmp_path: Path):
     began = time.process_time()
     assert len(read_file(path)) == 2
     assert time.process_time() - began < 1
+
+
+def time_out(rank: int, group: int = 0) -> str:
+    work = "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+    return (
+        f"[rank{rank}]:[E1124 ProcessGroupNCCL.cpp:616] [PG ID {group} PG GUID {group}(x) Rank {rank}] "
+        f"Watchdog caught collective operation timeout: {work} ran for 600032 milliseconds.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "group", "said", "remedy"),
+    [
+        ((1, 2, 3), 0, ", and has nothing of rank 0.", "Look at the stacks of rank 0: a rank without"),
+        (
+            (0, 1, 2),
+            0,
+            "does not say which ranks did not.",
+            "Look for a rank of the group without a time-out",
+        ),
+        ((1, 3), 2, "does not say which ranks did not.", "Look for a rank of the group without a time-out"),
+    ],
+)
+def test_a_log_names_who_came_and_no_network(
+    tmp_path: Path, ranks: tuple[int, ...], group: int, said: str, remedy: str
+):
+    path = tmp_path / "train.log"
+    path.write_text("".join(time_out(rank, group) for rank in ranks))
+    told = diagnose(read_file(path), 0)
+    assert (told.hang, told.why) == (True, "unknown")
+    assert "they have arrived; the log does not say which ranks did not" in told.verdict
+    assert told.verdict.endswith(said)
+    assert "network" not in told.verdict
+    assert told.findings[0].remedy is not None
+    assert told.findings[0].remedy.text.startswith(remedy)
+    assert (told.groups[0].ranks, told.groups[0].waiting) == ((), ranks)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_dumps_without_members_of_groups_say_no_network_either(tmp_path: Path, listed: bool):
+    flights = []
+    for rank in (0, 1):
+        value = dump(entry(1), entry(2, state="started"))
+        if not listed:
+            del value["pg_config"]
+        flights += read_file(write(tmp_path / f"nccl_trace_rank_{rank}", value))
+    told = diagnose(flights, 0)
+    assert told.why == "unknown"
+    assert ("all its ranks have arrived: the network" in told.verdict) is listed
+    assert ("the dump does not say which ranks did not" in told.verdict) is not listed
+    assert told.findings[0].remedy is not None
+    assert ("Give the dumps of all ranks" in told.findings[0].remedy.text) is not listed
