@@ -351,3 +351,11 @@ def test_what_a_rank_has_issued_is_the_largest_of_its_calls_and_its_groups_count
     assert [job.issued(rank, ("world", (0, 1))) for rank in (0, 1)] == [3, 0]
     assert job.issued(0, ("other", ())) == 0
     assert list(job.at(key, 2)) == [0]
+
+
+def test_ranks_without_a_file_are_looked_up_once():
+    here = flight(0, [*steps(A), waiting(4)], world=40_000, blocked_s=50)
+    began = time.process_time()
+    told = answer(here)
+    assert time.process_time() - began < 5
+    assert (told.why, len(told.ranks)) == ("no file", 40_000)
