@@ -37,11 +37,8 @@ def diagnose(
     )
     diagnosis = _diagnosis(job, limit_ns)
     stands = tuple(_stand(job, number, diagnosis.waits) for number in job.ranks)
-    absent = tuple(
-        RankStand(rank, "no file")
-        for rank in job.absent()
-        if any(rank in wait.missing for wait in diagnosis.waits.values())
-    )
+    waited_for = {rank for wait in diagnosis.waits.values() for rank in wait.missing}
+    absent = tuple(RankStand(rank, "no file") for rank in job.absent() if rank in waited_for)
     return HangAnswer(
         hang=diagnosis.hang,
         why=diagnosis.why,
@@ -271,7 +268,7 @@ def _groups(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
         stands.append(
             GroupStand(
                 group=name,
-                ranks=wait.key[1],
+                ranks=wait.key[1] if wait.key not in job.unlisted else (),
                 description=None if here is None else here.description,
                 op="unknown" if call is None else call.op,
                 place=wait.place,

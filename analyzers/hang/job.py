@@ -16,7 +16,7 @@ SURE_AFTER_NS: Final = 1_000_000_000
 """Ranks that can never go on are called hung after this; files of ranks are not read at one instant."""
 _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
-"""A heartbeat that is older than the newest one by this and by so many beats has stopped."""
+"""A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
 _ENGINE: Final = ("_engine_run_backward",)
 _LOST: Final = re.compile(r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout")
 """What an exception says that the end of another rank has brought about."""
@@ -113,14 +113,19 @@ class Job:
     def __init__(self, flights: Iterable[RankFlight], now_ns: int) -> None:
         """`now_ns`: when the files were read."""
         chosen = _one_each(flights)
-        beats = [each.heartbeat_ns for each in chosen.values() if each.heartbeat_ns is not None]
-        self.newest_ns = max(beats, default=None)
+        beats: dict[str | None, int] = {}
+        for each in chosen.values():
+            if each.heartbeat_ns is not None:
+                beats[each.host] = max(beats.get(each.host, each.heartbeat_ns), each.heartbeat_ns)
+        self.newest_ns = max(beats.values(), default=None)
         may_live = any(each.life in ("alive", "stopped") for each in chosen.values())
         lost = any(_is_victim(each) for each in chosen.values())
         own = any(each.state == "failed" and not _is_victim(each) for each in chosen.values())
         self.ranks: dict[int, Rank] = {
             # Its peers noticed its end: it ended before them.
-            number: _rank(each, now_ns, self.newest_ns, died_first=may_live or (lost and not own))
+            number: _rank(
+                each, now_ns, self.newest_ns, beats.get(each.host), died_first=may_live or (lost and not own)
+            )
             for number, each in sorted(chosen.items())
         }
         self.over = not may_live and any(rank.standing in ("failed", "dead") for rank in self.ranks.values())
@@ -135,17 +140,26 @@ class Job:
         self.first_end_ns = min(ends, default=None) if self.ended else None
         """Up to when all ranks of a job that has ended badly are known to have lived."""
         self.members: dict[Key, tuple[int, ...]] = {}
+        self.unlisted: set[Key] = set()
+        """Groups whose members nothing lists: of them only the ranks that speak are known."""
         self._by_rank: dict[tuple[int, str], Key] = {}
         users: dict[str, set[int]] = defaultdict(set)
         for number, each in chosen.items():
             for group in each.groups:
                 users[group.name].add(number)
+        keys: dict[Key, Key] = {}
         for number, each in chosen.items():
             for group in each.groups:
                 # A log does not say who belongs to a group: at least those that speak of it.
                 ranks = group.ranks or tuple(sorted(users[group.name]))
-                self.members[group.name, ranks] = ranks
-                self._by_rank[number, group.name] = (group.name, ranks)
+                # One object for each group: equal ones of many ranks take long to compare.
+                key = keys.setdefault((group.name, ranks), (group.name, ranks))
+                self.members[key] = ranks
+                if not group.ranks:
+                    self.unlisted.add(key)
+                self._by_rank[number, group.name] = key
+        self._issued: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._at: dict[tuple[Key, int], dict[int, FlightCall]] = defaultdict(dict)
         for rank in self.ranks.values():
             self._index(rank)
 
@@ -163,24 +177,27 @@ class Job:
                 rank.channels[channel] = max(rank.channels.get(channel, 0), call.place)
             else:
                 rank.by_place[key, call.place] = call
+                self._at[key, call.place][rank.rank] = call
+                self._note_issued(key, rank.rank, call.place)
+        for group in {group.name: group for group in reversed(rank.flight.groups)}.values():
+            if group.issued_place is not None:
+                self._note_issued(self.key(rank.rank, group.name), rank.rank, group.issued_place)
+
+    def _note_issued(self, key: Key, rank: int, place: int) -> None:
+        places = self._issued[key]
+        places[rank] = max(places.get(rank, place), place)
 
     def issued(self, rank: int, key: Key) -> int | None:
         """Return the last place of the group that a rank has issued; 0 none yet, None if nothing is known."""
-        if rank not in self.ranks:
-            return None
-        group = self.ranks[rank].flight.group(key[0])
-        places = [place for (of, place) in self.ranks[rank].by_place if of == key]
-        if group is not None and group.issued_place is not None and self.key(rank, key[0]) == key:
-            places.append(group.issued_place)
-        return max(places, default=0)
+        return self.all_issued(key).get(rank, 0) if rank in self.ranks else None
+
+    def all_issued(self, key: Key) -> Mapping[int, int]:
+        """Return the last place of the group that each rank has issued; without ranks that issued none."""
+        return self._issued.get(key, {})
 
     def at(self, key: Key, place: int) -> Mapping[int, FlightCall]:
         """Return the collective that each rank issued at a place of a group, by rank."""
-        return {
-            number: rank.by_place[key, place]
-            for number, rank in self.ranks.items()
-            if (key, place) in rank.by_place
-        }
+        return self._at.get((key, place), {})
 
     def absent(self) -> tuple[int, ...]:
         """Return ranks of the job's groups of which nothing was read."""
@@ -221,11 +238,16 @@ def _is_victim(flight: RankFlight) -> bool:
     return _lost_peer(flight) or (flight.state == "failed" and bool(_LOST.search(flight.error or "")))
 
 
-def _rank(flight: RankFlight, now_ns: int, newest_ns: int | None, *, died_first: bool) -> Rank:
+def _rank(
+    flight: RankFlight, now_ns: int, newest_ns: int | None, newest_here_ns: int | None, *, died_first: bool
+) -> Rank:
+    """`newest_ns`: the newest heartbeat of all ranks; `newest_here_ns`: that of the rank's host."""
     beat = flight.heartbeat_ns
     age = None if beat is None or newest_ns is None else newest_ns - beat
     late_ns = max(_LATE_BEATS * (flight.beat_every_ns or 0), _LATE_LEAST_NS)
-    stopped_beating = flight.beat_every_ns is not None and age is not None and age > late_ns
+    # Folders of hosts are copied one after the other, and clocks differ: only one host's beats compare.
+    behind_ns = None if beat is None or newest_here_ns is None else newest_here_ns - beat
+    stopped_beating = flight.beat_every_ns is not None and behind_ns is not None and behind_ns > late_ns
     lives = flight.life in ("alive", "stopped")
     standing: Standing = "unknown"
     if flight.state in ("closed", "failed", "left"):

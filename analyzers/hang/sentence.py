@@ -14,6 +14,9 @@ from shardtoll.ledger.records.flight import FlightCall
 from shardtoll.ledger.words import human
 
 _ERROR_MOST: Final = 140
+_ALL: Final = ("0", "default", "default_pg")
+"""What torch's logs and dumps call the group of all ranks."""
+_SUSPECTS_MOST: Final = 1 << 16
 
 
 def sentence(diagnosis: Diagnosis) -> str:
@@ -55,17 +58,22 @@ def _waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
         if not others:
             return "no other rank is known to wait"
         return f"{numbers(others)} failed then {_stands_at(diagnosis.job.ranks[others[0]])}"
-    same = tuple(
-        rank
-        for rank in diagnosis.stuck
-        if rank in diagnosis.waits and (diagnosis.waits[rank].key, diagnosis.waits[rank].place)
-        == (first.key, first.place) and diagnosis.waits[rank].missing == first.missing
-    ) or (first.rank,)  # fmt: skip
+    same = _in_same(diagnosis, first)
     for_ns = diagnosis.job.ranks[first.rank].for_ns
     since = "" if for_ns is None else f" for {human.duration(for_ns)}"
     failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
     verb = "failed" if failed else "had waited" if ended else _verb(same, "waits", "wait")
     return f"{numbers(same)} {verb}{since} in {described(first.call, first.place)}"
+
+
+def _in_same(diagnosis: Diagnosis, wait: Wait) -> tuple[int, ...]:
+    """Return the stuck ranks that wait in the same collective, and for the same ranks."""
+    return tuple(
+        rank
+        for rank in diagnosis.stuck
+        if rank in diagnosis.waits and (diagnosis.waits[rank].key, diagnosis.waits[rank].place)
+        == (wait.key, wait.place) and diagnosis.waits[rank].missing == wait.missing
+    ) or (wait.rank,)  # fmt: skip
 
 
 def _first_wait(diagnosis: Diagnosis) -> Wait | None:
@@ -271,10 +279,40 @@ def _cycle(diagnosis: Diagnosis) -> str:
     return f"Deadlock: {', '.join(shown[:-1])} and {shown[-1]}."
 
 
-def _unknown(diagnosis: Diagnosis) -> str:
+def _unlisted(diagnosis: Diagnosis) -> Wait | None:
+    """Return the wait of a job in whose group more ranks may be than were read; None if all are known."""
     first = _first_wait(diagnosis)
-    if first is not None and first.call is not None and first.place is None:
-        return f"{_capital(_waiters(diagnosis))}; the log does not say which ranks did not arrive."
+    if diagnosis.why != "unknown" or first is None or first.call is None:
+        return None
+    return first if first.place is None or not first.members_known else None
+
+
+def _source(diagnosis: Diagnosis, wait: Wait) -> str:
+    return "dump" if diagnosis.job.ranks[wait.rank].flight.source == "recorder" else "log"
+
+
+def _suspects(diagnosis: Diagnosis) -> tuple[int, ...]:
+    """Return ranks between those that speak of the group of all ranks, which say nothing themselves."""
+    wait = _unlisted(diagnosis)
+    if wait is None or wait.place is None or wait.key[0] not in _ALL:
+        return ()
+    job = diagnosis.job
+    return tuple(rank for rank in range(min(max(job.ranks), _SUSPECTS_MOST)) if rank not in job.ranks)
+
+
+def _unknown(diagnosis: Diagnosis) -> str:
+    wait = _unlisted(diagnosis)
+    if wait is not None:
+        here = _in_same(diagnosis, wait)
+        come = f", and {_verb(here, 'it has', 'they have')} arrived" if wait.place is not None else ""
+        said = (
+            f"{_capital(_waiters(diagnosis))}{come}; the {_source(diagnosis, wait)} does not say which ranks "
+            "did not"
+        )
+        suspects = _suspects(diagnosis)
+        if not suspects:
+            return f"{said}{'' if come else ' arrive'}."
+        return f"{said}, and has nothing of {numbers(suspects)}."
     return (
         f"{_capital(_waiters(diagnosis))}, and all its ranks have arrived: "
         "the network, the tags of sends and receives, or what C++ issues unseen."
@@ -330,6 +368,21 @@ _CODES: Final = {
 """What hangs -> code that does not; the others are no matter of code."""
 
 
+def _remedy(diagnosis: Diagnosis) -> str:
+    wait = _unlisted(diagnosis)
+    if wait is None:
+        return _REMEDIES[diagnosis.why]
+    suspects = _suspects(diagnosis)
+    if _source(diagnosis, wait) == "dump":
+        first = f"Give the dump of {numbers(suspects)} too" if suspects else "Give the dumps of all ranks"
+        return f"{first}: a rank that did not arrive has issued less than the others."
+    if suspects:
+        return (
+            f"Look at the stacks of {numbers(suspects)}: a rank without a time-out of its own is the suspect."
+        )
+    return "Look for a rank of the group without a time-out of its own: it is the suspect."
+
+
 def finding_of(diagnosis: Diagnosis) -> Finding:
     """Return the finding of kind `hang` for a job that hangs."""
     first = _first_wait(diagnosis)
@@ -370,7 +423,7 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
             group=None if call is None else call.group,
         ),
         evidence=tuple(evidence),
-        remedy=Remedy(_REMEDIES[diagnosis.why], _CODES.get(diagnosis.why)),
+        remedy=Remedy(_remedy(diagnosis), _CODES.get(diagnosis.why)),
         confidence=sure,
         figures=(Figure("waited_ns", max(known), "ns"),) if known else (),
     )

@@ -22,7 +22,8 @@ class Wait:
     key: Key
     place: int | None
     missing: tuple[int, ...]
-    """Ranks that have not come; empty if all are there."""
+    """Ranks that have not come; empty if all are there, or if nothing says who belongs to the group."""
+    members_known: bool = True
 
 
 def waits_of(job: Job) -> dict[int, Wait]:
@@ -47,13 +48,12 @@ def _wait(job: Job, rank: Rank) -> Wait | None:
     if rank.flight.not_arrived:
         return Wait(rank.rank, call, key, call.place, rank.flight.not_arrived)
     others = [other for other in key[1] if other != rank.rank]
+    place, issued = call.place, job.all_issued(key)
     missing = tuple(
-        other
-        for other in others
-        if call.place is not None and (issued := job.issued(other, key)) is not None and issued < call.place
+        other for other in others if place is not None and other in job.ranks and issued.get(other, 0) < place
     )
-    unknown = tuple(other for other in others if job.issued(other, key) is None)
-    return Wait(rank.rank, call, key, call.place, missing or unknown)
+    unknown = tuple(other for other in others if other not in job.ranks)
+    return Wait(rank.rank, call, key, call.place, missing or unknown, key not in job.unlisted)
 
 
 def _side(job: Job, rank: Rank, call: FlightCall, key: Key) -> tuple[int, ...]:
@@ -85,13 +85,13 @@ def _unseen(job: Job, rank: Rank) -> Wait | None:
     """Return the group in which C++ has issued more than others have: what the rank waits in, unseen."""
     for group in rank.flight.groups:
         key = job.key(rank.rank, group.name)
-        mine = group.issued_place
+        mine, issued = group.issued_place, job.all_issued(key)
         if mine is None or len(key[1]) < 2:
             continue
         behind = tuple(
             other
             for other in key[1]
-            if other != rank.rank and (issued := job.issued(other, key)) is not None and issued < mine
+            if other != rank.rank and other in job.ranks and issued.get(other, 0) < mine
         )
         if behind:
             call = rank.by_place.get((key, mine))

@@ -58,10 +58,11 @@ def _group(stand: GroupStand) -> tuple[str, ...]:
     return (
         clip(name, _LINE),
         human.runs(stand.ranks) if stand.ranks else human.UNKNOWN,
-        f"{stand.op}{place}",
+        clip(f"{stand.op}{place}", _LINE),
         human.size(stand.message_bytes),
         human.runs(stand.waiting),
-        human.runs(stand.missing) if stand.missing else "-",
+        # Who did not come to a group of unknown ranks is unknown too.
+        human.runs(stand.missing) if stand.missing else "-" if stand.ranks else human.UNKNOWN,
         clip(unlike, _LINE) or "-",
     )
 

@@ -60,7 +60,7 @@ def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlig
         source="flight",
         path=path,
         calls=calls,
-        groups=_groups(data, words),
+        groups=_groups(data, words, _whole(head, "world_size")),
         state=STATES[state] if 0 <= state < len(STATES) else "unknown",
         life=life_of(head),
         host=_text(head, "host"),
@@ -138,19 +138,22 @@ def _said(data: bytes, code: int) -> Mapping[str, Any] | None:
     return text[1] if text is not None and text[0] == number and isinstance(text[1], dict) else None
 
 
-def _groups(data: bytes, words: memoryview[int]) -> tuple[FlightGroup, ...]:
+def _groups(data: bytes, words: memoryview[int], world: int | None) -> tuple[FlightGroup, ...]:
     groups = []
+    left = layout.RANKS_MOST
     for index in range(layout.GROUPS):
         begin = layout.GROUPS_AT + index * layout.GROUP_BYTES
         room = layout.GROUP_BYTES - layout.GROUP_TEXT_AT
         slot = layout.read_slot(data, begin + layout.GROUP_TEXT_AT, room)
         if slot is None or not isinstance(slot[1], dict):
             continue
+        ranks = layout.ranks_of(slot[1].get("ranks"), left, world)
+        left -= len(ranks)
         finished, issued = words[begin // 8], words[begin // 8 + 1]
         groups.append(
             FlightGroup(
                 name=_text(slot[1], "name") or "",
-                ranks=layout.ranks_of(slot[1].get("ranks")),
+                ranks=ranks,
                 description=_text(slot[1], "text"),
                 finished_place=finished if finished > 0 else None,
                 issued_place=issued if issued > 0 else None,

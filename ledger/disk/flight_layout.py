@@ -64,6 +64,9 @@ SPARE_AT: Final = STACKS_AT + 2 * STACK_BYTES
 """Words that nobody reads, for groups that have no slot."""
 SIZE: Final = SPARE_AT + 64
 
+RANKS_MOST: Final = 1 << 20
+"""Ranks that all groups of a file may have together."""
+
 TEXT_HEAD: Final = struct.Struct("<qII")
 """Number of the writing, length, checksum."""
 
@@ -107,14 +110,18 @@ def runs_of(ranks: tuple[int, ...]) -> list[list[int]]:
     return runs
 
 
-def ranks_of(runs: Any, most: int = 1 << 20) -> tuple[int, ...]:
-    """Return the ranks that runs stand for; empty if they are no runs, or of more than `most` ranks."""
+def ranks_of(runs: Any, most: int = RANKS_MOST, world: int | None = None) -> tuple[int, ...]:
+    """Return the ranks that runs stand for; empty if they are no runs, of more than `most` ranks, or of
+    ranks that a job of `world` ranks has not."""
+    most = most if world is None else min(most, world)
     ranks: list[int] = []
     for run in runs if isinstance(runs, list) else ():
         if not (isinstance(run, list) and len(run) == 3 and all(type(part) is int for part in run)):
             return ()
         first, count, distance = run
-        if first < 0 or not 0 < count <= most - len(ranks) or not 0 < distance <= most:
+        if first < 0 or not 0 < count <= most - len(ranks) or not 0 < distance <= RANKS_MOST:
+            return ()
+        if world is not None and first + (count - 1) * distance >= world:
             return ()
         ranks += range(first, first + count * distance, distance)
     return tuple(ranks)

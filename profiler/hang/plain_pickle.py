@@ -32,6 +32,8 @@ _VALUES: Final = frozenset(
 """Operations whose argument is the value."""
 _CONSTANTS: Final[dict[str, Any]] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
+_KEYS: Final = frozenset((str, bytes, int, float, bool, type(None)))
+
 
 class _Builder:
     def __init__(self) -> None:
@@ -67,8 +69,7 @@ class _Builder:
             items_to_mark = self.to_mark()
             self.stack.append(tuple(items_to_mark) if name == "TUPLE" else items_to_mark)
         elif name == "DICT":
-            pairs = self.to_mark()
-            self.stack.append(dict(zip(pairs[::2], pairs[1::2], strict=True)))
+            self.stack.append(_pairs(self.to_mark()))
         else:
             return False
         return True
@@ -83,10 +84,10 @@ class _Builder:
             self._top(list).extend(items)
         elif name == "SETITEM":
             value, key = self.stack.pop(), self.stack.pop()
-            self._top(dict)[key] = value
+            self._top(dict).update(_pairs([key, value]))
         elif name == "SETITEMS":
             pairs = self.to_mark()
-            self._top(dict).update(zip(pairs[::2], pairs[1::2], strict=True))
+            self._top(dict).update(_pairs(pairs))
         else:
             return False
         return True
@@ -113,6 +114,15 @@ class _Builder:
         else:
             return name in ("PROTO", "FRAME")
         return True
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    """Return keys and values that alternate as a dict."""
+    keys = items[::2]
+    # The hash of a tuple of tuples that the memo shares takes 2 to the power of its depth.
+    if not all(type(key) in _KEYS for key in keys):
+        raise ValueError("a pickle with a key that is neither text nor number")
+    return dict(zip(keys, items[1::2], strict=True))
 
 
 def load_plain(data: bytes, most_operations: int = MOST_OPERATIONS) -> Any:

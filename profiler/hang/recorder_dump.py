@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,13 @@ from typing import Any, Final
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from shardtoll.profiler.hang.plain_pickle import load_plain
 
-_MOST_ENTRIES: Final = 1_000_000
+_MOST_ENTRIES: Final = 100_000
+_MOST_SIZES: Final = 64
+_MOST_TENSORS: Final = 4096
+_MOST_FRAMES: Final = 128
+_MOST_RANKS: Final = 1 << 20
+"""Ranks that all groups of a dump may have together."""
+_PATH: Final = 4096
 _TEXT: Final = 400
 _OPS: Final = {
     "_all_gather_base": "all_gather",
@@ -56,12 +62,22 @@ def flights_of_dump(dump: Mapping[str, Any], path: Path) -> list[RankFlight]:
     entries = [entry for entry in dump["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
     configs = _mapping(dump.get("pg_config"))
     done = {
-        str(group): _whole(_mapping(status), "last_completed_collective")
+        _name(group): _whole(_mapping(status), "last_completed_collective")
         for group, status in _mapping(dump.get("pg_status")).items()
     }
     channels: Counter[tuple[str, str, int | None]] = Counter()
+    # A pickle may say one list a million times; each is read once.
+    shared = {id(frames): frames for frames in (entry.get("frames") for entry in entries)}
+    lines = {key: _source(frames) for key, frames in shared.items()}
     calls = [
-        _call(number, entry, done, channels, whole=_whole(entries[0], "record_id") == 0)
+        _call(
+            number,
+            entry,
+            done,
+            channels,
+            lines[id(entry.get("frames"))],
+            whole=_whole(entries[0], "record_id") == 0,
+        )
         for number, entry in enumerate(entries, start=1)
     ]
     groups = _groups(calls, configs)
@@ -99,11 +115,12 @@ def _call(
     entry: Mapping[str, Any],
     done: Mapping[str, int | None],
     channels: Counter[tuple[str, str, int | None]],
+    line: str | None,
     *,
     whole: bool,
 ) -> FlightCall:
     group = _group_name(entry)
-    op, peer = _op(str(entry.get("profiling_name", ""))[:_TEXT])
+    op, peer = _op(_text(entry.get("profiling_name")))
     seq = _whole(entry, "collective_seq_id")
     if op in ("send", "recv"):
         channels[group, op, peer] += 1
@@ -112,8 +129,10 @@ def _call(
         place = seq
     created = _whole(entry, "time_created_ns")
     completed = _whole(entry, "time_discovered_completed_ns") or None
-    last = done.get(str(entry.get("pg_id")))
-    finished = entry.get("state") == "completed" or entry.get("retired") is True or completed is not None
+    last = done.get(_name(entry.get("pg_id")))
+    finished = (
+        _text(entry.get("state")) == "completed" or entry.get("retired") is True or completed is not None
+    )
     finished = finished or (place == seq and seq is not None and last is not None and seq <= last)
     side = "output" if op == "all_gather" else "input"
     dtypes = entry.get(f"{side}_dtypes")
@@ -125,7 +144,7 @@ def _call(
         message_bytes=_bytes(entry.get(f"{side}_sizes"), dtypes),
         dtype=_dtype(dtypes),
         root=peer,
-        source=_source(entry.get("frames")),
+        source=line,
         issued_ns=created,
         finished_ns=(completed or created or 1) if finished else None,
     )
@@ -134,7 +153,7 @@ def _call(
 def _group_name(entry: Mapping[str, Any]) -> str:
     group = entry.get("process_group")
     name = group[0] if isinstance(group, (list, tuple)) and group else entry.get("pg_id", "")
-    return str(name)[:_TEXT]
+    return _name(name)
 
 
 def _op(name: str) -> tuple[str, int | None]:
@@ -148,53 +167,93 @@ def _op(name: str) -> tuple[str, int | None]:
 def _bytes(sizes: object, dtypes: object) -> int | None:
     if not (isinstance(sizes, list) and isinstance(dtypes, list) and len(sizes) == len(dtypes)):
         return None
+    if len(sizes) > _MOST_TENSORS:
+        return None
     total = 0
     for shape, dtype in zip(sizes, dtypes, strict=True):
         each = _BYTES.get(dtype) if isinstance(dtype, str) else None
-        if each is None or not isinstance(shape, list) or not all(type(size) is int for size in shape):
+        if each is None or not isinstance(shape, list) or len(shape) > _MOST_SIZES:
+            return None
+        if not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):
             return None
         total += each * math.prod(shape)
     return total if 0 <= total < 1 << 62 else None
 
 
 def _dtype(dtypes: object) -> str | None:
-    names = set(map(str, dtypes)) if isinstance(dtypes, list) else set()
-    name = names.pop() if len(names) == 1 else None
-    return None if name is None else _DTYPES.get(name, name.lower()[:_TEXT])
+    if not isinstance(dtypes, list) or not 0 < len(dtypes) <= _MOST_TENSORS:
+        return None
+    first = dtypes[0]
+    if type(first) is not str or any(type(each) is not str or each != first for each in dtypes):
+        return None
+    return _DTYPES.get(first, first[:_TEXT].lower())
 
 
 def _source(frames: object) -> str | None:
     """Return the innermost line that is no library's; None if no frame is named."""
-    for frame in frames if isinstance(frames, list) else ():
+    for frame in frames[:_MOST_FRAMES] if isinstance(frames, list) else ():
         if not isinstance(frame, dict):
             continue
-        file, line = str(frame.get("filename", "")), _whole(frame, "line")
+        file, line = _text(frame.get("filename"), _PATH), _whole(frame, "line")
         if line is not None and file and not any(part in file for part in _LIBRARY):
             short = "/".join(file.split("/")[-2:])
-            return f"{short}:{line} ({str(frame.get('name', ''))[:60]})"[-_TEXT:]
+            return f"{short}:{line} ({_text(frame.get('name'), 60)})"[-_TEXT:]
     return None
 
 
 def _groups(calls: list[FlightCall], configs: Mapping[str, Any]) -> tuple[FlightGroup, ...]:
     by_name = {
-        str(_mapping(config).get("name") or name): _mapping(config) for name, config in configs.items()
+        _name(_mapping(config).get("name")) or _name(name): _mapping(config)
+        for name, config in configs.items()
     }
+    collectives: dict[str, list[FlightCall]] = defaultdict(list)
+    for call in calls:
+        if not call.is_point_to_point and call.place:
+            collectives[call.group].append(call)
     groups = []
+    left = _MOST_RANKS
     for name in dict.fromkeys([*(call.group for call in calls), *by_name]):
         config = by_name.get(name, {})
-        mine = [call for call in calls if call.group == name and not call.is_point_to_point and call.place]
+        mine = collectives.get(name, [])
         finished = [call.place or 0 for call in mine if call.finished_ns is not None]
-        numbers = re.findall(r"\d+", str(config.get("ranks", "")))
+        listed = config.get("ranks")
+        ranks = _ranks(listed, left)
+        # Of one text that many groups share only so much is read.
+        left -= max(len(ranks), len(listed) // 10 if type(listed) is str else 0)
         groups.append(
             FlightGroup(
                 name=name,
-                ranks=tuple(int(number[:9]) for number in numbers),
-                description=str(config["desc"])[:_TEXT] if config.get("desc") else None,
+                ranks=ranks,
+                description=_text(config.get("desc")) or None,
                 finished_place=max(finished, default=None),
                 issued_place=max((call.place or 0 for call in mine), default=None),
             )
         )
     return tuple(groups)
+
+
+def _ranks(listed: object, most: int) -> tuple[int, ...]:
+    """Return the ranks that torch lists as text, or as a list; empty if unknown, or more than `most`."""
+    if type(listed) is str and len(listed) <= 10 * most:
+        ranks = tuple(int(number[:9]) for number in re.findall(r"\d+", listed))
+    elif isinstance(listed, list) and len(listed) <= most:
+        ranks = tuple(rank for rank in listed if type(rank) is int and 0 <= rank < 10**9)
+    else:
+        ranks = ()
+    return ranks if len(ranks) <= most else ()
+
+
+def _text(value: object, most: int = _TEXT) -> str:
+    """Return text of at most so many characters; empty if it is none.
+
+    `str()` of a list that a pickle shares with itself takes 2 to the power of its depth.
+    """
+    return value[:most] if type(value) is str else ""
+
+
+def _name(value: object) -> str:
+    """Return the name or number of a group as text; empty if it is neither."""
+    return str(value) if type(value) is int and abs(value) < 1 << 62 else _text(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -14,16 +14,15 @@ from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 
 _LINE_MOST: Final = 4_000
 _RANKS_MOST: Final = 100_000
+_RANK: Final = re.compile(r"\bRank (\d{1,9})\]")
+_WORK_WORDS: Final = "Watchdog caught collective operation timeout: WorkNCCL("
 _WORK: Final = re.compile(
-    r"\bRank (\d{1,9})\].*?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}), "
-    r"OpType=(\w{1,60}), NumelIn=(\d{1,18}), NumelOut=(\d{1,18}), Timeout\(ms\)=\d{1,18}\) "
-    r"ran for (\d{1,18}) milliseconds"
+    r"SeqNum=(\d{1,18}), OpType=(\w{1,60}), NumelIn=\d{1,18}, NumelOut=\d{1,18}, "
+    r"Timeout\(ms\)=\d{1,18}\) ran for (\d{1,18}) milliseconds"
 )
 _GROUP: Final = re.compile(r"PG ID (\w{1,60}) PG GUID ([\w:]{1,80})")
-_NUMBERS: Final = re.compile(
-    r"\bRank (\d{1,9})\].*?last enqueued (?:NCCL )?work: (\d{1,18}), "
-    r"last completed (?:NCCL )?work: (-?\d{1,18})"
-)
+_NUMBERS_WORDS: Final = "last enqueued "
+_NUMBERS: Final = re.compile(r"(?:NCCL )?work: (\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
 _PREFIX: Final = re.compile(r"^\s*\[rank(\d{1,9})\]:\s?(.*)$")
 _FILE: Final = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,9}), in (\S{1,100})')
 _FROM: Final = re.compile(r"^\s*#\d{1,4} (\S{1,100}) from (\S{1,400}):(\d{1,9})")
@@ -87,19 +86,22 @@ def _read(line: str, seen: dict[int, _Seen], current: int | None) -> int | None:
     prefixed = _PREFIX.match(line)
     if prefixed:
         current, line = int(prefixed[1]), prefixed[2]
-    work, numbers, barrier = _WORK.search(line), _NUMBERS.search(line), _BARRIER.search(line)
+    work, numbers = _after(line, _WORK_WORDS, _WORK), _after(line, _NUMBERS_WORDS, _NUMBERS)
+    barrier = _BARRIER.search(line)
     if work:
-        rank = seen.setdefault(int(work[1]), _Seen())
+        speaker, what = work
+        rank = seen.setdefault(speaker, _Seen())
         group = _GROUP.search(line)
         if not rank.timed_out:
-            rank.op, rank.seq, rank.ran_ms = _OPS.get(work[3], work[3].lower()), int(work[2]), int(work[6])
+            rank.op, rank.seq, rank.ran_ms = _OPS.get(what[2], what[2].lower()), int(what[1]), int(what[3])
             rank.group = group[1] if group else rank.group
         rank.timed_out = True
-        return int(work[1])
+        return speaker
     if numbers:
-        rank = seen.setdefault(int(numbers[1]), _Seen())
-        rank.enqueued, rank.completed = int(numbers[2]), int(numbers[3])
-        return int(numbers[1])
+        speaker, what = numbers
+        rank = seen.setdefault(speaker, _Seen())
+        rank.enqueued, rank.completed = int(what[1]), int(what[2])
+        return speaker
     if barrier:
         rank = seen.setdefault(int(barrier[1]), _Seen())
         rank.op, rank.timed_out, rank.ran_ms = "barrier", True, int(barrier[3])
@@ -107,6 +109,14 @@ def _read(line: str, seen: dict[int, _Seen], current: int | None) -> int | None:
     if current is not None:
         _of_rank(line, seen.setdefault(current, _Seen()))
     return current
+
+
+def _after(line: str, words: str, what: re.Pattern[str]) -> tuple[int, re.Match[str]] | None:
+    """Return the rank named before fixed words of torch's, and what stands right after them."""
+    # Not one expression with `.*?`: on a line of many ranks that takes the square of its length.
+    head, has, tail = line.partition(words)
+    rank, match = (_RANK.search(head), what.match(tail)) if has else (None, None)
+    return (int(rank[1]), match) if rank and match else None
 
 
 def _of_rank(line: str, rank: _Seen) -> None:

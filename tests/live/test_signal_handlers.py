@@ -146,3 +146,29 @@ def test_signals_wait_until_the_work_is_done() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert order == ["worked", "handled"]
+
+
+def test_every_handler_runs_though_the_first_raises() -> None:
+    import signal
+
+    ran: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        ran.append(number)
+        raise ValueError(number)
+
+    def work() -> None:
+        with Deferred():
+            for number in numbers:
+                signal.raise_signal(number)
+
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        with pytest.raises(ValueError, match=f"^{int(signal.SIGUSR1)}$") as caught:
+            work()
+        assert raised_by_handler(caught.value)
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+    assert ran == numbers

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Deferred:
-    """A context in which signals wait; their handlers run as it ends, and what they raise comes out of it."""
+    """A context in which signals wait. At its end all handlers run, then the first exception is raised."""
 
     _active = False
 
@@ -51,13 +51,20 @@ class Deferred:
                 try:
                     signal.signal(number, handler)
                 except BaseException as error:  # noqa: BLE001 - of a handler that is back already
-                    raised = error
+                    raised = raised if raised is not None else error
         return raised
 
     def __exit__(self, *_: object) -> None:
         raised = self._restore()
-        for number in dict.fromkeys(self._came):
-            self._kept[number](number, sys._getframe())
+        came = list(dict.fromkeys(self._came))
+        # A program that both saves and stops by signals gets both, whichever handler raises.
+        while came:
+            try:
+                while came:
+                    number = came.pop(0)
+                    self._kept[number](number, sys._getframe())
+            except BaseException as error:  # noqa: BLE001 - the first one is raised when all have run
+                raised = raised if raised is not None else error
         if raised is not None:
             raise raised
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.analyzers.hang.job import Job
 from shardtoll.ledger.answers.hang import HangAnswer, hang_to_json
 from shardtoll.ledger.records.flight import FlightCall, FlightGroup, RankFlight
 from tests.flights import NOW, SECOND, call, flight
@@ -236,11 +238,31 @@ def test_a_dead_rank_is_named_while_others_wait():
     assert told.verdict.startswith("Rank 1 died in step 2, after all_reduce 3")
 
 
-def test_a_heartbeat_that_stopped_on_another_host_is_a_dead_rank():
-    here = flight(0, [*steps(A), waiting(4)], blocked_s=30, life="unknown", host="a")
+def test_a_heartbeat_that_stopped_before_another_of_its_host_is_a_dead_rank():
+    here = flight(0, [*steps(A), waiting(4)], blocked_s=30, life="unknown", host="b")
     there = flight(1, steps(A), life="unknown", host="b", heartbeat_ns=NOW - 30 * SECOND)
     assert answer(here, there).why == "dead"
     assert answer(here, replace(there, heartbeat_ns=NOW - SECOND)).why == "late"
+
+
+@pytest.mark.parametrize("apart_s", [1, 10, 300])
+def test_folders_of_hosts_that_were_copied_at_other_times_hold_no_dead_rank(apart_s: int):
+    first = [
+        flight(rank, [*steps(A), waiting(4, source=A)], world=4, life="unknown", host="a", blocked_s=30)
+        for rank in (0, 1)
+    ]
+    earlier = [
+        flight(2, [*steps(A), waiting(4, source=A)], world=4, life="unknown", host="b", blocked_s=300),
+        flight(3, steps(A), world=4, life="unknown", host="b", line="data.py:7 (load)"),
+    ]
+    earlier = [
+        replace(each, heartbeat_ns=NOW - apart_s * SECOND, moved_ns=NOW - 400 * SECOND) for each in earlier
+    ]
+    told = answer(*first, *earlier)
+    assert "dead" not in [stand.standing for stand in told.ranks]
+    assert (told.why, told.verdict.split(" has ")[0]) == ("late", "Rank 3")
+    stopped = replace(earlier[1], heartbeat_ns=NOW - (apart_s + 10) * SECOND)
+    assert answer(*first, earlier[0], stopped).why == "dead"
 
 
 def test_a_job_that_was_killed_as_a_whole_shows_what_it_was_in():
@@ -307,3 +329,33 @@ def test_the_answer_is_json_and_bounded_by_what_was_given():
 
 def test_nobody_known_is_no_hang():
     assert not answer().hang
+
+
+def test_128_ranks_with_full_rings_take_no_time():
+    before = [call(number, source=A, step=number // 8) for number in range(1, 512)]
+    here = [*before, waiting(512, source=A, step=64)]
+    ranks = [flight(rank, here, world=128, blocked_s=50) for rank in range(128) if rank != 5]
+    began = time.process_time()
+    told = answer(*ranks, flight(5, before, world=128, line="data.py:7 (load)"))
+    assert time.process_time() - began < 5
+    assert (told.why, told.verdict.split(" has ")[0]) == ("late", "Rank 5")
+    assert told.groups[0].missing == (5,)
+
+
+def test_what_a_rank_has_issued_is_the_largest_of_its_calls_and_its_groups_count():
+    pair = FlightGroup("pair", (0, 1), issued_place=9)
+    here = flight(0, [*steps(A), call(4, group="pair", place=2)], groups=[pair])
+    job = Job([here, flight(1, [call(7, group="pair", place=11)], groups=[pair])], NOW)
+    key = ("pair", (0, 1))
+    assert [job.issued(rank, key) for rank in (0, 1, 2)] == [9, 11, None]
+    assert [job.issued(rank, ("world", (0, 1))) for rank in (0, 1)] == [3, 0]
+    assert job.issued(0, ("other", ())) == 0
+    assert list(job.at(key, 2)) == [0]
+
+
+def test_ranks_without_a_file_are_looked_up_once():
+    here = flight(0, [*steps(A), waiting(4)], world=40_000, blocked_s=50)
+    began = time.process_time()
+    told = answer(here)
+    assert time.process_time() - began < 5
+    assert (told.why, len(told.ranks)) == ("no file", 40_000)

@@ -30,6 +30,15 @@ def test_a_terminal_gets_no_escape_and_all_rows():
         assert "waits" in text
 
 
+def test_the_name_of_an_operation_reaches_no_terminal_raw():
+    odd = diagnose([flight(0, [call(1, HOSTILE, finished_ns=None)], blocked_s=50), flight(1, [])], NOW)
+    for width in (60, 160):
+        console = Console(width=width, force_terminal=False)
+        with console.capture() as shown:
+            console.print(hang_shown.renderable(odd, width))
+        assert "\x1b" not in shown.get()
+
+
 def test_markdown_and_page_escape_names():
     answer = hostile()
     text = hang_shown.markdown(answer)

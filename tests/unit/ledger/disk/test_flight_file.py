@@ -159,6 +159,26 @@ def test_ranks_fit_as_runs():
     assert layout.ranks_of(layout.runs_of(tuple(range(4096)))) == tuple(range(4096))
     assert layout.ranks_of([[0, 1 << 60, 1]]) == ()
     assert layout.ranks_of("nonsense") == ()
+    assert layout.ranks_of([[0, 8, 1]], world=8) == tuple(range(8))
+    assert layout.ranks_of([[0, 9, 1]], world=8) == ()
+    assert layout.ranks_of([[4, 3, 2]], world=8) == ()
+
+
+@pytest.mark.parametrize("world", [4, 1 << 20, None])
+def test_groups_have_no_more_ranks_than_the_job(tmp_path: Path, world: int | None):
+    write_flight(tmp_path, 0, world=1 << 20 if world is None else world)
+    path = flight_path(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    for index in range(layout.GROUPS):
+        slot = layout.text_slot({"name": str(index), "ranks": [[0, 1 << 20, 1]]}, 1, 400)
+        assert slot is not None
+        begin = layout.GROUPS_AT + index * layout.GROUP_BYTES + layout.GROUP_TEXT_AT
+        data[begin : begin + len(slot)] = slot
+    if world is None:
+        data = data.replace(b"world_size", b"world_sizf", 1)
+    path.write_bytes(data)
+    ranks = [len(group.ranks) for group in read_flight(tmp_path, 0).groups]
+    assert (len(ranks), sum(ranks)) == (layout.GROUPS, 0 if world == 4 else 1 << 20)
 
 
 def test_since_when_a_call_that_raised_was_waited_for(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,110 @@ def test_the_monitored_barrier_names_who_is_missing(tmp_path: Path):
     assert flight.not_arrived == (1, 3)
     told = diagnose([flight], 0)
     assert "ranks 1 and 3" in told.verdict
+
+
+def test_a_small_pickle_of_shared_lists_is_read_at_once(tmp_path: Path):
+    shared: list[Any] = ["x"]
+    for _ in range(60):
+        shared = [shared, shared]
+    hostile = entry(1, shared, "started")  # type: ignore[arg-type]
+    hostile |= {"input_dtypes": shared, "output_dtypes": shared, "process_group": [shared], "pg_id": shared}
+    frames = [{"filename": shared, "line": 1, "name": shared}]
+    value = dump(hostile | {"frames": frames, "state": shared, "input_sizes": shared})
+    value["pg_config"] = {"0": {"name": shared, "desc": shared, "ranks": shared}}
+    path = write(tmp_path / "trace_rank_0", value)
+    assert path.stat().st_size < 2_000
+    began = time.process_time()
+    (flight,) = read_file(path)
+    assert time.process_time() - began < 1
+    (only,) = flight.calls
+    assert (only.op, only.dtype, only.message_bytes, only.source) == ("unknown", None, None, None)
+
+
+def test_a_shared_tuple_is_no_key_of_a_pickle(tmp_path: Path):
+    # By hand: to make such a dict takes as long as to read it. Each pair holds the one before it twice.
+    pairs = b"".join(b"q%ch%c\x86" % (depth, depth) for depth in range(60))
+    data = b"\x80\x02})" + pairs + b"K\x01s."
+    path = tmp_path / "trace_rank_0"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_file(path)
+
+
+def test_a_shape_of_many_sizes_is_an_unknown_size(tmp_path: Path):
+    path = write(tmp_path / "trace_rank_0", dump(entry(1, input_sizes=[[1 << 60] * 400_000])), as_json=True)
+    began = time.process_time()
+    (flight,) = read_file(path)
+    assert time.process_time() - began < 1
+    assert flight.calls[0].message_bytes is None
+
+
+def test_groups_of_too_many_ranks_are_of_unknown_ranks(tmp_path: Path):
+    value = dump(entry(1))
+    several = str(list(range(60_000)))
+    value["pg_config"] = {str(name): {"name": str(name), "ranks": several} for name in range(20)}
+    (flight,) = read_file(write(tmp_path / "trace_rank_0", value))
+    assert sum(len(group.ranks) for group in flight.groups) <= 1 << 20
+    assert len(flight.groups[0].ranks) == 60_000
+
+
+def test_a_log_line_of_many_ranks_is_read_at_once(tmp_path: Path):
+    words = "Watchdog caught collective operation timeout: WorkNCCL( last enqueued work: "
+    line = "[Rank 1]" * 480 + words
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([line] * 300) + "\n" + NCCL)
+    began = time.process_time()
+    assert len(read_file(path)) == 2
+    assert time.process_time() - began < 1
+
+
+def time_out(rank: int, group: int = 0) -> str:
+    work = "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+    return (
+        f"[rank{rank}]:[E1124 ProcessGroupNCCL.cpp:616] [PG ID {group} PG GUID {group}(x) Rank {rank}] "
+        f"Watchdog caught collective operation timeout: {work} ran for 600032 milliseconds.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "group", "said", "remedy"),
+    [
+        ((1, 2, 3), 0, ", and has nothing of rank 0.", "Look at the stacks of rank 0: a rank without"),
+        (
+            (0, 1, 2),
+            0,
+            "does not say which ranks did not.",
+            "Look for a rank of the group without a time-out",
+        ),
+        ((1, 3), 2, "does not say which ranks did not.", "Look for a rank of the group without a time-out"),
+    ],
+)
+def test_a_log_names_who_came_and_no_network(
+    tmp_path: Path, ranks: tuple[int, ...], group: int, said: str, remedy: str
+):
+    path = tmp_path / "train.log"
+    path.write_text("".join(time_out(rank, group) for rank in ranks))
+    told = diagnose(read_file(path), 0)
+    assert (told.hang, told.why) == (True, "unknown")
+    assert "they have arrived; the log does not say which ranks did not" in told.verdict
+    assert told.verdict.endswith(said)
+    assert "network" not in told.verdict
+    assert told.findings[0].remedy is not None
+    assert told.findings[0].remedy.text.startswith(remedy)
+    assert (told.groups[0].ranks, told.groups[0].waiting) == ((), ranks)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_dumps_without_members_of_groups_say_no_network_either(tmp_path: Path, listed: bool):
+    flights = []
+    for rank in (0, 1):
+        value = dump(entry(1), entry(2, state="started"))
+        if not listed:
+            del value["pg_config"]
+        flights += read_file(write(tmp_path / f"nccl_trace_rank_{rank}", value))
+    told = diagnose(flights, 0)
+    assert told.why == "unknown"
+    assert ("all its ranks have arrived: the network" in told.verdict) is listed
+    assert ("the dump does not say which ranks did not" in told.verdict) is not listed
+    assert told.findings[0].remedy is not None
+    assert ("Give the dumps of all ranks" in told.findings[0].remedy.text) is not listed
