@@ -265,7 +265,7 @@ class TestRanksMissing:
         assert report.tables["collectives"].column("wait_ns").null_count == len(rows)
         (rest,) = [f for f in report.findings if f.kind == "exposed-communication"]
         assert rest.toll_ns == 5 * MS
-        assert report.headline.startswith("Of the 3 ranks recorded rank 2 is last in 5 of 5")
+        assert report.headline.startswith("Rank 2 is last of the 3 ranks recorded in 5 of 5")
 
     def test_a_bound_of_little_is_not_in_the_headline(self):
         rows, _, about = self.seen(late=2 * MS, transfer=20 * MS)
