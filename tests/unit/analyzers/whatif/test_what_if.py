@@ -21,6 +21,7 @@ from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
 from shardtoll.ledger import Report, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.profiler.traces import read_traces
+from tests.shared_inputs import shared
 from tests.unit.analyzers.made_jobs import pipelines
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
@@ -136,6 +137,23 @@ def test_steps_from_points_take_what_they_took(slow: dict[int, float]) -> None:
     # All of the ranks' own time in half, as in the test of the other replay of these jobs.
     draft.duration[recorded.point >= 0] *= 0.5
     assert 0.5 < draft.lasts_ns() / lasts(recorded) < 0.54
+
+
+@pytest.mark.parametrize("name", ["tracelens_mi300_resnet_rank0of8", "hta_negative_queue_rank0of16"])
+def test_the_hosts_lead_over_the_device_is_no_part_of_the_first_step(name: str) -> None:
+    (read,) = read_traces([str(shared("traces", f"{name}.json.gz"))], cache=False, jobs=1)
+    report = analyze(read.ledger)
+    rows = read.ledger.frame("steps")["duration_ns"].tolist()
+    recorded = recorded_graph(make_context(read.ledger, choose_fabric(read.ledger.run)))
+    assert recorded is not None
+    times = list(recorded.step_times(recorded.replay()).values())
+    assert times == pytest.approx(rows, rel=0.03)
+    assert times[0] == pytest.approx(rows[0], rel=1e-6)
+    assert report.foreseen is not None
+    assert report.foreseen.before.step_ns == pytest.approx(sum(rows) / len(rows), rel=0.01)
+    # Against the rows, not against what the graph itself takes for a step.
+    error = max(abs(time - row) / row for time, row in zip(times, rows, strict=True))
+    assert report.foreseen.replay_error == pytest.approx(error)
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
