@@ -58,7 +58,7 @@ def what_if(
     after = draft.outcome()
     saved = made.saved(edits)
     before_parts = parts_by_rank(recorded, made.outcome)
-    after_parts = parts_by_rank(recorded, after, draft.end_shift_ns)
+    after_parts = parts_by_rank(recorded, after, draft.step_factor)
     step_after = draft.lasts_ns(after)
     notes = [_source_note(made)]
     vanished: tuple[str, ...] = ()

@@ -279,7 +279,6 @@ def _micro_batches(context: Context, count: int) -> Edit:
     was, now = 1 + idle / passes, 1 + idle / (count * pipes.stages_per_rank)
 
     def apply(draft: Draft, _: float) -> None:
-        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
-        draft.end_shift_ns += lasts * (1 - now / was)
+        draft.step_factor *= now / was
 
     return Edit(f"{count} micro-batches in place of {pipes.micro_batches}", apply)

@@ -183,13 +183,14 @@ def _less_compute(_: Context, finding: Finding) -> Edit | None:
 
 
 def _bubble(_: Context, finding: Finding) -> Edit | None:
-    """More micro-batches: the bubble shrinks by what the finding claims, spread over the step."""
+    """More micro-batches: the bubble shrinks by what the finding claims, as a share of the step."""
     if not finding.saving_ns:
         return None
     saving = float(finding.saving_ns)
 
     def apply(draft: Draft, _end: float) -> None:
-        draft.end_shift_ns += saving
+        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
+        draft.step_factor *= max(0.0, 1 - saving / lasts) if lasts else 1.0
 
     return Edit("a bubble as small as the schedule allows", apply)
 
@@ -226,7 +227,7 @@ def nodes_there(recorded: Recorded, edit: Edit) -> bool:
     graph = recorded.graph
     return bool(
         draft.alone.any()
-        or draft.end_shift_ns
+        or draft.step_factor != 1
         or not np.array_equal(draft.duration, graph.duration_ns)
         or not np.array_equal(draft.gap, graph.gap_ns)
         or not np.array_equal(draft.lag, graph.lag_ns)

@@ -156,6 +156,20 @@ def test_the_hosts_lead_over_the_device_is_no_part_of_the_first_step(name: str) 
     assert report.foreseen.replay_error == pytest.approx(error)
 
 
+def test_more_micro_batches_shorten_the_step_that_the_other_changes_leave() -> None:
+    report = analyze(pipelines(3, 2, 5))
+
+    def after(**asked: Any) -> int:
+        return report.whatif(**asked).after.step_ns
+
+    # The bubble of 3 stages: 2 passes beside 5, then beside 20.
+    factor = (1 + 2 / 20) / (1 + 2 / 5)
+    whole = report.whatif(micro_batches=20)
+    assert whole.after.step_ns == pytest.approx(whole.before.step_ns * factor, rel=1e-6)
+    for times in (4.0, 100.0):
+        assert after(gpu=times, micro_batches=20) == pytest.approx(after(gpu=times) * factor, rel=1e-6)
+
+
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
     assert set(MAKERS) | set(NO_EDIT) == set(KINDS)
     assert not set(MAKERS) & set(NO_EDIT)
