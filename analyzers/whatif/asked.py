@@ -107,7 +107,9 @@ def _without(context: Context, words: str) -> Edit:
             + " "
             + frame["parameter"].fillna("")
         )
-        chosen &= places.str.contains(re.escape(line)).to_numpy(dtype=bool)
+        # Line 1 is not line 17.
+        ends = r"(?!\d)" if line[-1].isdigit() else ""
+        chosen &= places.str.contains(re.escape(line) + ends).to_numpy(dtype=bool)
     if not chosen.any() or not words.strip("@"):
         there = ", ".join(sorted(frame["op"].dropna().unique())[:6])
         raise UsageError(f"--without {words}: no collective is that", f"the run has {there}")

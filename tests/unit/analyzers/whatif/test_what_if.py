@@ -16,12 +16,14 @@ from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import choose_fabric
+from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
 from shardtoll.ledger import Report, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.profiler.traces import read_traces
 from tests.shared_inputs import shared
+from tests.unit.analyzers.ledgers import collective, ledger, run_of
 from tests.unit.analyzers.made_jobs import pipelines
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
@@ -51,6 +53,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         return made[key]
 
     return of
+
+
+def recorded_of(context: Context) -> Recorded:
+    recorded = recorded_graph(context)
+    assert recorded is not None
+    return recorded
 
 
 def lasts(recorded: Recorded) -> float:
@@ -168,6 +176,24 @@ def test_more_micro_batches_shorten_the_step_that_the_other_changes_leave() -> N
     assert whole.after.step_ns == pytest.approx(whole.before.step_ns * factor, rel=1e-6)
     for times in (4.0, 100.0):
         assert after(gpu=times, micro_batches=20) == pytest.approx(after(gpu=times) * factor, rel=1e-6)
+
+
+def test_a_line_is_no_other_line_that_begins_with_its_digits() -> None:
+    rows = [
+        collective(
+            step=0, rank=0, start_ns=start, duration_ns=MS, exposed_ns=MS, source=f"st.py:{line} (step)"
+        )
+        for start, line in ((0, 1), (2 * MS, 17))
+    ]
+    made = ledger(rows, run=run_of(1))
+    context = make_context(made, choose_fabric(made.run))
+    for line, gone in (("st.py:1", [0]), ("st.py:17", [1]), ("st.py", [0, 1])):
+        draft = Draft(recorded := recorded_of(context))
+        (edit,) = asked_edits(context, Asked(without=(f"@{line}",)))
+        edit.apply(draft, 0.0)
+        assert sorted(recorded.row[draft.alone].tolist()) == gone
+    with pytest.raises(UsageError, match="no collective is that"):
+        asked_edits(context, Asked(without=("@st.py:2",)))
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
