@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -45,7 +46,7 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     rows to edit."""
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
-    return None if made is None else Edit(made.label, made.apply, made.banded, number)
+    return None if made is None else replace(made, number=number)
 
 
 def _rows(finding: Finding, context: Context) -> Ints:
@@ -140,7 +141,7 @@ def _removed(kind: Kind, label: str) -> Maker:
 
     def make(_: Context, finding: Finding) -> Edit | None:
         def apply(draft: Draft, _end: float) -> None:
-            nodes = np.flatnonzero(draft.recorded.of_kinds((kind,)))
+            nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
             if not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, (Kind.COPY,) if kind == Kind.COPY else (Kind.HOST, Kind.GAP))
             elif kind == Kind.SYNC:
@@ -148,9 +149,25 @@ def _removed(kind: Kind, label: str) -> Maker:
             else:
                 draft.duration[nodes] = 0.0
 
-        return Edit(label, apply)
+        return Edit(label, apply, most_ns=finding.toll_ns)
 
     return make
+
+
+def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
+    """Return the nodes in the phases and modules that the finding names; all if it names none, or none of
+    these."""
+    named = {
+        (where.phase, where.module or "")
+        for where in [place.where for place in finding.places] or [finding.where]
+        if where.phase is not None
+    }
+    is_there = [
+        (PHASES[phase], recorded.names[module]) in named
+        for phase, module in zip(recorded.phase[nodes].tolist(), recorded.module[nodes].tolist(), strict=True)
+    ]
+    chosen = nodes[np.array(is_there, dtype=np.bool_)]
+    return chosen if len(chosen) else nodes
 
 
 def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
@@ -168,7 +185,7 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
         else:
             draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
 
-    return Edit("without the second forward", apply)
+    return Edit("without the second forward", apply, most_ns=finding.toll_ns)
 
 
 def _less_compute(_: Context, finding: Finding) -> Edit | None:

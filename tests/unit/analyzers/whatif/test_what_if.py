@@ -196,6 +196,28 @@ def test_a_line_is_no_other_line_that_begins_with_its_digits() -> None:
         asked_edits(context, Asked(without=("@st.py:2",)))
 
 
+def test_a_fix_removes_the_nodes_of_its_finding_alone_and_saves_no_more_than_its_toll() -> None:
+    name = "tracelens_mi300_resnet_rank0of8.json.gz"
+    (read,) = read_traces([str(shared("traces", name))], cache=False, jobs=1)
+    report = analyze(read.ledger)
+    copies = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "transfer-stall"]
+    assert len(copies) == 2
+    whole = report.whatif(async_copies=True).saving_ns
+    tolls = [report.findings[number - 1].toll_ns or 0 for number in copies]
+    for number, toll_ns in zip(copies, tolls, strict=True):
+        answer = report.whatif(number)
+        assert 0 < answer.saving_ns <= toll_ns < whole
+        assert answer.saving_high_ns <= toll_ns
+    assert report.whatif(*copies).saving_ns == pytest.approx(sum(tolls), rel=0.05)
+
+
+def test_a_saving_is_at_most_the_whole_step(job: Callable[..., Job]) -> None:
+    report, _, _ = job(strategy="ddp", straggler=3, cause="backward")
+    for asked in ({"gpu": 1e5}, {"gpu": 1e5, "network": 1e5, "without": ("all_reduce",)}):
+        answer = report.whatif(**asked)
+        assert answer.saving_ns <= answer.saving_high_ns <= answer.before.step_ns
+
+
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
     assert set(MAKERS) | set(NO_EDIT) == set(KINDS)
     assert not set(MAKERS) & set(NO_EDIT)
