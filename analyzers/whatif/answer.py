@@ -14,7 +14,7 @@ from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of
+from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
 from shardtoll.ledger.answers.what_if import Change, RankParts, WhatIf
@@ -53,6 +53,9 @@ def what_if(
             "in common",
             "record whole steps on all ranks",
         )
+    for edit in edits:
+        if edit.missing is not None and not nodes_there(recorded, edit):
+            raise UsageError(edit.missing, "leave it out")
     made = Replayer(context, recorded)
     draft = made.draft(edits)
     after = draft.outcome()

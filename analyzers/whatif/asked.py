@@ -16,6 +16,7 @@ from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.words.human import size
@@ -69,27 +70,14 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
         made.append(_bucket(context, asked.bucket_bytes))
     if asked.micro_batches is not None:
         made.append(_micro_batches(context, asked.micro_batches))
-    for wanted, kind, label in (
-        (asked.batch_ready, Kind.DATA, "every batch is ready"),
-        (asked.async_copies, Kind.COPY, "copies overlap with compute"),
+    for wanted, gone in (
+        (asked.batch_ready, BATCHES),
+        (asked.async_copies, COPIES),
+        (asked.no_recompute, RECOMPUTE),
     ):
         if wanted:
-            made.append(Edit(label, _nothing_of(kind)))
-    if asked.no_recompute:
-        made.append(Edit("without the second forward", _no_recompute))
+            made.append(taken_out(context, gone))
     return made
-
-
-def _nothing_of(kind: Kind):  # type: ignore[no-untyped-def]
-    def apply(draft: Draft, _: float) -> None:
-        draft.duration[draft.recorded.of_kinds((kind,))] = 0.0
-
-    return apply
-
-
-def _no_recompute(draft: Draft, _: float) -> None:
-    recomputed = draft.recorded.phase == PHASES.index("recompute")
-    draft.duration[recomputed & draft.recorded.of_kinds((Kind.COMPUTE,))] = 0.0
 
 
 def _without(context: Context, words: str) -> Edit:

@@ -26,3 +26,5 @@ class Edit:
     most_ns: float | None = None
     """What it saves at most, per step: the toll of a finding that names its nodes by kind and place only.
     None where nothing bounds it."""
+    missing: str | None = None
+    """What the record lacks if it changes nothing; None where a change of nothing is an answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
-from shardtoll.ledger import Report, UsageError, analyze
+from shardtoll.ledger import Report, Stall, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
+from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces import read_traces
 from tests.shared_inputs import shared
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
@@ -216,6 +218,34 @@ def test_a_saving_is_at_most_the_whole_step(job: Callable[..., Job]) -> None:
     for asked in ({"gpu": 1e5}, {"gpu": 1e5, "network": 1e5, "without": ("all_reduce",)}):
         answer = report.whatif(**asked)
         assert answer.saving_ns <= answer.saving_high_ns <= answer.before.step_ns
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "words"),
+    [
+        ("points", "batch_ready", "--batch-ready: the record has no wait for a batch inside a step"),
+        ("points", "async_copies", "--async-copies: the record has no copy that a step waits for"),
+        ("points", "no_recompute", "--no-recompute: the record has no second forward"),
+        ("events", "no_recompute", "--no-recompute: the record has no second forward"),
+    ],
+)
+def test_without_nodes_to_remove_a_change_is_refused(
+    job: Callable[..., Job], source: str, asked: str, words: str
+) -> None:
+    report = job(strategy="ddp")[0] if source == "events" else analyze(pipelines(2, 2, 3))
+    with pytest.raises(UsageError, match=words):
+        report.whatif(**{asked: True})
+
+
+def test_steps_from_points_lose_what_their_stalls_cost() -> None:
+    made = pipelines(2, 2, 3)
+    steps = made.frame("steps")[["step", "rank"]].itertuples(index=False)
+    rows = [Stall(int(number), int(rank), "recompute", "", "recompute", 1, MS, MS) for number, rank in steps]
+    report = analyze(replace(made, tables={**made.tables, "stalls": to_table("stalls", rows)}))
+    answer = report.whatif(no_recompute=True)
+    assert answer.source == "points"
+    # Work of 1 ms a rank in a pipeline of two stages, one after the other in part.
+    assert MS <= answer.saving_ns <= 2 * MS
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
