@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardtoll.analyzers.context.context import Context, make_context
@@ -18,10 +19,12 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
-from shardtoll.ledger import Report, Stall, UsageError, analyze
+from shardtoll.ledger import Parameter, Report, Stall, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
+from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces import read_traces
 from tests.shared_inputs import shared
@@ -246,6 +249,47 @@ def test_steps_from_points_lose_what_their_stalls_cost() -> None:
     assert answer.source == "points"
     # Work of 1 ms a rank in a pipeline of two stages, one after the other in part.
     assert MS <= answer.saving_ns <= 2 * MS
+
+
+def buckets(parameter: str | None, numels: dict[str, int], wanted: int) -> float:
+    """Return how long a bucket of 8 MiB, 10 ms long and after no backward work, takes cut to this size."""
+    rows = [
+        collective(
+            rank=0, parameter=parameter, message_bytes=8 << 20, duration_ns=10 * MS, exposed_ns=10 * MS
+        )
+    ]
+    held = [Parameter(0, name, "[]", "[]", "float32", numel, True, True) for name, numel in numels.items()]
+    made = ledger(rows, run=run_of(1), parameters=held)
+    context = make_context(made, choose_fabric(made.run))
+    draft = Draft(recorded := recorded_of(context))
+    edit = buckets_of(context, wanted, np.array([0.1]))
+    # Work of the backward before it, for its parts to overlap.
+    recorded.phase[recorded.of_kinds((Kind.COMPUTE,))] = PHASES.index("backward")
+    draft.duration[recorded.of_kinds((Kind.COMPUTE,))] = 100 * MS
+    edit.apply(draft, 0.0)
+    (lasts,) = draft.duration[recorded.row == 0][recorded.graph.kind[recorded.row == 0] == Kind.COLLECTIVE]
+    return float(lasts)
+
+
+def test_buckets_are_cut_between_parameters_only() -> None:
+    mega = 1 << 18
+    four = {"a": mega, "b": mega, "c": 2 * mega, "d": 4 * mega}
+    # Of 1, 1, 2 and 4 MiB two buckets of 4 MiB: the last half and its latency are left.
+    for name in ("a, b, c, d", "a, ... (4 parameters)", "d, ... (4 parameters)"):
+        assert buckets(name, four, 4 << 20) == pytest.approx((1 + 9 / 2) * MS)
+    # The largest stays whole, however small a bucket is asked for.
+    assert buckets("a, b, c, d", four, 1 << 10) == pytest.approx((1 + 9 / 2) * MS)
+    for name in ("w", "a, b, c, d"):
+        assert buckets(name, {"w": 8 * mega} | four, 8 << 20) == 10 * MS
+    assert buckets("w", {}, 1 << 20) == 10 * MS
+
+
+@pytest.mark.parametrize("parameter", [None, "a, b", "a, ... (4 parameters)", "a, ... (9 parameters)"])
+def test_a_bucket_of_unknown_parameters_is_not_cut(parameter: str | None) -> None:
+    numels = {"a": 100, "b": 100, "c": 7, "d": 9}
+    assert buckets(parameter, numels, 8 << 20) == 10 * MS
+    with pytest.raises(UsageError, match="--bucket: nothing on record says which parameters"):
+        buckets(parameter, numels, 1 << 20)
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:
