@@ -17,7 +17,7 @@ def command(
         str, typer.Argument(metavar="RUN", help="Run folder, report.json or traces.", show_default=False)
     ],
     fix: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option("--fix", metavar="N,N", help="Findings that are fixed, by their numbers on the bill."),
     ] = None,
     first: Annotated[
@@ -104,7 +104,7 @@ def command(
         "async_copies": async_copies,
         "no_recompute": no_recompute,
     }
-    fixes = _numbers(fix)
+    fixes = [number for words in fix or () for number in _numbers(words)]
     if not fixes and first is None and not any(changes.values()):
         raise UsageError(
             "whatif is given nothing to change",
@@ -116,11 +116,11 @@ def command(
     write_answer("whatif", answer, output or [], as_json=as_json)
 
 
-def _numbers(words: str | None) -> list[int]:
+def _numbers(words: str) -> list[int]:
     from shardtoll.ledger import UsageError
 
-    parts = [part.strip() for part in (words or "").split(",") if part.strip()]
-    if not all(re.fullmatch(r"\d{1,9}", part) for part in parts) or (words is not None and not parts):
+    parts = [part.strip() for part in words.split(",") if part.strip()]
+    if not parts or not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
         raise UsageError(f"--fix {words} is no list of numbers", "give numbers on the bill, as --fix 1,3")
     return [int(part) for part in parts]
 

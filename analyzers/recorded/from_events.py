@@ -238,7 +238,23 @@ def _recorded(
         point=np.full(len(graph), -1, dtype=np.int64),
         start_ns=columns.start,
         end_ns=columns.end,
+        first_ns=_first(context, columns, ranks, steps[0]),
     )
+
+
+def _first(context: Context, columns: _Columns, ranks: tuple[int, ...], step: int) -> Floats:
+    """Return when each rank's first step begins: as long before its last end as its step row lasts.
+
+    Where the row ends with the step, that is where the row begins. Of a device that is a whole step behind
+    its host, the row ends with the host's step.
+    """
+    rows = context.step_rows[context.step_rows["step"] == step].drop_duplicates("rank").set_index("rank")
+    lasts = rows["duration_ns"].reindex(list(ranks)).to_numpy(dtype=np.float64, na_value=np.nan)
+    here = columns.step == step
+    first, last = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
+    np.minimum.at(first, columns.rank[here], columns.start[here])
+    np.maximum.at(last, columns.rank[here], columns.end[here])
+    return np.where(np.isfinite(lasts), last - lasts, first)
 
 
 def _device(

@@ -57,6 +57,8 @@ class Recorded:
     start_ns: Floats
     """[n] As recorded, on one clock, from the graph's zero."""
     end_ns: Floats
+    first_ns: Floats | None = None
+    """[ranks] When each rank's first step begins; None where every step begins anew."""
 
     def replay(self, graph: EventGraph | None = None) -> Outcome:
         """Return the outcome of the steps, or of an edited graph with the same lanes, edges and meetings."""
@@ -70,19 +72,19 @@ class Recorded:
     def step_times(self, outcome: Outcome) -> dict[tuple[int, int], float]:
         """Return (step, rank) -> how long the step lasted on the rank: from the end of the step before.
 
-        A rank's first step, and every step that begins anew, lasts from its own first instant.
+        A step that begins anew lasts from its own first instant. A rank's first of steps that follow each
+        other lasts from `first_ns`: the host runs ahead of the device, and its lead is no part of the step.
         """
         times: dict[tuple[int, int], float] = {}
         ends = self._ends(outcome)
         for place, rank in enumerate(self.ranks):
-            before: float | None = None
+            before = None if self.first_ns is None else float(self.first_ns[place])
             for step in self.steps:
                 if (place, step) not in ends:
                     continue
                 first, last = ends[place, step]
-                begin = first if before is None or self.source == "points" else before
-                times[step, rank] = max(0.0, last - begin)
-                before = last
+                times[step, rank] = max(0.0, last - (first if before is None else before))
+                before = None if self.first_ns is None else last
         return times
 
     def _ends(self, outcome: Outcome) -> dict[tuple[int, int], tuple[float, float]]:

@@ -33,7 +33,7 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     for name in ("collectives", "computes", "steps", "stalls", "device_ops"):
         tables[name] = tables[name].filter(pc.is_in(ledger.tables[name].column("step"), steps))
     tables["collectives"] = _collectives(ledger, draft, before, after, steps)
-    tables["steps"] = _steps(tables["steps"], recorded, before, after, draft.end_shift_ns)
+    tables["steps"] = _steps(tables["steps"], recorded, before, after, draft.step_factor)
     gone = [
         word
         for kind, word in _STALLS.items()
@@ -78,9 +78,9 @@ def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, 
     return table.filter(pa.array(kept & ~gone))
 
 
-def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, less_ns: float) -> pa.Table:
+def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, factor: float) -> pa.Table:
     """Return the rows with each part as many times as long as replay has it, adding up."""
-    parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, less_ns)
+    parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, factor)
     rows = []
     for row in table.to_pylist():
         was, now = (each.get(row["rank"]) for each in parts)

@@ -16,9 +16,9 @@ Bools = npt.NDArray[np.bool_]
 _COMPUTE = (Kind.COMPUTE, Kind.OPTIMIZER)
 
 
-def parts_by_rank(recorded: Recorded, outcome: Outcome, less_ns: float = 0.0) -> dict[int, Parts]:
+def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> dict[int, Parts]:
     """Return rank -> parts per step. An instant belongs to the first that is busy, in the order of the parts;
-    what a rank waits in a collective is communication."""
+    what a rank waits in a collective is communication. `factor`: see `Draft.step_factor`."""
     times: dict[int, list[float]] = {}
     for (_, rank), time in recorded.step_times(outcome).items():
         times.setdefault(rank, []).append(time)
@@ -28,7 +28,7 @@ def parts_by_rank(recorded: Recorded, outcome: Outcome, less_ns: float = 0.0) ->
     made = {}
     for place, rank in enumerate(recorded.ranks):
         of_rank = times.get(rank, [])
-        step = max(0.0, (float(np.mean(of_rank)) if of_rank else 0.0) - less_ns)
+        step = (float(np.mean(of_rank)) if of_rank else 0.0) * factor
         count = max(1, len(of_rank))
         wanted = [compute[place], comm[place], copy[place] - compute[place] - comm[place]]
         parts: list[int] = []

@@ -14,7 +14,7 @@ from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of
+from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
 from shardtoll.ledger.answers.what_if import Change, RankParts, WhatIf
@@ -53,12 +53,15 @@ def what_if(
             "in common",
             "record whole steps on all ranks",
         )
+    for edit in edits:
+        if edit.missing is not None and not nodes_there(recorded, edit):
+            raise UsageError(edit.missing, "leave it out")
     made = Replayer(context, recorded)
     draft = made.draft(edits)
     after = draft.outcome()
     saved = made.saved(edits)
     before_parts = parts_by_rank(recorded, made.outcome)
-    after_parts = parts_by_rank(recorded, after, draft.end_shift_ns)
+    after_parts = parts_by_rank(recorded, after, draft.step_factor)
     step_after = draft.lasts_ns(after)
     notes = [_source_note(made)]
     vanished: tuple[str, ...] = ()

@@ -14,11 +14,11 @@ from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
 from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.records.record import PHASES
-from shardtoll.ledger.words.human import size
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,30 +66,17 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
     if asked.dtype is not None:
         made.append(_dtype(context, asked.dtype))
     if asked.bucket_bytes is not None:
-        made.append(_bucket(context, asked.bucket_bytes))
+        made.append(buckets_of(context, asked.bucket_bytes, _latency(context)))
     if asked.micro_batches is not None:
         made.append(_micro_batches(context, asked.micro_batches))
-    for wanted, kind, label in (
-        (asked.batch_ready, Kind.DATA, "every batch is ready"),
-        (asked.async_copies, Kind.COPY, "copies overlap with compute"),
+    for wanted, gone in (
+        (asked.batch_ready, BATCHES),
+        (asked.async_copies, COPIES),
+        (asked.no_recompute, RECOMPUTE),
     ):
         if wanted:
-            made.append(Edit(label, _nothing_of(kind)))
-    if asked.no_recompute:
-        made.append(Edit("without the second forward", _no_recompute))
+            made.append(taken_out(context, gone))
     return made
-
-
-def _nothing_of(kind: Kind):  # type: ignore[no-untyped-def]
-    def apply(draft: Draft, _: float) -> None:
-        draft.duration[draft.recorded.of_kinds((kind,))] = 0.0
-
-    return apply
-
-
-def _no_recompute(draft: Draft, _: float) -> None:
-    recomputed = draft.recorded.phase == PHASES.index("recompute")
-    draft.duration[recomputed & draft.recorded.of_kinds((Kind.COMPUTE,))] = 0.0
 
 
 def _without(context: Context, words: str) -> Edit:
@@ -107,7 +94,9 @@ def _without(context: Context, words: str) -> Edit:
             + " "
             + frame["parameter"].fillna("")
         )
-        chosen &= places.str.contains(re.escape(line)).to_numpy(dtype=bool)
+        # Line 1 is not line 17.
+        ends = r"(?!\d)" if line[-1].isdigit() else ""
+        chosen &= places.str.contains(re.escape(line) + ends).to_numpy(dtype=bool)
     if not chosen.any() or not words.strip("@"):
         there = ", ".join(sorted(frame["op"].dropna().unique())[:6])
         raise UsageError(f"--without {words}: no collective is that", f"the run has {there}")
@@ -202,71 +191,6 @@ def _dtype(context: Context, name: str) -> Edit:
     )
 
 
-def _bucket(context: Context, bucket_bytes: int) -> Edit:
-    """Gradient all_reduces of a backward in buckets of that size.
-
-    Larger ones: neighbours become one, with one latency, ready when the last of them was. Smaller ones: of a
-    bucket's parts all but the last overlap the backward before it, as far as that is long enough.
-    """
-    frame = context.collectives
-    is_one = ((frame["op"] == "all_reduce") & (frame["phase"] == "backward")).to_numpy(dtype=bool)
-    is_one &= frame["message_bytes"].notna().to_numpy(dtype=bool)
-    if not is_one.any():
-        raise UsageError(
-            "--bucket: the run has no all_reduce in backward", "it is for DDP's gradient buckets"
-        )
-    moved = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0)
-    latency = _latency(context)
-
-    def apply(draft: Draft, _: float) -> None:
-        recorded, graph = draft.recorded, draft.recorded.graph
-        nodes = np.flatnonzero(recorded.of_kinds((Kind.COLLECTIVE,)) & (recorded.row >= 0))
-        nodes = nodes[is_one[recorded.row[nodes]]]
-        nodes = nodes[np.lexsort((recorded.start_ns[nodes], recorded.step[nodes], graph.rank[nodes]))]
-        key = recorded.step[nodes] * len(recorded.ranks) + graph.rank[nodes]
-        computing = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.phase == PHASES.index("backward"))
-        for number in np.unique(key).tolist():
-            mine = nodes[key == number]
-            place, step = number % len(recorded.ranks), number // len(recorded.ranks)
-            work = np.flatnonzero(computing & (graph.rank == place) & (recorded.step == step))
-            _one_rank(draft, mine, moved, latency, bucket_bytes, work)
-
-    return Edit(f"gradient buckets of {size(bucket_bytes)}", apply)
-
-
-def _one_rank(
-    draft: Draft,
-    nodes: npt.NDArray[np.int64],
-    moved: Floats,
-    latency: Floats,
-    most: int,
-    work: npt.NDArray[np.int64],
-) -> None:
-    rows = draft.recorded.row[nodes]
-    held: list[int] = []
-    total = 0.0
-    for node, row in zip(nodes.tolist(), rows.tolist(), strict=True):
-        bytes_ = moved[row]
-        if bytes_ > most:
-            parts = float(np.ceil(bytes_ / most))
-            lasts, fixed = draft.duration[node], draft.duration[node] * latency[row]
-            one = fixed + (lasts - fixed) / parts
-            before = draft.duration[work[draft.recorded.start_ns[work] < draft.recorded.start_ns[node]]].sum()
-            hidden = min((parts - 1) * one, before * (parts - 1) / parts)
-            draft.duration[node] = max(one, parts * one - hidden)
-            continue
-        if held and total + bytes_ > most:
-            held, total = [], 0.0
-        if held:
-            # The latency of all but one is saved; their data moves with the last.
-            last = held[-1]
-            carried = draft.duration[last] * (1 - latency[draft.recorded.row[last]])
-            draft.remove(np.array([last], dtype=np.int64))
-            draft.duration[node] += carried
-        held.append(node)
-        total += bytes_
-
-
 def _micro_batches(context: Context, count: int) -> Edit:
     pipes = shape(context)
     if pipes is None or pipes.micro_batches is None or pipes.stages_per_rank is None:
@@ -279,7 +203,6 @@ def _micro_batches(context: Context, count: int) -> Edit:
     was, now = 1 + idle / passes, 1 + idle / (count * pipes.stages_per_rank)
 
     def apply(draft: Draft, _: float) -> None:
-        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
-        draft.end_shift_ns += lasts * (1 - now / was)
+        draft.step_factor *= now / was
 
     return Edit(f"{count} micro-batches in place of {pipes.micro_batches}", apply)

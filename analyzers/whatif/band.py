@@ -16,9 +16,9 @@ class Doubt:
     """Sources of error of a prediction from these steps."""
 
     replay_ns: float
-    """By how much the unedited replay differs from the record, per step."""
+    """By how much the unedited replay's mean step differs from that of the step rows."""
     replay_error: float
-    """Largest difference of a step and rank, as a share."""
+    """Largest difference of a step and rank from its step row's duration, as a share."""
     clock_ns: float
     """How far the ranks' clocks may be apart where their times were compared."""
     spread_ns: float
@@ -37,9 +37,12 @@ class Doubt:
 
 def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share: float) -> Doubt:
     """Return the doubts about predictions from these steps, whose unedited outcome this is."""
-    was, now = recorded.step_times(recorded.recorded()), recorded.step_times(outcome)
-    errors = [abs(now[key] - was[key]) / was[key] for key in was if was[key] > 0]
-    lasted = recorded.lasts_ns(recorded.recorded())
+    was, now = _rows(context), recorded.step_times(outcome)
+    errors = [abs(time - was[key]) / was[key] for key, time in now.items() if was.get(key, 0) > 0]
+    slowest: dict[int, float] = {}
+    for step, rank in now:
+        slowest[step] = max(slowest.get(step, 0.0), was.get((step, rank), 0.0))
+    lasted = float(np.mean(list(slowest.values()))) if slowest else 0.0
     frame = context.collectives
     skew = frame["skew_ns"].to_numpy(dtype=np.float64, na_value=np.nan) if "skew_ns" in frame else np.zeros(0)
     skew = np.abs(skew[np.isfinite(skew)])
@@ -50,6 +53,13 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
         spread_ns=_spread(context),
         unknown_share=unknown_share,
     )
+
+
+def _rows(context: Context) -> dict[tuple[int, int], float]:
+    """Return (step, rank) -> the duration of its step row, which is no replay's own measure."""
+    rows = context.step_rows
+    keys = zip(rows["step"].astype("int64"), rows["rank"].astype("int64"), strict=True)
+    return dict(zip(keys, rows["duration_ns"].astype("float64"), strict=True))
 
 
 def _spread(context: Context) -> float:

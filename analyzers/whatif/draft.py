@@ -31,8 +31,9 @@ class Draft:
         self.lag = graph.lag_ns.copy()
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
         """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
-        self.end_shift_ns = 0.0
-        """Taken off every step's length by changes that have no node, as a closed form."""
+        self.step_factor = 1.0
+        """Times the length of every step, by changes that have no node: a closed form of a schedule. It
+        scales the edited step, since a pipeline's bubble shrinks with the work."""
 
     def outcome(self) -> Outcome:
         """Return the edited steps, simulated."""
@@ -45,8 +46,7 @@ class Draft:
 
     def lasts_ns(self, outcome: Outcome | None = None) -> float:
         """Return the edited step's time, mean over the steps."""
-        lasts = self.recorded.lasts_ns(self.outcome() if outcome is None else outcome)
-        return max(0.0, lasts - self.end_shift_ns)
+        return self.recorded.lasts_ns(self.outcome() if outcome is None else outcome) * self.step_factor
 
     def nodes_of(self, rows: Ints) -> Ints:
         """Return the nodes that are one of these collectives, by index in their frame."""

@@ -23,3 +23,8 @@ class Edit:
     """Whether -1 and 1 differ from 0: a model stands behind it."""
     number: int | None = None
     """Of the finding that it stands for."""
+    most_ns: float | None = None
+    """What it saves at most, per step: the toll of a finding that names its nodes by kind and place only.
+    None where nothing bounds it."""
+    missing: str | None = None
+    """What the record lacks if it changes nothing; None where a change of nothing is an answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -45,7 +46,7 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     rows to edit."""
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
-    return None if made is None else Edit(made.label, made.apply, made.banded, number)
+    return None if made is None else replace(made, number=number)
 
 
 def _rows(finding: Finding, context: Context) -> Ints:
@@ -140,7 +141,7 @@ def _removed(kind: Kind, label: str) -> Maker:
 
     def make(_: Context, finding: Finding) -> Edit | None:
         def apply(draft: Draft, _end: float) -> None:
-            nodes = np.flatnonzero(draft.recorded.of_kinds((kind,)))
+            nodes = _places(draft.recorded, finding, np.flatnonzero(draft.recorded.of_kinds((kind,))))
             if not len(nodes) or draft.recorded.source == "points":
                 _own_time(draft, finding, (Kind.COPY,) if kind == Kind.COPY else (Kind.HOST, Kind.GAP))
             elif kind == Kind.SYNC:
@@ -148,9 +149,25 @@ def _removed(kind: Kind, label: str) -> Maker:
             else:
                 draft.duration[nodes] = 0.0
 
-        return Edit(label, apply)
+        return Edit(label, apply, most_ns=finding.toll_ns)
 
     return make
+
+
+def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
+    """Return the nodes in the phases and modules that the finding names; all if it names none, or none of
+    these."""
+    named = {
+        (where.phase, where.module or "")
+        for where in [place.where for place in finding.places] or [finding.where]
+        if where.phase is not None
+    }
+    is_there = [
+        (PHASES[phase], recorded.names[module]) in named
+        for phase, module in zip(recorded.phase[nodes].tolist(), recorded.module[nodes].tolist(), strict=True)
+    ]
+    chosen = nodes[np.array(is_there, dtype=np.bool_)]
+    return chosen if len(chosen) else nodes
 
 
 def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
@@ -168,7 +185,7 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
         else:
             draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
 
-    return Edit("without the second forward", apply)
+    return Edit("without the second forward", apply, most_ns=finding.toll_ns)
 
 
 def _less_compute(_: Context, finding: Finding) -> Edit | None:
@@ -183,13 +200,14 @@ def _less_compute(_: Context, finding: Finding) -> Edit | None:
 
 
 def _bubble(_: Context, finding: Finding) -> Edit | None:
-    """More micro-batches: the bubble shrinks by what the finding claims, spread over the step."""
+    """More micro-batches: the bubble shrinks by what the finding claims, as a share of the step."""
     if not finding.saving_ns:
         return None
     saving = float(finding.saving_ns)
 
     def apply(draft: Draft, _end: float) -> None:
-        draft.end_shift_ns += saving
+        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
+        draft.step_factor *= max(0.0, 1 - saving / lasts) if lasts else 1.0
 
     return Edit("a bubble as small as the schedule allows", apply)
 
@@ -226,7 +244,7 @@ def nodes_there(recorded: Recorded, edit: Edit) -> bool:
     graph = recorded.graph
     return bool(
         draft.alone.any()
-        or draft.end_shift_ns
+        or draft.step_factor != 1
         or not np.array_equal(draft.duration, graph.duration_ns)
         or not np.array_equal(draft.gap, graph.gap_ns)
         or not np.array_equal(draft.lag, graph.lag_ns)

@@ -33,13 +33,33 @@ class Replayer:
         self.step_ns = recorded.lasts_ns(self.outcome)
         self.path: Path = critical_path(recorded, self.outcome)
         self.doubt: Doubt = doubt(context, recorded, self.outcome, self.path.unknown_share)
+        self._excess: dict[tuple[int, float], tuple[Edit, float]] = {}
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
-        """Return the steps with these edits, each at this end of its model's band."""
+        """Return the steps with these edits, each at this end of its model's band.
+
+        An edit that alone would save more than its finding costs changes more than the finding speaks of: the
+        step is as much longer as makes up for that.
+        """
         draft = Draft(self.recorded)
         for edit in edits:
             edit.apply(draft, end)
+            draft.step_factor *= self._too_much(edit, end)
         return draft
+
+    def _too_much(self, edit: Edit, end: float) -> float:
+        """Return how many times as long the step with this edit alone is as its replay, for it to save no
+        more than `most_ns`; 1 where it does not."""
+        if edit.most_ns is None:
+            return 1.0
+        key = id(edit), end
+        if key not in self._excess:
+            draft = Draft(self.recorded)
+            edit.apply(draft, end)
+            least, lasts = self.step_ns - edit.most_ns, draft.lasts_ns()
+            # The edit is held so that no other one gets its id.
+            self._excess[key] = edit, least / lasts if 0 < lasts < least else 1.0
+        return self._excess[key][1]
 
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
@@ -48,4 +68,7 @@ class Replayer:
         if any(edit.banded for edit in edits):
             ends += [self.step_ns - self.draft(edits, end).lasts_ns() for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
-        return Saved(mid, min(ends) - half, max(ends) + half)
+        tolls = [edit.most_ns for edit in edits if edit.most_ns is not None]
+        # No change saves more than there is: the whole step, and what its findings cost.
+        most = min(self.step_ns, sum(tolls)) if len(tolls) == len(edits) else self.step_ns
+        return Saved(mid, min(ends) - half, max(mid, min(max(ends) + half, most)))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardtoll.analyzers.context.context import Context, make_context
@@ -16,11 +18,17 @@ from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import choose_fabric
+from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
-from shardtoll.ledger import Report, UsageError, analyze
+from shardtoll.ledger import Parameter, Report, Stall, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
+from shardtoll.ledger.records.record import PHASES
+from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces import read_traces
+from tests.shared_inputs import shared
+from tests.unit.analyzers.ledgers import collective, ledger, run_of
 from tests.unit.analyzers.made_jobs import pipelines
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
@@ -50,6 +58,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         return made[key]
 
     return of
+
+
+def recorded_of(context: Context) -> Recorded:
+    recorded = recorded_graph(context)
+    assert recorded is not None
+    return recorded
 
 
 def lasts(recorded: Recorded) -> float:
@@ -136,6 +150,146 @@ def test_steps_from_points_take_what_they_took(slow: dict[int, float]) -> None:
     # All of the ranks' own time in half, as in the test of the other replay of these jobs.
     draft.duration[recorded.point >= 0] *= 0.5
     assert 0.5 < draft.lasts_ns() / lasts(recorded) < 0.54
+
+
+@pytest.mark.parametrize("name", ["tracelens_mi300_resnet_rank0of8", "hta_negative_queue_rank0of16"])
+def test_the_hosts_lead_over_the_device_is_no_part_of_the_first_step(name: str) -> None:
+    (read,) = read_traces([str(shared("traces", f"{name}.json.gz"))], cache=False, jobs=1)
+    report = analyze(read.ledger)
+    rows = read.ledger.frame("steps")["duration_ns"].tolist()
+    recorded = recorded_graph(make_context(read.ledger, choose_fabric(read.ledger.run)))
+    assert recorded is not None
+    times = list(recorded.step_times(recorded.replay()).values())
+    assert times == pytest.approx(rows, rel=0.03)
+    assert times[0] == pytest.approx(rows[0], rel=1e-6)
+    assert report.foreseen is not None
+    assert report.foreseen.before.step_ns == pytest.approx(sum(rows) / len(rows), rel=0.01)
+    # Against the rows, not against what the graph itself takes for a step.
+    error = max(abs(time - row) / row for time, row in zip(times, rows, strict=True))
+    assert report.foreseen.replay_error == pytest.approx(error)
+
+
+def test_more_micro_batches_shorten_the_step_that_the_other_changes_leave() -> None:
+    report = analyze(pipelines(3, 2, 5))
+
+    def after(**asked: Any) -> int:
+        return report.whatif(**asked).after.step_ns
+
+    # The bubble of 3 stages: 2 passes beside 5, then beside 20.
+    factor = (1 + 2 / 20) / (1 + 2 / 5)
+    whole = report.whatif(micro_batches=20)
+    assert whole.after.step_ns == pytest.approx(whole.before.step_ns * factor, rel=1e-6)
+    for times in (4.0, 100.0):
+        assert after(gpu=times, micro_batches=20) == pytest.approx(after(gpu=times) * factor, rel=1e-6)
+
+
+def test_a_line_is_no_other_line_that_begins_with_its_digits() -> None:
+    rows = [
+        collective(
+            step=0, rank=0, start_ns=start, duration_ns=MS, exposed_ns=MS, source=f"st.py:{line} (step)"
+        )
+        for start, line in ((0, 1), (2 * MS, 17))
+    ]
+    made = ledger(rows, run=run_of(1))
+    context = make_context(made, choose_fabric(made.run))
+    for line, gone in (("st.py:1", [0]), ("st.py:17", [1]), ("st.py", [0, 1])):
+        draft = Draft(recorded := recorded_of(context))
+        (edit,) = asked_edits(context, Asked(without=(f"@{line}",)))
+        edit.apply(draft, 0.0)
+        assert sorted(recorded.row[draft.alone].tolist()) == gone
+    with pytest.raises(UsageError, match="no collective is that"):
+        asked_edits(context, Asked(without=("@st.py:2",)))
+
+
+def test_a_fix_removes_the_nodes_of_its_finding_alone_and_saves_no_more_than_its_toll() -> None:
+    name = "tracelens_mi300_resnet_rank0of8.json.gz"
+    (read,) = read_traces([str(shared("traces", name))], cache=False, jobs=1)
+    report = analyze(read.ledger)
+    copies = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "transfer-stall"]
+    assert len(copies) == 2
+    whole = report.whatif(async_copies=True).saving_ns
+    tolls = [report.findings[number - 1].toll_ns or 0 for number in copies]
+    for number, toll_ns in zip(copies, tolls, strict=True):
+        answer = report.whatif(number)
+        assert 0 < answer.saving_ns <= toll_ns < whole
+        assert answer.saving_high_ns <= toll_ns
+    assert report.whatif(*copies).saving_ns == pytest.approx(sum(tolls), rel=0.05)
+
+
+def test_a_saving_is_at_most_the_whole_step(job: Callable[..., Job]) -> None:
+    report, _, _ = job(strategy="ddp", straggler=3, cause="backward")
+    for asked in ({"gpu": 1e5}, {"gpu": 1e5, "network": 1e5, "without": ("all_reduce",)}):
+        answer = report.whatif(**asked)
+        assert answer.saving_ns <= answer.saving_high_ns <= answer.before.step_ns
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "words"),
+    [
+        ("points", "batch_ready", "--batch-ready: the record has no wait for a batch inside a step"),
+        ("points", "async_copies", "--async-copies: the record has no copy that a step waits for"),
+        ("points", "no_recompute", "--no-recompute: the record has no second forward"),
+        ("events", "no_recompute", "--no-recompute: the record has no second forward"),
+    ],
+)
+def test_without_nodes_to_remove_a_change_is_refused(
+    job: Callable[..., Job], source: str, asked: str, words: str
+) -> None:
+    report = job(strategy="ddp")[0] if source == "events" else analyze(pipelines(2, 2, 3))
+    with pytest.raises(UsageError, match=words):
+        report.whatif(**{asked: True})
+
+
+def test_steps_from_points_lose_what_their_stalls_cost() -> None:
+    made = pipelines(2, 2, 3)
+    steps = made.frame("steps")[["step", "rank"]].itertuples(index=False)
+    rows = [Stall(int(number), int(rank), "recompute", "", "recompute", 1, MS, MS) for number, rank in steps]
+    report = analyze(replace(made, tables={**made.tables, "stalls": to_table("stalls", rows)}))
+    answer = report.whatif(no_recompute=True)
+    assert answer.source == "points"
+    # Work of 1 ms a rank in a pipeline of two stages, one after the other in part.
+    assert MS <= answer.saving_ns <= 2 * MS
+
+
+def buckets(parameter: str | None, numels: dict[str, int], wanted: int) -> float:
+    """Return how long a bucket of 8 MiB, 10 ms long and after no backward work, takes cut to this size."""
+    rows = [
+        collective(
+            rank=0, parameter=parameter, message_bytes=8 << 20, duration_ns=10 * MS, exposed_ns=10 * MS
+        )
+    ]
+    held = [Parameter(0, name, "[]", "[]", "float32", numel, True, True) for name, numel in numels.items()]
+    made = ledger(rows, run=run_of(1), parameters=held)
+    context = make_context(made, choose_fabric(made.run))
+    draft = Draft(recorded := recorded_of(context))
+    edit = buckets_of(context, wanted, np.array([0.1]))
+    # Work of the backward before it, for its parts to overlap.
+    recorded.phase[recorded.of_kinds((Kind.COMPUTE,))] = PHASES.index("backward")
+    draft.duration[recorded.of_kinds((Kind.COMPUTE,))] = 100 * MS
+    edit.apply(draft, 0.0)
+    (lasts,) = draft.duration[recorded.row == 0][recorded.graph.kind[recorded.row == 0] == Kind.COLLECTIVE]
+    return float(lasts)
+
+
+def test_buckets_are_cut_between_parameters_only() -> None:
+    mega = 1 << 18
+    four = {"a": mega, "b": mega, "c": 2 * mega, "d": 4 * mega}
+    # Of 1, 1, 2 and 4 MiB two buckets of 4 MiB: the last half and its latency are left.
+    for name in ("a, b, c, d", "a, ... (4 parameters)", "d, ... (4 parameters)"):
+        assert buckets(name, four, 4 << 20) == pytest.approx((1 + 9 / 2) * MS)
+    # The largest stays whole, however small a bucket is asked for.
+    assert buckets("a, b, c, d", four, 1 << 10) == pytest.approx((1 + 9 / 2) * MS)
+    for name in ("w", "a, b, c, d"):
+        assert buckets(name, {"w": 8 * mega} | four, 8 << 20) == 10 * MS
+    assert buckets("w", {}, 1 << 20) == 10 * MS
+
+
+@pytest.mark.parametrize("parameter", [None, "a, b", "a, ... (4 parameters)", "a, ... (9 parameters)"])
+def test_a_bucket_of_unknown_parameters_is_not_cut(parameter: str | None) -> None:
+    numels = {"a": 100, "b": 100, "c": 7, "d": 9}
+    assert buckets(parameter, numels, 8 << 20) == 10 * MS
+    with pytest.raises(UsageError, match="--bucket: nothing on record says which parameters"):
+        buckets(parameter, numels, 1 << 20)
 
 
 def test_every_kind_of_finding_has_an_edit_or_says_why_not() -> None:

@@ -1,0 +1,90 @@
+"""Batches, copies or the second forward taken out of a step, whatever finding they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
+from shardtoll.analyzers.replay.event_graph import Kind
+from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.ledger.records.record import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Work that an option takes out: its nodes, or if steps from points have none, what stalls say it
+    costs."""
+
+    option: str
+    label: str
+    words: str
+    """As in `the record has no ...`."""
+    kind: Kind
+    phase: str | None
+    stall: str
+    own: tuple[Kind, ...]
+    """Kinds of own time that hold it where it has no nodes."""
+
+
+BATCHES: Final = Gone(
+    "--batch-ready",
+    "every batch is ready",
+    "wait for a batch inside a step",
+    Kind.DATA,
+    None,
+    "data",
+    (Kind.HOST, Kind.GAP),
+)
+COPIES: Final = Gone(
+    "--async-copies",
+    "copies overlap with compute",
+    "copy that a step waits for",
+    Kind.COPY,
+    None,
+    "copy",
+    (),
+)
+RECOMPUTE: Final = Gone(
+    "--no-recompute",
+    "without the second forward",
+    "second forward",
+    Kind.COMPUTE,
+    "recompute",
+    "recompute",
+    (Kind.COMPUTE,),
+)
+
+
+def taken_out(context: Context, gone: Gone) -> Edit:
+    """Return the edit without that work; it changes nothing where the record has none."""
+
+    def apply(draft: Draft, _: float) -> None:
+        recorded = draft.recorded
+        nodes = recorded.of_kinds((gone.kind,))
+        if gone.phase is not None:
+            nodes &= recorded.phase == PHASES.index(gone.phase)
+        if nodes.any() and (gone.phase is None or recorded.source == "events"):
+            draft.duration[nodes] = 0.0
+        elif recorded.source == "points":
+            phase = None if gone.phase is None else PHASES.index("backward")
+            for rank, lost_ns in _lost_ns(context, gone.stall).items():
+                draft.shorten(gone.own, lost_ns, (rank,), phase)
+
+    missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
+    return Edit(gone.label, apply, missing=missing)
+
+
+def _lost_ns(context: Context, kind: str) -> dict[int, float]:
+    """Return rank -> what stalls of a kind cost it per step, in the steps that tell of them; and of operators
+    run again, what surveyed steps show where no stall does."""
+    rows, steps = context.stalls_in_steps, told_steps(context)
+    rows = rows[(rows["kind"] == kind) & rows["step"].isin(steps)]
+    lost = rows.groupby("rank")["lost_ns"].sum()
+    if kind == "recompute" and rows.empty:
+        rows, steps = context.priced_computes, context.surveyed
+        rows = rows[(rows["phase"] == "recompute") & rows["duration_ns"].notna()]
+        lost = rows.groupby("rank")["duration_ns"].sum()
+    return {int(rank): float(value) / max(1, len(steps)) for rank, value in lost.items()}
