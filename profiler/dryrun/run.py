@@ -16,7 +16,7 @@ from shardtoll.ledger import Ledger, UsageError
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.errors import Enough, user_line
+from shardtoll.profiler.dryrun.errors import Endless, Enough, user_line
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.stand_ins import Memory
@@ -143,6 +143,7 @@ class DryRun:
                     self.storages.mark([parameter.grad], "gradient")
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self.values.stepped()
         for state in optimizer.state.values():
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
@@ -266,9 +267,11 @@ def _forget_plans() -> None:
 
 @contextlib.contextmanager
 def dry(options: DryOptions) -> Iterator[DryRun]:
-    """Run dry inside."""
+    """Run dry inside. Raises UsageError where the program waits for a value that no dry run has."""
     run = DryRun(options).open()
     try:
         yield run
+    except Endless as endless:
+        raise UsageError(endless.message, endless.advice) from None
     finally:
         run.close()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from shardtoll.ledger import read_run
+from shardtoll.profiler.dryrun import values
 from tests.unit.cli.test_help import examples
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -103,12 +104,61 @@ def test_it_leaves_nothing_behind(shardtoll: Callable[..., Any]) -> None:
     assert not torch.distributed.is_initialized()
 
 
+GUARD = """    if not torch.isfinite(loss): sys.exit(1)
+    if torch.isnan(loss).any() or (loss.isinf() | loss.isnan()).item() or not loss.isfinite().all().cpu():
+        sys.exit(2)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--item", "1"], ["--item", "0"]])
+def test_nothing_is_ever_nan_whatever_the_policy(
+    options: list[str], shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("guarded.py").write_text(TRAIN.replace("    optimizer.step()\n", GUARD))
+    ran = shardtoll("dryrun", *options, "guarded.py")
+    assert ran.code == 0, ran.err
+
+
+def test_the_policy_decides_conditions_on_values(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = "    if not loss < 5: sys.exit(3)\n    optimizer.step()\n"
+    Path("waits.py").write_text(TRAIN.replace("    optimizer.step()\n", step))
+    assert "and exited with 3" in shardtoll("dryrun", "waits.py").err
+    assert shardtoll("dryrun", "--item", 1, "waits.py").code == 0
+
+
+def test_a_loop_that_waits_for_a_value_ends_in_one_line(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
+    loop = "import itertools\nfor number in itertools.count():"
+    step = """    try:
+        if not loss < 5: continue
+    except Exception:
+        continue
+    optimizer.step()
+"""
+    text = TRAIN.replace("for number in range(100):", loop).replace("    optimizer.step()\n", step)
+    Path("waits.py").write_text(text)
+    ran = shardtoll("dryrun", "waits.py")
+    assert (ran.code, ran.out) == (2, "")
+    said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
+    assert len(said) == 1
+    assert re.search(r"waits\.py:16.*bool\(\) was answered 20 times without an optimizer step", said[0]), said
+
+
 MISTAKES = {
     "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
     "a script with too few steps": (
         TRAIN.replace("range(100)", "range(1)"),
         [],
-        r"made 1 optimizer steps; a dry run needs 2",
+        r"made 1 optimizer step; a dry run needs 2",
     ),
     "a script that fails": (TRAIN.replace("nn.ReLU()", "nn.Linear(3, 3)"), [], r"bad.py:12: RuntimeError"),
     "a world that the mesh does not divide": (
