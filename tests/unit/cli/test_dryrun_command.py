@@ -173,6 +173,7 @@ MISTAKES = {
     "a fabric that does not exist": (TRAIN, ["--fabric", "string-and-cans"], r"string-and-cans"),
     "a rank outside the job": (TRAIN, ["--world", "4", "--rank", "4"], r"--rank 4 in a job of 4"),
     "a price in no currency": (TRAIN, ["--price", "cheap"], r"--price 'cheap'"),
+    "a price of 401 digits": (TRAIN, ["--price", "9" * 401, "--json"], r"--price '999999.*below 10 million"),
     "a policy that is none": (TRAIN, ["--item", "often"], r"--item 'often'"),
     "more memory than the GPU has, at construction": (
         TRAIN.replace("nn.Linear(64, 256)", "nn.Linear(64, 256), nn.Linear(1 << 20, 1 << 16)"),
