@@ -17,7 +17,7 @@ from shardtoll.profiler.dryrun.truths import Truths
 BALANCED: Final = "balanced"
 """The policy that shares out sizes evenly, as among experts, and else answers 0."""
 
-_MOST_ANSWERS: Final = 50_000
+_MOST_ANSWERS: Final = 20_000
 """Answers at one line without an optimizer step between; a loop that asks more often waits for a number."""
 
 
