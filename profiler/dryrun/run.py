@@ -60,7 +60,7 @@ class DryRun:
         self._first: Any = None
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
-        self._alone = False
+        self.alone = False
         """Whether the program trains without a process group."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
@@ -159,7 +159,7 @@ class DryRun:
             if self._model is None and torch.is_grad_enabled() and module.training:
                 self._model = module
                 self.storages.limit_bytes = None
-                self._alone = not initialized()
+                self.alone = not initialized()
             return call(module, *args, **kwargs)
 
         return __call__
@@ -212,9 +212,19 @@ class DryRun:
         session.close()
         self._session = None
         assert session.ledger is not None
+        self.alone = self.alone and not initialized()
         self.ledger = ledger_of(
             session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices()
         )
+
+    def refuse_alone(self, program: str) -> None:
+        """Raise UsageError where the job has more than one rank and the program made no process group."""
+        ranks = self.options.world.size
+        if self.alone and ranks > 1:
+            raise UsageError(
+                f"{program} made no process group: each of the {ranks:,} ranks would train alone",
+                "have it call init_process_group, or ask for a world of 1",
+            )
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
@@ -232,8 +242,6 @@ class DryRun:
         ]
         if self.shim.fused_regions:
             lines.append("torch.compile: compiled functions ran eagerly; their operators are marked as fused")
-        if self._alone and self.options.world.size > 1:
-            lines.append("the program made no process group: each of the ranks would train alone")
         return lines + list(dict.fromkeys(self.shim.skipped_files))
 
     def _work_handed(self, work: Any) -> None:

@@ -16,8 +16,8 @@ from shardtoll.profiler.dryrun.run import dry
 def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger:
     """Return the ledger of the script's recorded steps.
 
-    Raises UsageError where the script cannot be read, fails, or ends without enough optimizer steps; the
-    message names the script's own line.
+    Raises UsageError where the script cannot be read, fails, ends without enough optimizer steps, or
+    makes no process group for a job of more than one rank; the message names the script's own line.
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
@@ -48,6 +48,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                     f"{script} made {steps}{code}; a dry run needs {options.steps + 1}",
                     "have it train for more steps: the first one builds the optimizer's state",
                 )
+            run.refuse_alone(str(script))
             return run.ledger
     finally:
         sys.argv, sys.path[:] = before

@@ -84,6 +84,8 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert flops == 5 * 2 * 8 * 64 * 256
     shown = shardtoll("report", "runs/dry")
     assert shown.code == 0, shown.err
+    assert "h100x8-ib400" in shown.out
+    assert "fabric unknown" not in shown.out
     assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
     Path("budget.toml").write_text("max_collectives = 0")
     assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
@@ -205,6 +207,17 @@ def test_a_script_without_a_process_group_is_a_job_of_one(
     alone = TRAIN.replace('dist.init_process_group("nccl")', "").replace("DDP(", "(")
     Path("alone.py").write_text(alone)
     assert shardtoll("dryrun", "alone.py").code == 0
-    ran = shardtoll("dryrun", "--world", 8, "alone.py")
-    assert ran.code == 0
-    assert "made no process group" in ran.out
+    assert shardtoll("dryrun", "--world", 1, "alone.py").code == 0
+
+
+def test_a_script_without_a_process_group_is_no_job_of_more(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = TRAIN.replace('dist.init_process_group("nccl")', "").replace("DDP(", "(")
+    Path("alone.py").write_text(alone)
+    ran = shardtoll("dryrun", "--world", 16, "alone.py")
+    assert (ran.code, ran.out) == (2, "")
+    said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
+    assert len(said) == 1
+    assert "alone.py made no process group: each of the 16 ranks would train alone" in said[0]
