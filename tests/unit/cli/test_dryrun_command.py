@@ -70,6 +70,10 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert (answer["world_size"], answer["rank"], answer["gpu"]) == (16, 3, "h100-sxm")
     band = answer["step_ns"]
     assert 0 < band["low"] < band["expected"] < band["high"]
+    memory = answer["memory"]
+    assert sum(memory["at_peak"].values()) == memory["allocated_bytes"]
+    # cuBLAS's workspace, and what the allocator rounds up.
+    assert 32 << 20 <= memory["at_peak"]["allocator"] < (32 << 20) + 64 * 512
     ledger = read_run(Path("runs/dry"))
     assert (ledger.run.source, ledger.run.gpu, ledger.run.fabric) == ("dry", "h100-sxm", "h100x8-ib400")
     steps = ledger.tables["steps"].to_pylist()
