@@ -90,6 +90,11 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert shown.code == 0, shown.err
     assert "h100x8-ib400" in shown.out
     assert "fabric unknown" not in shown.out
+    scaled = shardtoll("forecast", "runs/dry", "--world", 32, "-o", "scaled.md", "-o", "scaled.html")
+    assert scaled.code == 0, scaled.err
+    assert "forecast on 16: " in Path("scaled.md").read_text()
+    assert "measured" not in scaled.out + Path("scaled.md").read_text()
+    assert "the mark what was forecast." in Path("scaled.html").read_text()
     assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
     Path("budget.toml").write_text("max_collectives = 0")
     assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
