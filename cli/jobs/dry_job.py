@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardtoll.ledger import Ledger
     from shardtoll.ledger.answers.dry_step import DryMachine, DryStep
 
-_PRICE: Final = re.compile(r"^(\d+(?:\.\d+)?)(?:/gpu-hour)?$")
+_PRICE: Final = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,12})?)(?:/gpu-hour)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,11 @@ def dryrun(
 def _price(text: str | None) -> float | None:
     if text is None:
         return None
-    given = _PRICE.match(text.strip())
+    given = _PRICE.fullmatch(text.strip())
     if given is None:
-        raise UsageError(f"--price {text!r:.40}", "give a number per GPU and hour, as 2.5/gpu-hour")
+        raise UsageError(
+            f"--price {text!r:.40}", "give a number below 10 million per GPU and hour, as 2.5/gpu-hour"
+        )
     return float(given.group(1))
 
 

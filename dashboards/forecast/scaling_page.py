@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from shardtoll.dashboards.forecast.scaling_shown import HEADS, TITLES, headline, machines, row
+from shardtoll.dashboards.forecast.scaling_shown import HEADS, TITLES, headline, known_by, machines, row
 from shardtoll.dashboards.page.html.figure import PALETTE, TOP_LEGEND, Figure, ms
 from shardtoll.dashboards.page.html.frame import framed
 from shardtoll.dashboards.page.html.page_bill import safe
@@ -15,8 +15,7 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import Scaling, ScalingPoint
 
 _LEAD: Final = (
-    "The line is the expected step, the area the band that holds eight of ten runs, "
-    "the mark what was measured."
+    "The line is the expected step, the area the band that holds eight of ten runs, the mark what was {}."
 )
 
 
@@ -24,7 +23,7 @@ def render(answer: Scaling) -> str:
     """Return the whole page as text; names are escaped, nothing is fetched."""
     curves = {"weak": answer.weak, "strong": answer.strong}
     figures = {kind: figure(answer, points) for kind, points in curves.items()}
-    sections = "".join(_section(kind, curves[kind]) for kind in curves)
+    sections = "".join(_section(kind, curves[kind], _LEAD.format(known_by(answer))) for kind in curves)
     notes = "".join(f"<li>{safe(clip(note, 300))}</li>" for note in answer.notes)
     body = f"""<header>
 <h1>shardtoll <span>what the step takes on other machines</span></h1>
@@ -38,11 +37,11 @@ def render(answer: Scaling) -> str:
     return framed("shardtoll forecast", body, figures, marks=False)
 
 
-def _section(kind: str, points: Sequence[ScalingPoint]) -> str:
+def _section(kind: str, points: Sequence[ScalingPoint], lead: str) -> str:
     rows = [[safe(cell) for cell in row(point)] for point in points]
     return f"""<section id="{kind}-section" aria-labelledby="{kind}">
 <h2 id="{kind}">{escape(TITLES[kind])}</h2>
-<p class="lead">{escape(_LEAD)}</p>
+<p class="lead">{escape(lead)}</p>
 <div class="panel"><div id="{kind}-figure" class="figure"></div></div>
 {table([escape(head) for head in HEADS], rows, TITLES[kind])}
 </section>
@@ -67,10 +66,10 @@ def figure(answer: Scaling, points: Sequence[ScalingPoint]) -> Figure:
         "hovertemplate": "%{x} ranks: %{y} ms<extra></extra>",
     }  # fmt: skip
     measured = {
-        "type": "scatter", "mode": "markers", "name": "measured", "x": [answer.measured_world],
+        "type": "scatter", "mode": "markers", "name": known_by(answer), "x": [answer.measured_world],
         "y": [ms(answer.measured_step_ns)],
         "marker": {"color": PALETTE["vermillion"], "symbol": "diamond", "size": 11},
-        "hovertemplate": "measured, %{x} ranks: %{y} ms<extra></extra>",
+        "hovertemplate": f"{known_by(answer)}, %{{x}} ranks: %{{y}} ms<extra></extra>",
     }  # fmt: skip
     layout = {
         "height": 360,

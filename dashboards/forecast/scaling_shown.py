@@ -31,16 +31,23 @@ def headline(answer: Scaling) -> str:
     return (
         f"On {answer.world:,} ranks the step takes {human.duration(weak.step_ns.expected)} "
         f"({band(weak.step_ns)}) with the same work per GPU, {human.duration(strong.step_ns.expected)} "
-        f"({band(strong.step_ns)}) with the same work per step; measured on {answer.measured_world:,}: "
-        f"{human.duration(answer.measured_step_ns)}"
+        f"({band(strong.step_ns)}) with the same work per step; "
+        f"{known_by(answer)} on {answer.measured_world:,}: {human.duration(answer.measured_step_ns)}"
     )
+
+
+def known_by(answer: Scaling) -> str:
+    """Return how the run's own step is known: a dry run measures nothing."""
+    return "forecast" if answer.dry else "measured"
 
 
 def machines(answer: Scaling) -> str:
     """Return which machine the run had and which one is asked for."""
     before = f"{answer.gpu_before or 'CPU'} on {answer.fabric_before}"
     after = f"{answer.gpu or 'CPU'} on {answer.fabric}"
-    return f"measured: {before}" if before == after else f"measured: {before}; forecast: {after}"
+    if before == after:
+        return f"{known_by(answer)}: {before}"
+    return f"{'dry run' if answer.dry else 'measured'}: {before}; forecast: {after}"
 
 
 def renderable(answer: Scaling, width: int) -> RenderableType:

@@ -176,6 +176,8 @@ class Scaling:
     strong: tuple[ScalingPoint, ...]
     calibration: str | None = None
     notes: tuple[str, ...] = ()
+    dry: bool = False
+    """Whether it is a dry run, whose step is itself a forecast."""
 
     def asked(self, kind: str) -> ScalingPoint | None:
         """Return the point at the number of GPUs that was asked for."""

@@ -276,7 +276,8 @@ class DeviceMode(TorchFunctionMode):
         if local is None and not tensor.is_meta and to_gpu != self._on_gpu(tensor):
             if to_gpu:
                 return self.tensors.on_gpu(tensor, dtype)
-            tensor = self.tensors.on_host(tensor)
+            source, tensor = tensor, self.tensors.on_host(tensor)
+            self.values.carry(source, tensor)
             copy = False
         if dtype is not None and (dtype != tensor.dtype or copy):
             return torch.Tensor.to(tensor, dtype, copy=copy)

@@ -28,6 +28,7 @@ class DryResult:
                     f"the program made {self._run.steps} optimizer steps",
                     f"let it make {self._run.options.steps + 1} inside the `with`, and read after it",
                 )
+            self._run.refuse_alone("the program")
             self._priced = PRICE.load()(self._run.ledger, self._run.options.fabric)
         return self._priced
 

@@ -18,6 +18,16 @@ class Enough(BaseException):
     """All steps asked for were recorded; no `except Exception` of the program's stops it."""
 
 
+class Endless(BaseException):
+    """The program waits for a number that no dry run has; no `except Exception` of the program's stops it."""
+
+    def __init__(self, what: str, line: str | None, answers: int) -> None:
+        where = line or "the program"
+        self.message = f"{where}: {what} was answered {answers:,} times without an optimizer step"
+        self.advice = "the loop waits for a value that no dry run has: give another --item, or bound the loop"
+        super().__init__(self.message)
+
+
 def user_line(frame: FrameType | None) -> str | None:
     """Return the innermost line of the user's own code, as `train.py:12 (main)`; None without one."""
     return Stack().user_line(frame) if frame is not None else None

@@ -16,7 +16,7 @@ from shardtoll.ledger import Ledger, UsageError
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.errors import Enough, user_line
+from shardtoll.profiler.dryrun.errors import Endless, Enough, user_line
 from shardtoll.profiler.dryrun.rows import ledger_of
 from shardtoll.profiler.dryrun.shim import Shim
 from shardtoll.profiler.dryrun.stand_ins import Memory
@@ -60,7 +60,7 @@ class DryRun:
         self._first: Any = None
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
-        self._alone = False
+        self.alone = False
         """Whether the program trains without a process group."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
@@ -143,6 +143,7 @@ class DryRun:
                     self.storages.mark([parameter.grad], "gradient")
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self.values.stepped()
         for state in optimizer.state.values():
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
@@ -158,7 +159,7 @@ class DryRun:
             if self._model is None and torch.is_grad_enabled() and module.training:
                 self._model = module
                 self.storages.limit_bytes = None
-                self._alone = not initialized()
+                self.alone = not initialized()
             return call(module, *args, **kwargs)
 
         return __call__
@@ -211,9 +212,19 @@ class DryRun:
         session.close()
         self._session = None
         assert session.ledger is not None
+        self.alone = self.alone and not initialized()
         self.ledger = ledger_of(
             session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices()
         )
+
+    def refuse_alone(self, program: str) -> None:
+        """Raise UsageError where the job has more than one rank and the program made no process group."""
+        ranks = self.options.world.size
+        if self.alone and ranks > 1:
+            raise UsageError(
+                f"{program} made no process group: each of the {ranks:,} ranks would train alone",
+                "have it call init_process_group, or ask for a world of 1",
+            )
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
@@ -231,8 +242,6 @@ class DryRun:
         ]
         if self.shim.fused_regions:
             lines.append("torch.compile: compiled functions ran eagerly; their operators are marked as fused")
-        if self._alone and self.options.world.size > 1:
-            lines.append("the program made no process group: each of the ranks would train alone")
         return lines + list(dict.fromkeys(self.shim.skipped_files))
 
     def _work_handed(self, work: Any) -> None:
@@ -266,9 +275,11 @@ def _forget_plans() -> None:
 
 @contextlib.contextmanager
 def dry(options: DryOptions) -> Iterator[DryRun]:
-    """Run dry inside."""
+    """Run dry inside. Raises UsageError where the program waits for a value that no dry run has."""
     run = DryRun(options).open()
     try:
         yield run
+    except Endless as endless:
+        raise UsageError(endless.message, endless.advice) from None
     finally:
         run.close()

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from shardtoll.ledger import Ledger, ShardtollError, UsageError
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.errors import Enough, line_of, one_line
+from shardtoll.profiler.dryrun.errors import Endless, Enough, line_of, one_line
 from shardtoll.profiler.dryrun.run import dry
 
 
 def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledger:
     """Return the ledger of the script's recorded steps.
 
-    Raises UsageError where the script cannot be read, fails, or ends without enough optimizer steps; the
-    message names the script's own line.
+    Raises UsageError where the script cannot be read, fails, ends without enough optimizer steps, or
+    makes no process group for a job of more than one rank; the message names the script's own line.
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}", "name a Python file, then its own arguments")
@@ -29,7 +29,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
             ended: SystemExit | None = None
             try:
                 runpy.run_path(str(script), run_name="__main__")
-            except (Enough, ShardtollError, KeyboardInterrupt):
+            except (Endless, Enough, ShardtollError, KeyboardInterrupt):
                 if run.ledger is None:
                     raise
             except SystemExit as leaving:
@@ -43,11 +43,12 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                     ) from error
             if run.ledger is None:
                 code = "" if ended is None or ended.code in (None, 0) else f" and exited with {ended.code}"
-                steps = run.steps
+                steps = "1 optimizer step" if run.steps == 1 else f"{run.steps} optimizer steps"
                 raise UsageError(
-                    f"{script} made {steps} optimizer steps{code}; a dry run needs {options.steps + 1}",
+                    f"{script} made {steps}{code}; a dry run needs {options.steps + 1}",
                     "have it train for more steps: the first one builds the optimizer's state",
                 )
+            run.refuse_alone(str(script))
             return run.ledger
     finally:
         sys.argv, sys.path[:] = before

@@ -11,8 +11,14 @@ from typing import Any, Final
 
 import torch
 
+from shardtoll.profiler.dryrun.errors import Endless
+from shardtoll.profiler.dryrun.truths import Truths
+
 BALANCED: Final = "balanced"
 """The policy that shares out sizes evenly, as among experts, and else answers 0."""
+
+_MOST_ANSWERS: Final = 20_000
+"""Answers at one line without an optimizer step between; a loop that asks more often waits for a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Values:
         self._user_line = user_line
         self.asked: Counter[tuple[str, str | None]] = Counter()
         """(what was asked, line of the program) -> how often."""
+        self._since_step: Counter[str | None] = Counter()
+        self._truths = Truths()
         self.synchronized: Callable[[], None] | None = None
         """Called where the host waits for the device, as for a value."""
         self.recorded: Callable[[torch.Tensor, Any], None] | None = None
@@ -56,13 +64,25 @@ class Values:
     def _note(self, what: str) -> None:
         line = self._user_line(sys._getframe(2))
         self.asked[what, line] += 1
+        self._since_step[line] += 1
+        if self._since_step[line] > _MOST_ANSWERS:
+            raise Endless(what, line, _MOST_ANSWERS)
         if self.synchronized is not None:
             self.synchronized()
 
+    def stepped(self) -> None:
+        """Note that an optimizer has stepped."""
+        self._since_step.clear()
+
+    def carry(self, source: torch.Tensor, made: torch.Tensor) -> None:
+        """Note that `made` is a copy of `source`, and as true."""
+        self._truths.note(made, self._truths.of(source))
+
     def _number(self, tensor: torch.Tensor) -> float | int | bool | complex:
-        if tensor.dtype == torch.bool:
-            return False
         number = self._policy.number
+        if tensor.dtype == torch.bool:
+            truth = self._truths.of(tensor)
+            return bool(number) if truth is None else truth
         return number if tensor.is_floating_point() else int(number)
 
     def _answer(self, tensor: torch.Tensor) -> Any:
@@ -112,6 +132,7 @@ class Values:
         one = torch.Tensor
         return {
             **self._sizes(is_host),
+            **self._truths.handlers(),
             one.item: reading("item()", item),
             one.tolist: reading("tolist()", self._answer),
             one.__bool__: reading("bool()", lambda tensor: bool(item(tensor))),

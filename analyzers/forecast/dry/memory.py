@@ -36,7 +36,7 @@ def peak_memory(
     allocator.malloc("workspace", _WORKSPACE_BYTES)
     live: dict[int, DryStorage] = {}
     at_peak: dict[int, DryStorage] = {}
-    peak = reserved_peak = 0
+    peak, reserved_peak = allocator.allocated_bytes, allocator.reserved_bytes
     timeline: list[tuple[float, int, int]] = []
     for order, born, place in events:
         storage = storages[place]
@@ -57,7 +57,7 @@ def peak_memory(
         allocated_bytes=peak,
         reserved_bytes=Band(reserved, max(peak + outside * 0.8, reserved * 0.95), reserved * 1.06),
         capacity_bytes=capacity_bytes,
-        at_peak=dict(_summed(at_peak, "category")),
+        at_peak=_by_category(at_peak, peak),
         by_module=tuple(_summed(at_peak, "module")[:_MOST_PLACES]),
         by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),
         timeline=tuple(timeline[::step]),
@@ -80,6 +80,16 @@ def _events(storages: Sequence[DryStorage]) -> list[tuple[int, bool, int]]:
             events.append((max(end, start), False, place))
     # What is freed and made in the same operator: its result is allocated before its operands go.
     return sorted(events, key=lambda event: (event[0], not event[1], event[2]))
+
+
+def _by_category(live: dict[int, DryStorage], allocated: int) -> dict[str, int]:
+    """Return bytes by category, which add up to the allocated bytes.
+
+    `allocator` is what no tensor of the program holds: cuBLAS's workspace, and what sizes are rounded up by.
+    """
+    sums = dict(_summed(live, "category"))
+    sums["allocator"] = allocated - sum(sums.values())
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def _summed(live: dict[int, DryStorage], column: str) -> list[tuple[str, int]]:

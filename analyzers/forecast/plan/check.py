@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.plan.limits import check_sizes
 from shardtoll.analyzers.forecast.plan.phases import DTYPES
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import TrainingPlan
@@ -25,6 +26,7 @@ _DEFAULT_FABRICS: Final = {
 def check_plan(plan: TrainingPlan) -> None:
     """Raise UsageError in one line for a plan that cannot be."""
     layout, model = plan.layout, plan.model
+    check_sizes(model, layout, plan.sequence)
     card_of(plan.gpu)
     if plan.precision not in DTYPES:
         raise UsageError(f"unknown precision {plan.precision!r:.40}", f"name one of {', '.join(DTYPES)}")

@@ -22,6 +22,11 @@ REPLICAS: Final = ("dp", "data", "ddp", "fsdp", "dp_shard", "dp_replicate", "rep
 
 _COMPUTE_BAND: Final = 1.04
 """Factor of the band of compute that does not change: runs of one layout differ by so much between days."""
+_UNPRICED: Final = 10.0
+"""A collective without a price takes from nothing to so many times its measured time, and more in proportion
+to its ranks: links between hosts are about ten times slower than links within."""
+_LEAST: Final = 0.01
+"""Least share of the expected step at which a band begins: a rate needs a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def scale_run(
     return Scaling(
         name, measured, recorded.duration_ns, before.gpu, after.gpu, before.fabric.name, after.fabric.name,
         world, points["weak"], points["strong"], None if anchor is None else f"{anchor.run.world_size} ranks",
-        tuple(dict.fromkeys(notes)),
+        tuple(dict.fromkeys(notes)), dry=report.run.source == "dry",
     )  # fmt: skip
 
 
@@ -123,7 +128,6 @@ def _point(
 ) -> ScalingPoint:
     work = measured / world if kind == "strong" else 1.0
     factors = _compute_factors(before.gpu, after.gpu)
-    changed = before.gpu != after.gpu or kind == "strong"
     sent = [_times(each, measured, world, work, before, after, strides, notes) for each in recorded.sent]
     ratio = _corrected(correction, measured, world)
     steps = []
@@ -131,8 +135,7 @@ def _point(
         times = [each[place] for each in sent]
         steps.append(recorded.step_ns(factor * work, times) * ratio)
     low, expected, high = steps
-    if not changed:
-        low, high = low / _COMPUTE_BAND, high * _COMPUTE_BAND
+    low, high = max(low / _COMPUTE_BAND, expected * _LEAST), high * _COMPUTE_BAND
     expected = min(max(expected, low), high)
     step = Band(expected, low, high)
     exposed = _exposed(recorded, [each[1] for each in sent], factors[1] * work)
@@ -185,8 +188,12 @@ def _times(
     old = _cost(before, sent.op, sent.message_bytes, place_group(sent.group_size, stride, before.per_node))
     new = _cost(after, sent.op, message, place_group(size, stride, after.per_node))
     if old is None or new is None or old[1] <= 0:
-        notes.append(f"{sent.op} over {sent.name} keeps its measured time: its price is unknown")
-        return (float(sent.duration_ns),) * 3
+        notes.append(
+            f"the price of {sent.op} over {sent.name} is unknown: it keeps its recorded time, and the band "
+            "holds up to ten times of it"
+        )
+        grown = max(1.0, size / sent.group_size, work)
+        return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED * grown
     low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)
     return low, expected, high
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.check import check_plan
+from shardtoll.analyzers.forecast.plan.limits import check_sizes
 from shardtoll.analyzers.forecast.plan.network import Network
 from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.traits import traits_of
@@ -60,6 +61,10 @@ def read_row(row: Row) -> ReadRow:
     gpu = _gpu(row)
     model = _model(row)
     layout, sequence = _layout(row, config, model, assumed)
+    try:
+        check_sizes(model, layout, sequence)
+    except ShardtollError as error:
+        raise Abstain(error.message) from error
     framework = row.get("framework") or _framework(row)
     precision = _precision(row, config)
     notes = _hardware_notes(row)
@@ -123,12 +128,13 @@ def _gpu(row: Row) -> str:
 
 
 def number(row: Row, name: str) -> int | None:
-    """Return a whole number of a column; None where it is empty or no number."""
+    """Return a whole number of a column; None where it is empty, negative or no number."""
     text = (row.get(name) or "").strip()
     try:
-        return int(float(text))
-    except ValueError:
+        value = int(float(text))
+    except (OverflowError, ValueError):
         return None
+    return value if value >= 0 else None
 
 
 _GATED: Final = ("llama", "hf-", "mixtral", "grok", "qwen", "deepseek", "mistral", "gemma", "oss")
@@ -166,6 +172,9 @@ def _model(row: Row) -> ModelShape:
     return replace(published, layers=layers) if layers else published
 
 
+_MOST_DIGITS: Final = 15
+
+
 def _degree(row: Row, config: str, column: str, *words: str) -> int | None:
     stated = number(row, column)
     if stated:
@@ -173,6 +182,8 @@ def _degree(row: Row, config: str, column: str, *words: str) -> int | None:
     for word in words:
         match = re.search(rf"(?<![A-Za-z]){word}[ =_-]?(\d+)", config, re.IGNORECASE)
         if match is not None:
+            if len(match[1]) > _MOST_DIGITS:
+                raise Abstain(f"{column} has {len(match[1])} digits")
             return int(match[1])
     return None
 

@@ -6,20 +6,23 @@ from dataclasses import replace
 
 from shardtoll.analyzers.roofline.machines.fabric import UNKNOWN, Fabric
 from shardtoll.analyzers.roofline.machines.gpu import Gpu, find_gpu, named
-from shardtoll.analyzers.roofline.machines.load import fabrics_with
+from shardtoll.analyzers.roofline.machines.load import fabric_names, fabrics_with, load_fabric
 from shardtoll.analyzers.roofline.machines.network_words import network_words
 from shardtoll.analyzers.roofline.machines.pick import Choice, Known, pick
 from shardtoll.ledger import Run
 
 
 def choose_fabric(run: Run) -> Fabric:
-    """Return the shipped fabric that fits the run's device and network, or its backend on CPUs.
+    """Return the fabric on record, as of dry runs, else the one that fits the device and network, or on CPUs
+    the backend.
 
     `UNKNOWN`, on which every floor is None, where none fits and for fake process groups. The
     choice, how sure it is and what else would fit are written into the provenance.
     """
     run = with_device(run)
     device, backend = run.device, run.backend
+    if run.fabric in fabric_names():
+        return _on_record(run, load_fabric(run.fabric))
     if backend is not None and "fake" in backend:
         return UNKNOWN
     if device is None or device == "cpu":
@@ -39,6 +42,13 @@ def choose_fabric(run: Run) -> Fabric:
         gpu=gpu_of_run(run) or fabric.gpu,
         library_version=run.nccl_version if fabric.library == "nccl" else None,
         provenance=f"{fabric.provenance} ({_sureness(run, choice)})",
+    )
+
+
+def _on_record(run: Run, fabric: Fabric) -> Fabric:
+    """Return the shipped fabric that the run itself names."""
+    return replace(
+        fabric, gpu=gpu_of_run(run) or fabric.gpu, provenance=f"{fabric.provenance} (named by the run)"
     )
 
 

@@ -189,3 +189,11 @@ def test_memory_and_chip_name_the_accelerator_of_a_run():
     a100 = choose_fabric(run_of(2, device="NVIDIA A100-PG509-200", device_memory_bytes=42_505_273_344))
     assert a100.gpu is not None
     assert a100.gpu.name == "a100-sxm-40gb"
+
+
+def test_the_fabric_of_a_dry_run_is_the_one_on_record():
+    fabric = chosen(64, backend="fake", device=H100, source="dry", fabric="h100x8-ib400")
+    assert fabric.name == "h100x8-ib400"
+    assert fabric.provenance.endswith("(named by the run)")
+    assert fabric.gpu == find_gpu(H100)
+    assert chosen(64, fabric="gone.toml", backend="fake", device=H100) is UNKNOWN

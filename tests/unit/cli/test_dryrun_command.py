@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from shardtoll.ledger import read_run
+from shardtoll.profiler.dryrun import values
 from tests.unit.cli.test_help import examples
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -69,6 +70,10 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert (answer["world_size"], answer["rank"], answer["gpu"]) == (16, 3, "h100-sxm")
     band = answer["step_ns"]
     assert 0 < band["low"] < band["expected"] < band["high"]
+    memory = answer["memory"]
+    assert sum(memory["at_peak"].values()) == memory["allocated_bytes"]
+    # cuBLAS's workspace, and what the allocator rounds up.
+    assert 32 << 20 <= memory["at_peak"]["allocator"] < (32 << 20) + 64 * 512
     ledger = read_run(Path("runs/dry"))
     assert (ledger.run.source, ledger.run.gpu, ledger.run.fabric) == ("dry", "h100-sxm", "h100x8-ib400")
     steps = ledger.tables["steps"].to_pylist()
@@ -83,6 +88,13 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert flops == 5 * 2 * 8 * 64 * 256
     shown = shardtoll("report", "runs/dry")
     assert shown.code == 0, shown.err
+    assert "h100x8-ib400" in shown.out
+    assert "fabric unknown" not in shown.out
+    scaled = shardtoll("forecast", "runs/dry", "--world", 32, "-o", "scaled.md", "-o", "scaled.html")
+    assert scaled.code == 0, scaled.err
+    assert "forecast on 16: " in Path("scaled.md").read_text()
+    assert "measured" not in scaled.out + Path("scaled.md").read_text()
+    assert "the mark what was forecast." in Path("scaled.html").read_text()
     assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
     Path("budget.toml").write_text("max_collectives = 0")
     assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
@@ -103,12 +115,61 @@ def test_it_leaves_nothing_behind(shardtoll: Callable[..., Any]) -> None:
     assert not torch.distributed.is_initialized()
 
 
+GUARD = """    if not torch.isfinite(loss): sys.exit(1)
+    if torch.isnan(loss).any() or (loss.isinf() | loss.isnan()).item() or not loss.isfinite().all().cpu():
+        sys.exit(2)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--item", "1"], ["--item", "0"]])
+def test_nothing_is_ever_nan_whatever_the_policy(
+    options: list[str], shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("guarded.py").write_text(TRAIN.replace("    optimizer.step()\n", GUARD))
+    ran = shardtoll("dryrun", *options, "guarded.py")
+    assert ran.code == 0, ran.err
+
+
+def test_the_policy_decides_conditions_on_values(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = "    if not loss < 5: sys.exit(3)\n    optimizer.step()\n"
+    Path("waits.py").write_text(TRAIN.replace("    optimizer.step()\n", step))
+    assert "and exited with 3" in shardtoll("dryrun", "waits.py").err
+    assert shardtoll("dryrun", "--item", 1, "waits.py").code == 0
+
+
+def test_a_loop_that_waits_for_a_value_ends_in_one_line(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
+    loop = "import itertools\nfor number in itertools.count():"
+    step = """    try:
+        if not loss < 5: continue
+    except Exception:
+        continue
+    optimizer.step()
+"""
+    text = TRAIN.replace("for number in range(100):", loop).replace("    optimizer.step()\n", step)
+    Path("waits.py").write_text(text)
+    ran = shardtoll("dryrun", "waits.py")
+    assert (ran.code, ran.out) == (2, "")
+    said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
+    assert len(said) == 1
+    assert re.search(r"waits\.py:16.*bool\(\) was answered 20 times without an optimizer step", said[0]), said
+
+
 MISTAKES = {
     "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
     "a script with too few steps": (
         TRAIN.replace("range(100)", "range(1)"),
         [],
-        r"made 1 optimizer steps; a dry run needs 2",
+        r"made 1 optimizer step; a dry run needs 2",
     ),
     "a script that fails": (TRAIN.replace("nn.ReLU()", "nn.Linear(3, 3)"), [], r"bad.py:12: RuntimeError"),
     "a world that the mesh does not divide": (
@@ -123,6 +184,7 @@ MISTAKES = {
     "a fabric that does not exist": (TRAIN, ["--fabric", "string-and-cans"], r"string-and-cans"),
     "a rank outside the job": (TRAIN, ["--world", "4", "--rank", "4"], r"--rank 4 in a job of 4"),
     "a price in no currency": (TRAIN, ["--price", "cheap"], r"--price 'cheap'"),
+    "a price of 401 digits": (TRAIN, ["--price", "9" * 401, "--json"], r"--price '999999.*below 10 million"),
     "a policy that is none": (TRAIN, ["--item", "often"], r"--item 'often'"),
     "more memory than the GPU has, at construction": (
         TRAIN.replace("nn.Linear(64, 256)", "nn.Linear(64, 256), nn.Linear(1 << 20, 1 << 16)"),
@@ -154,6 +216,17 @@ def test_a_script_without_a_process_group_is_a_job_of_one(
     alone = TRAIN.replace('dist.init_process_group("nccl")', "").replace("DDP(", "(")
     Path("alone.py").write_text(alone)
     assert shardtoll("dryrun", "alone.py").code == 0
-    ran = shardtoll("dryrun", "--world", 8, "alone.py")
-    assert ran.code == 0
-    assert "made no process group" in ran.out
+    assert shardtoll("dryrun", "--world", 1, "alone.py").code == 0
+
+
+def test_a_script_without_a_process_group_is_no_job_of_more(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = TRAIN.replace('dist.init_process_group("nccl")', "").replace("DDP(", "(")
+    Path("alone.py").write_text(alone)
+    ran = shardtoll("dryrun", "--world", 16, "alone.py")
+    assert (ran.code, ran.out) == (2, "")
+    said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
+    assert len(said) == 1
+    assert "alone.py made no process group: each of the 16 ranks would train alone" in said[0]

@@ -100,3 +100,36 @@ def test_published_rows_stay_as_near_as_they_are():
     errors = sorted(abs(row.error) for row in priced_rows(rows) if row.error is not None)
     assert len(errors) == len(rows)
     assert errors[len(errors) // 2] < 0.04
+
+
+SIZED = {
+    "model": "GPT-x", "gpus": "8", "gpu": "H100-80G SXM", "framework": "megatron", "seq": "2048",
+    "layers": "32", "hidden": "4096", "heads": "32", "ffn": "16384", "vocab": "50000", "tp": "8", "mbs": "1",
+    "ga": "8", "metric": "tok_s_gpu", "config": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({}, None),
+        ({"layers": "10000"}, "layers is 10,000: no training has more than 1,000"),
+        ({"layers": "1e300"}, "layers is 1e+300: no training has more than 1,000"),
+        ({"layers": "1000", "pp": "500", "gpus": "4000"}, "pp is 500: no training has more than 256"),
+        (
+            {"layers": "1000", "pp": "250", "gpus": "2000", "ga": "90000"},
+            "micro-batches x stages is 22,500,000",
+        ),
+        ({"gpus": "8000000"}, "GPUs is 8,000,000: no training has more than 1,000,000"),
+        ({"gpus": "1e30"}, "GPUs is 1e+30: no training has more than 1,000,000"),
+        ({"gpus": "-8"}, "the number of GPUs is unknown"),
+        ({"seq": "1e9"}, "sequence is 1,000,000,000: no training has more than 100,000,000"),
+        ({"seq": "", "config": "seq" + "9" * 5000}, "seq has 5000 digits"),
+        ({"hidden": "1e200"}, "hidden is 1e+200: no training has more than 1,000,000"),
+        ({"gbs": "1e300"}, "accumulation is 1e+300: no training has more than 100,000"),
+    ],
+)
+def test_sizes_that_no_training_has_are_a_reason(sizes: dict[str, str], reason: str | None):
+    priced = priced_row(1, {**SIZED, **sizes})
+    assert (priced.step_s is None) == (reason is not None)
+    assert (priced.reason or "").startswith(reason or "")

@@ -71,6 +71,9 @@ def test_a_run_is_priced_on_more_ranks(shardtoll, run_folder: Path):
     assert here["step_ns"]["expected"] == pytest.approx(answer["measured"]["step_ns"], rel=0.05)
     assert answer["weak"][0]["efficiency"]["expected"] == pytest.approx(1, abs=0.05)
     assert "Weak scaling" in target.read_text()
+    for point in (*answer["weak"], *answer["strong"]):
+        band = point["step_ns"]
+        assert band["low"] * 1.03 < band["expected"] < band["high"] / 1.03
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""A collective without a price widens the band of a rescaled run; it does not make it certain."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers.forecast.rescale.recorded import Sent
+from shardtoll.analyzers.forecast.rescale.scaling import Machine, _times
+from shardtoll.analyzers.roofline import load_fabric
+
+MACHINE = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
+
+
+def times(world: int, message_bytes: int | None, notes: list[str]) -> tuple[float, float, float]:
+    sent = Sent("all_reduce", "dp", 8, None, message_bytes, 0, 1000, 1000, 0)
+    return _times(sent, 8, world, 1.0, MACHINE, MACHINE, {}, notes)
+
+
+def test_an_unknown_price_opens_the_band_and_says_so():
+    notes: list[str] = []
+    assert times(16, None, notes) == (0.0, 1000.0, pytest.approx(20_000.0))
+    assert len(notes) == 1
+    assert "the price of all_reduce over group of 8 is unknown" in notes[0]
+
+
+def test_a_known_price_and_an_unchanged_group_need_no_note():
+    notes: list[str] = []
+    low, expected, high = times(16, 1 << 20, notes)
+    assert 0 < low <= expected <= high
+    assert times(8, None, notes) == (1000.0, 1000.0, 1000.0)
+    assert notes == []
