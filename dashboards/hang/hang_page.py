@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from shardtoll.dashboards.hang import hang_rows as rows
+from shardtoll.dashboards.page.html.frame import document
 from shardtoll.dashboards.page.html.page_bill import safe
-from shardtoll.dashboards.page.html.styled import styled
 from shardtoll.dashboards.page.html.tables import table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.hang import HangAnswer
@@ -28,7 +28,7 @@ def render(answer: HangAnswer) -> str:
 {_section("Ranks", rows.RANK_HEADS, rows.rank_rows(answer))}
 {_section("Collectives that ranks wait in", rows.GROUP_HEADS, rows.group_rows(answer))}
 </main>"""
-    return styled("shardtoll hang", body)
+    return document("shardtoll hang", body)
 
 
 def _section(title: str, heads: Sequence[str], made: Sequence[Sequence[str]]) -> str:

@@ -37,11 +37,21 @@ def framed(title: str, body: str, figures: Mapping[str, Figure], *, marks: bool 
     """
     data = {name: drawn(figure, marks=marks) for name, figure in figures.items() if not figure.empty}
     plotly, script = get_plotlyjs(), assets(*DRAWING, "start.js")
+    inner = f"""{body}
+<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
+<script type="application/json" id="figures">{embedded(data)}</script>
+<script type="text/plain" id="plotly">{plotly}</script>
+<script>{script}</script>"""
+    return document(title, inner, plotly, script)
+
+
+def document(title: str, body: str, *scripts: str) -> str:
+    """Return a whole page in the style of all; `title` and `body` are HTML; only `scripts` may run on it."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(plotly, script)}">
+<meta http-equiv="Content-Security-Policy" content="{policy(*scripts)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
@@ -50,10 +60,6 @@ def framed(title: str, body: str, figures: Mapping[str, Figure], *, marks: bool 
 </head>
 <body>
 {body}
-<noscript><p>The figures need JavaScript; the tables hold the same numbers.</p></noscript>
-<script type="application/json" id="figures">{embedded(data)}</script>
-<script type="text/plain" id="plotly">{plotly}</script>
-<script>{script}</script>
 </body>
 </html>
 """
