@@ -40,12 +40,6 @@ def command(
             "--steps", min=1, metavar="K", help="Steps to record, after the first one, which builds state."
         ),
     ] = 1,
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole", help="Run every layer; without it, repeated identical layers run a few times."
-        ),
-    ] = False,
     item: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +89,7 @@ def command(
     dryrun(
         script,
         arguments or [],
-        DryRequest(world, rank, gpu, fabric, steps, whole, item, price, tokens),
+        DryRequest(world, rank, gpu, fabric, steps, item, price, tokens),
         out=out,
         output=tuple(output or ()),
         as_json=as_json,

@@ -33,7 +33,6 @@ class DryRequest:
     gpu: str
     fabric: str | None
     steps: int
-    whole: bool
     item: str | None
     price: str | None
     tokens: int | None
@@ -123,7 +122,6 @@ def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machi
         steps=request.steps,
         policy=policy,
         stop=True,
-        whole=request.whole,
     )
     with contextlib.redirect_stdout(sys.stderr):
         return run_dry(script, arguments, options)

@@ -21,5 +21,3 @@ class DryOptions:
     policy: Policy = field(default_factory=Policy)
     stop: bool = False
     """Whether the program is ended once they are recorded."""
-    whole: bool = False
-    """Whether every layer runs; else repeated identical ones run a few times."""

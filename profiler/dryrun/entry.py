@@ -56,13 +56,12 @@ def dry_run(
     *,
     steps: int = 1,
     item: str | None = None,
-    whole: bool = False,
 ) -> Iterator[DryResult]:
     """Have the program inside run as one rank of a job of `world` GPUs that are not there.
 
     Everything on `cuda` inside holds no numbers. The process group must be made inside. After the optimizer's
     first step, `steps` more are recorded. `item` answers `.item()`: a number, or `balanced` (0, and counts
-    shared out evenly). `whole` runs every layer instead of a few of those that repeat.
+    shared out evenly).
 
     Raises UsageError for an unknown GPU, a rank outside the job, or a process group that exists already;
     FabricError for an unknown fabric.
@@ -75,7 +74,7 @@ def dry_run(
         raise UsageError(f"item={item!r:.40}", "give a number, or balanced") from None
     machine = MACHINE.load()(gpu, fabric)
     options = DryOptions(
-        World(world, rank, machine.per_host), machine, machine.fabric, steps=steps, policy=policy, whole=whole
+        World(world, rank, machine.per_host), machine, machine.fabric, steps=steps, policy=policy
     )
     with dry(options) as run:
         yield DryResult(run)
