@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from synthetic.spec import Spec
 from synthetic_job import write_job
-from synthetic_spec import Spec
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks

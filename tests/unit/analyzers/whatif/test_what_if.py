@@ -33,7 +33,7 @@ from tests.unit.analyzers.made_jobs import pipelines
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 import synthetic_job
-from synthetic_spec import Spec
+from synthetic.spec import Spec
 
 MS = 1_000_000
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from synthetic_layers import autograd, backward, compute, group_name, layer_of, trouble, world
-from synthetic_rank import COMM_STREAM, Program, Rank
-from synthetic_spec import Spec
-from synthetic_words import Call
+from synthetic.layers import autograd, backward, compute, group_name, layer_of, trouble, world
+from synthetic.rank import COMM_STREAM, Program, Rank
+from synthetic.spec import Spec
+from synthetic.words import Call
 
 
 @dataclass(frozen=True, slots=True)

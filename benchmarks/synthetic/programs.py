@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final
 
-from synthetic_layers import GEMM, autograd, backward, compute, extra, group_name, layer_of, trouble, world
-from synthetic_pipeline import chain, pipeline
-from synthetic_rank import COMM_STREAM, COPY_STREAM, LOOKALIKE, Arrival, Program, Rank
-from synthetic_spec import US
-from synthetic_words import Call
+from synthetic.layers import GEMM, autograd, backward, compute, extra, group_name, layer_of, trouble, world
+from synthetic.pipeline import chain, pipeline
+from synthetic.rank import COMM_STREAM, COPY_STREAM, LOOKALIKE, Arrival, Program, Rank
+from synthetic.spec import US
+from synthetic.words import Call
 
 _LOOKALIKE: Final = "void my_lib::fast_allreduce_push_kernel<__nv_bfloat16>(__nv_bfloat16*, int)"
 _ADAM: Final = (

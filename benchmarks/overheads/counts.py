@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from overhead_cases import Program
 from torch.distributed.tensor.debug import CommDebugMode
+
+from overheads.cases import Program
 
 Counts = Mapping[str, int]
 """Name of an op as in the ledger -> how many a rank issued in the step."""

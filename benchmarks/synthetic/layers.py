@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from synthetic_rank import Rank
-from synthetic_spec import US
+from synthetic.rank import Rank
+from synthetic.spec import US
 
 GEMM: Final = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 _MUL: Final = (

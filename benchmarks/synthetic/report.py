@@ -114,7 +114,7 @@ def synthetic_report(ranks: int, collectives: int, steps: int, findings: int = 1
         source="live", ranks_seen=tuple(range(ranks)), epoch_ns=EPOCH_NS, ranks_per_host=min(8, ranks),
     )  # fmt: skip
     bill = _findings(times, site, steps, findings)
-    fabric = FabricInfo("made-up", "made up by benchmarks/synthetic_report.py")
+    fabric = FabricInfo("made-up", "made up by benchmarks/synthetic/report.py")
     return Report(run, fabric, _groups(ranks, tp), tables, bill, None, _roofline(tables["steps"]))
 
 

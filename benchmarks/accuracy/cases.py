@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from accuracy_constants import Constants
 from learn_constants import forced
 
+from accuracy.constants import Constants
 from shardtoll.analyzers.roofline import Fabric
 from shardtoll.analyzers.roofline.evaluate.evaluate import (
     Evaluation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from synthetic_spec import Spec
+from synthetic.spec import Spec
 
 BYTES: Final = {"BFloat16": 2, "Float": 4}
 _TYPES: Final = {"BFloat16": "c10::BFloat16", "Float": "float"}

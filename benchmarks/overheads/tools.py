@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from overhead_cases import Program
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from overheads.cases import Program
 from shardtoll.profiler import Session, audit
 from shardtoll.profiler.live.session.schedule import Level
 

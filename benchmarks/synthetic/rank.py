@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from synthetic_nsys import NsysSink
-from synthetic_spec import US, Spec, transfer_ns
-from synthetic_words import Call, comm_words
-from synthetic_write import Sink
+from synthetic.nsys import NsysSink
+from synthetic.spec import US, Spec, transfer_ns
+from synthetic.words import Call, comm_words
+from synthetic.write import Sink
 
 COMPUTE_STREAM: Final = 7
 COPY_STREAM: Final = 20

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from synthetic_rank import COMM, COMPUTE, COPY, LOOKALIKE, Work
-from synthetic_spec import Spec
+from synthetic.rank import COMM, COMPUTE, COPY, LOOKALIKE, Work
+from synthetic.spec import Spec
 
 Key = tuple[str, ...]
 

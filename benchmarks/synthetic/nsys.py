@@ -14,8 +14,8 @@ from ast import literal_eval
 from pathlib import Path
 from typing import Any, Final
 
-from synthetic_spec import Spec
-from synthetic_words import BYTES
+from synthetic.spec import Spec
+from synthetic.words import BYTES
 
 SESSION_NS: Final = 5_000_000_000
 """A session begins that long before the job."""
@@ -123,7 +123,7 @@ class Export:
 
 
 class NsysSink:
-    """Takes the events of one rank, as `synthetic_write.Sink` does."""
+    """Takes the events of one rank, as `synthetic.write.Sink` does."""
 
     def __init__(self, spec: Spec, rank: int, path: Path | None, export: Export | None = None) -> None:
         self.spec = spec

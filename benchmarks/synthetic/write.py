@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from synthetic_spec import Spec
+from synthetic.spec import Spec
 
 BASE_NS: Final = 1_767_189_312_000_000_000
 _EVENT: Final = {
