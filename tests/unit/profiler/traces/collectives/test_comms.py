@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from shardtoll.profiler.traces.collectives.comms import (
+    dtype_in,
+    dtype_of,
+    message_bytes,
+    op_of,
+    peer_of,
+    ranks_in,
+)
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
-from shardtoll.profiler.traces.rank.comms import dtype_in, dtype_of, message_bytes, op_of, peer_of, ranks_in
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.ledger.records.record import MOST_RANKS, Group
+from shardtoll.profiler.traces.collectives.comms import UNKNOWN, ranks_in
 from shardtoll.profiler.traces.file.trace_columns import CommArgs, GroupInfo
-from shardtoll.profiler.traces.rank.comms import UNKNOWN, ranks_in
 
 DEFAULT: Final = "default"
 ASSUMED: Final = "assumed the default group"

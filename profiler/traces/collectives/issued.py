@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.comms import BACKENDS, op_of
+from shardtoll.profiler.traces.collectives.link import Linked
+from shardtoll.profiler.traces.collectives.said import NOTHING, filled, said
+from shardtoll.profiler.traces.collectives.steps import Steps
 from shardtoll.profiler.traces.file.trace_columns import Trace
-from shardtoll.profiler.traces.rank.comms import BACKENDS, op_of
-from shardtoll.profiler.traces.rank.link import Linked
-from shardtoll.profiler.traces.rank.said import NOTHING, filled, said
-from shardtoll.profiler.traces.rank.steps import Steps
 
 DEVICE_BACKENDS: Final = ("nccl", "hccl", "xccl", "rccl", "ucc")
 """Backends whose collectives run on devices."""

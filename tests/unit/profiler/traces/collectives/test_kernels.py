@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shardtoll.ledger.records.errors import UsageError
-from shardtoll.profiler.traces.rank.kernels import Kind, load_table
+from shardtoll.profiler.traces.collectives.kernels import Kind, load_table
 
 OURS = load_table()
 

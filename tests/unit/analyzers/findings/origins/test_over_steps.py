@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardtoll.analyzers.findings.stragglers.as_peers import Own
-from shardtoll.analyzers.findings.stragglers.over_steps import usual
+from shardtoll.analyzers.findings.origins.as_peers import Own
+from shardtoll.analyzers.findings.origins.over_steps import usual
 from shardtoll.analyzers.replay.graph import Graph
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.findings.stragglers.over_steps import Usual
+from shardtoll.analyzers.findings.origins.over_steps import Usual
 from shardtoll.analyzers.replay.graph import Graph
 
 Ints = npt.NDArray[np.int64]

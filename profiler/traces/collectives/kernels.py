@@ -66,7 +66,9 @@ class KernelTable:
 
 def load_table(extra: Path | None = None) -> KernelTable:
     """Return our table with the user's TOML file in front; UsageError where that is malformed."""
-    texts = [files("shardtoll.profiler.traces.rank").joinpath("kernels.toml").read_text(encoding="utf-8")]
+    texts = [
+        files("shardtoll.profiler.traces.collectives").joinpath("kernels.toml").read_text(encoding="utf-8")
+    ]
     entries = _entries(texts[0], "kernels.toml")
     if extra is not None:
         try:

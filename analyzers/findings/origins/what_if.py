@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.compared import as_recorded, compared, fixed, mean_ns
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.shared.memo import once
 
 MOST_RANKS: Final = 8

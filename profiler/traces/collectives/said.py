@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.profiler.traces.collectives.comms import BACKENDS
 from shardtoll.profiler.traces.file.trace_columns import I32, I64, CommArgs, HostWork, Trace
-from shardtoll.profiler.traces.rank.comms import BACKENDS
 
 NOTHING: Final = CommArgs()
 _FIELDS: Final = tuple(item.name for item in fields(CommArgs))

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.comms import op_of
+from shardtoll.profiler.traces.collectives.link import Linked
+from shardtoll.profiler.traces.collectives.said import NOTHING
+from shardtoll.profiler.traces.collectives.steps import Steps
 from shardtoll.profiler.traces.file.trace_columns import CommArgs, Trace
-from shardtoll.profiler.traces.rank.comms import op_of
-from shardtoll.profiler.traces.rank.link import Linked
-from shardtoll.profiler.traces.rank.said import NOTHING
-from shardtoll.profiler.traces.rank.steps import Steps
 
 _CARRIES: Final = {"all_reduce": ("all_reduce", "reduce_scatter")}
 """Name of a span -> what may have asked for it. Gloo has no reduce_scatter: it reduces the whole on all ranks

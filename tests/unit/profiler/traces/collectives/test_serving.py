@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.profiler.traces.rank.serving import Served, marks, workload
-from shardtoll.profiler.traces.rank.steps import find_steps
+from shardtoll.profiler.traces.collectives.serving import Served, marks, workload
+from shardtoll.profiler.traces.collectives.steps import find_steps
 from tests.unit.profiler.traces.build import GEMM, Build
 
 PAGED = "void paged_attention_ll4mi_reduce_kernel<0, 128>"

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.ledger.records.errors import TraceError
+from shardtoll.profiler.traces.collectives.comms import ranks_in
+from shardtoll.profiler.traces.collectives.steps import launches, processes
 from shardtoll.profiler.traces.file.trace_columns import KERNEL, DeviceWork, HostWork, Trace
-from shardtoll.profiler.traces.rank.comms import ranks_in
-from shardtoll.profiler.traces.rank.steps import launches, processes
 
 Mask = npt.NDArray[np.bool_]
 _Work = TypeVar("_Work", DeviceWork, HostWork)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.gloo import spans
+from shardtoll.profiler.traces.collectives.kernels import load_table
+from shardtoll.profiler.traces.collectives.link import Linker
+from shardtoll.profiler.traces.collectives.steps import find_steps, launches
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
 from shardtoll.profiler.traces.rank.facts import layers_of
-from shardtoll.profiler.traces.rank.gloo import spans
-from shardtoll.profiler.traces.rank.kernels import load_table
-from shardtoll.profiler.traces.rank.link import Linker
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, LOOKALIKE, MOVE
-from shardtoll.profiler.traces.rank.steps import find_steps, launches
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, SEND_RECV, Build
 
 TABLE = load_table()

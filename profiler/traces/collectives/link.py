@@ -16,11 +16,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.comms import BACKENDS, op_of
+from shardtoll.profiler.traces.collectives.kernels import KernelTable
+from shardtoll.profiler.traces.collectives.said import NOTHING, added, filled, said
+from shardtoll.profiler.traces.collectives.stacks import nests_of, paths
 from shardtoll.profiler.traces.file.trace_columns import CommArgs, Trace
-from shardtoll.profiler.traces.rank.comms import BACKENDS, op_of
-from shardtoll.profiler.traces.rank.kernels import KernelTable
-from shardtoll.profiler.traces.rank.said import NOTHING, added, filled, said
-from shardtoll.profiler.traces.rank.stacks import nests_of, paths
 
 
 @dataclass(slots=True)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.as_peers import Own
-from shardtoll.analyzers.findings.stragglers.compared import as_recorded, compared, fixed, mean_ns
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.stragglers.travelled import travelled_ns
+from shardtoll.analyzers.findings.origins.as_peers import Own
+from shardtoll.analyzers.findings.origins.compared import as_recorded, compared, fixed, mean_ns
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.travelled import travelled_ns
 from shardtoll.analyzers.replay.simulate import Replayed
 from shardtoll.analyzers.shared.memo import once
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
-from shardtoll.analyzers.findings.stragglers.as_peers import Own
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.stragglers.over_steps import usual
+from shardtoll.analyzers.findings.origins.as_peers import Own
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.over_steps import usual
 from shardtoll.analyzers.replay.graph import graphs
 from shardtoll.analyzers.replay.simulate import Replayed, replay
 from shardtoll.analyzers.shared.memo import once

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.profiler.traces.collectives.serving import Served, marks
 from shardtoll.profiler.traces.file.trace_columns import I64, DeviceWork, HostWork, Trace
-from shardtoll.profiler.traces.rank.serving import Served, marks
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})$")
 

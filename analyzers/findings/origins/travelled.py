@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.as_peers import Own
+from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.replay.simulate import Replayed
 
 
