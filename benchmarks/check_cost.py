@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-import overhead_cases
 from harness import Result, Spread, main
-from overhead_ranks import RANKS, Samples, run_case
-from overhead_tools import timed, within
+from overheads import cases as overhead_cases
+from overheads.ranks import RANKS, Samples, run_case
+from overheads.tools import timed, within
 
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.session.schedule import CHECKS, Level

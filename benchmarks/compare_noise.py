@@ -23,7 +23,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from harness import Result, main
-from overhead_ranks import _free_port
+from overheads.ranks import _free_port
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

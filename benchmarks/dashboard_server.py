@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness import Result, main
-from synthetic_report import SLOT_NS, synthetic_report
+from synthetic.report import SLOT_NS, synthetic_report
 
 from shardtoll.dashboards.page.views.views import VIEWS
 

@@ -1,6 +1,6 @@
 """How large the page is and how soon it can be used, by ranks.
 
-The reports are made up (`synthetic_report`). Times are from the start of the navigation, in a chromium that
+The reports are made up (`synthetic.report`). Times are from the start of the navigation, in a chromium that
 opens the file from disk in a new tab. A page is usable when the bill can be read and clicked and the first
 figure is drawn (`html[data-first]`), and drawn when the last one is (`html[data-drawn]`), also those that
 the reader must scroll to. The peer is the same roofline and timeline written by plotly's own `write_html`,
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from harness import Result, main
-from synthetic_peer import write as write_peer
-from synthetic_report import synthetic_report
+from synthetic.peer import write as write_peer
+from synthetic.report import synthetic_report
 
 from shardtoll.dashboards.page.page import render
 

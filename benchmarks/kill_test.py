@@ -22,10 +22,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import overhead_cases
 import torch
 import torch.distributed as dist
 from harness import Result, main
+from overheads import cases as overhead_cases
 
 from shardtoll.ledger.disk.store import read_run
 from shardtoll.profiler import audit

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from accuracy_cases import AIMS, Case, cases, read_all
-from accuracy_constants import AS_SHIPPED, unseen
-from accuracy_peers import PEERS
+from accuracy.cases import AIMS, Case, cases, read_all
+from accuracy.constants import AS_SHIPPED, unseen
+from accuracy.peers import PEERS
 from harness import Result, main
 
 from shardtoll.analyzers.roofline.evaluate.score import (

@@ -32,12 +32,12 @@ import os
 from typing import Any, Final
 
 from harness import Result, Spread, main
-from overhead_cases import build
-from overhead_counts import count, disagreeing, missed
-from overhead_flight import AIM_US
-from overhead_flight import figures as flight_figures
-from overhead_ranks import RANKS, Samples, run_case
-from overhead_tools import CPU_TIME, NAMES, schedule, session, turns
+from overheads.cases import build
+from overheads.counts import count, disagreeing, missed
+from overheads.flight import AIM_US
+from overheads.flight import figures as flight_figures
+from overheads.ranks import RANKS, Samples, run_case
+from overheads.tools import CPU_TIME, NAMES, schedule, session, turns
 
 WARM_UP: Final = 3
 """Steps before anything is counted: DDP broadcasts its new buckets in its second step."""

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from synthetic.spec import Spec
 from synthetic_job import write_job
-from synthetic_spec import Spec
 
 from shardtoll.analyzers.context.context import Context, make_context
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay import engine

@@ -19,14 +19,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
-from synthetic_nsys import Export, NsysSink
-from synthetic_pipeline import groups_of
-from synthetic_programs import train
-from synthetic_rank import Arrival, Program, Rank
-from synthetic_spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, TRANSPORTS, Spec
-from synthetic_truth import Key, Meeting, account, clocks, collective, plain
-from synthetic_words import Call, distributed_info
-from synthetic_write import Sink
+from synthetic.nsys import Export, NsysSink
+from synthetic.pipeline import groups_of
+from synthetic.programs import train
+from synthetic.rank import Arrival, Program, Rank
+from synthetic.spec import CAUSES, FORMATS, LAYOUTS, SCHEMAS, STRATEGIES, TRANSPORTS, Spec
+from synthetic.truth import Key, Meeting, account, clocks, collective, plain
+from synthetic.words import Call, distributed_info
+from synthetic.write import Sink
 
 HELD_BYTES: Final = 128 << 20
 """Text that waits to be written, all ranks together."""

@@ -76,7 +76,7 @@ _OURS: Final = (
     _BASELINE
     + """
 import pandas  # pyarrow imports it as soon as it is handed a numpy array, so it belongs to the imports
-from shardtoll.profiler.traces.rank.kernels import load_table
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find

@@ -8,7 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from synthetic_nsys import Export, payload
+from synthetic.nsys import Export, payload
 
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.file.trace_columns import Trace
@@ -72,8 +72,8 @@ class Small:
         self.export.add("NVTX_EVENTS", **(row | more))
 
     def schemas(self) -> None:
-        from synthetic_nsys import NsysSink
-        from synthetic_spec import Spec
+        from synthetic.nsys import NsysSink
+        from synthetic.spec import Spec
 
         NsysSink(Spec(), 0, None, self.export)._schemas()
 

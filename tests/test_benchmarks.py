@@ -17,8 +17,7 @@ PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
-    if path.name != "harness.py"
-    and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors", "memory_rows"))
+    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "learn_priors", "memory_rows"))
 )
 
 TRIVIAL = '''"""Counts to three."""
@@ -149,7 +148,7 @@ def test_the_cost_of_each_check_is_measured_against_a_step_without(tmp_path):
 COUNTS = """
 import json, sys
 sys.path.insert(0, {folder!r})
-from overhead_counts import disagreeing, fold, missed
+from overheads.counts import disagreeing, fold, missed
 
 seen = {{"c10d.allreduce_": 2, "c10d_functional.all_reduce": 1, "c10d._allgather_base_": 4, "c10d.new_": 1}}
 same = {{"all_reduce": 3, "all_gather": 4, "new_": 1, "barrier": 2}}
@@ -172,9 +171,9 @@ def test_counts_that_differ_from_commdebugmode_are_found(tmp_path):
 ACCURACY = """
 import json, sys
 sys.path.insert(0, {folder!r})
-from accuracy_constants import Constants
-from accuracy_cases import BOTH, COLLECTIVE, NODES, cases
-from accuracy_peers import inductor, redistribute_cost
+from accuracy.constants import Constants
+from accuracy.cases import BOTH, COLLECTIVE, NODES, cases
+from accuracy.peers import inductor, redistribute_cost
 from shardtoll.analyzers.roofline import collective_cost
 from shardtoll.analyzers.roofline.evaluate.sweep import Sweep, SweepPoint
 

@@ -1,7 +1,7 @@
 """The sentence `Report.headline`: who is at fault, how much of the step it costs, and what to do.
 
-It may import `analyzers.context`, `analyzers.findings.duplicates`, `analyzers.findings.replicas`,
-`analyzers.findings.stages`, `analyzers.findings.stragglers`, `analyzers.findings.trust`, `analyzers.shared`,
-`ledger`, `ledger.answers`, `ledger.records`, `ledger.words`.
+It may import `analyzers.context`, `analyzers.findings.duplicates`, `analyzers.findings.origins`,
+`analyzers.findings.replicas`, `analyzers.findings.stages`, `analyzers.findings.stragglers`,
+`analyzers.findings.trust`, `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.words`.
 Start reading in `sentence`.
 """

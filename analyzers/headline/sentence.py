@@ -17,6 +17,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.context.peers import PEER_OPS, ROOTED
+from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
 from shardtoll.analyzers.findings.stragglers import origin_cause
@@ -25,7 +26,6 @@ from shardtoll.analyzers.findings.stragglers.late_cause import uncertain
 from shardtoll.analyzers.findings.stragglers.late_chance import alarming, by_chance
 from shardtoll.analyzers.findings.stragglers.late_habit import waiting
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
-from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context, make_context
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.analyzers.findings.stragglers.as_peers import Own
+from shardtoll.analyzers.findings.origins.as_peers import Own
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind

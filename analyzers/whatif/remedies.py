@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft

@@ -69,7 +69,7 @@ def fabrics() -> Attack:
 
 def kernels() -> Attack:
     """Tables of kernel names, and what they make of some names."""
-    from shardtoll.profiler.traces.rank.kernels import load_table
+    from shardtoll.profiler.traces.collectives.kernels import load_table
 
     corpus = _corpus("*.kernels.toml")
     names = ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "gemm", "my_allreduce_kernel", "x" * 3_000, "")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shardtoll.ledger import read_run
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.live import trace_programs
 from tests.live.launch import run_ranks

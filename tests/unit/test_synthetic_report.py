@@ -16,7 +16,7 @@ from shardtoll.ledger.tables.tables import SCHEMAS, check, check_values
 @pytest.fixture
 def made(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    from synthetic_report import synthetic_report
+    from synthetic.report import synthetic_report
 
     return synthetic_report
 

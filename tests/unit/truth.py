@@ -11,8 +11,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+from synthetic.spec import Spec
 from synthetic_job import write_job
-from synthetic_spec import Spec
 
 from shardtoll.ledger import Finding, Report, analyze
 from shardtoll.profiler.traces.job.job import Job, read_traces

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.origins.origin import caused_ns
 from shardtoll.analyzers.findings.stages import pipeline_imbalance
 from shardtoll.analyzers.findings.stalls.stalled import Lost, costs, finding, lost, lost_rows
-from shardtoll.analyzers.findings.stragglers.origin import caused_ns
 from shardtoll.analyzers.pipelines.pipeline_shape import Shape, shape
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.pipelines.stage_messages import messages, place, set_up_steps

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.stragglers.origin import origins
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.pipelines.stage_lines import lines
 from shardtoll.analyzers.pipelines.stage_messages import place

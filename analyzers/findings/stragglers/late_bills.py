@@ -12,8 +12,8 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.habits import expert_imbalance
+from shardtoll.analyzers.findings.origins.origin import Origin, caused_ns, origins
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
-from shardtoll.analyzers.findings.stragglers.origin import Origin, caused_ns, origins
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import hidden
 from shardtoll.analyzers.shared.tally import Line, keep, tally

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.origins.origin import origins
 from shardtoll.analyzers.findings.stragglers.late_chance import confidence_in
 from shardtoll.analyzers.findings.stragglers.lateness import late_to
-from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.shared.tally import Line
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.words.human import percent, ranks, some_time

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.origin import Origin
 from shardtoll.analyzers.findings.stragglers import late_remedies
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
-from shardtoll.analyzers.findings.stragglers.origin import Origin
 from shardtoll.analyzers.findings.stragglers.own_steps import beyond_usual
 from shardtoll.analyzers.findings.stragglers.step_excess import PARTS, totals
 from shardtoll.analyzers.shared.tally import keep

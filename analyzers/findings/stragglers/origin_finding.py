@@ -7,11 +7,11 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.origins.origin import Origin
+from shardtoll.analyzers.findings.origins.slowdown_evidence import slowdown_evidence, slowdown_figures
 from shardtoll.analyzers.findings.stragglers import late_remedies
 from shardtoll.analyzers.findings.stragglers.lateness import host_computes
-from shardtoll.analyzers.findings.stragglers.origin import Origin
 from shardtoll.analyzers.findings.stragglers.origin_cause import clause, compared_with, own_cause, why
-from shardtoll.analyzers.findings.stragglers.slowdown_evidence import slowdown_evidence, slowdown_figures
 from shardtoll.analyzers.shared.tally import Line
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows, Severity, Where
 from shardtoll.ledger.words.human import duration, percent, ranks

@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.stragglers.over_steps import FEWEST
+from shardtoll.analyzers.findings.origins.over_steps import FEWEST
 from shardtoll.analyzers.findings.stragglers.step_excess import PARTS, totals
 from shardtoll.analyzers.shared.tally import keep
 

@@ -2,6 +2,6 @@
 
 It may import `ledger`, `ledger.disk`, `ledger.records`, `ledger.tables`, `profiler.live.capture`,
 `profiler.live.cause`, `profiler.live.flight`, `profiler.live.times`, `profiler.live.values`,
-`profiler.traces.file`, `profiler.traces.rank`.
+`profiler.traces.collectives`, `profiler.traces.file`, `profiler.traces.rank`.
 Start reading in `session`.
 """

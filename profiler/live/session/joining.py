@@ -52,9 +52,9 @@ def _joined(ledger: Ledger, tracer: Tracer, path: Path) -> Ledger:
     about = distributed_info(rank, ledger.run.world_size, ledger.run.backend, ledger.groups)
     if not tracer.write(path, about):
         return ledger
+    from shardtoll.profiler.traces.collectives.kernels import load_table
     from shardtoll.profiler.traces.file.read import read_trace
     from shardtoll.profiler.traces.file.sources import TraceFile
-    from shardtoll.profiler.traces.rank.kernels import load_table
     from shardtoll.profiler.traces.rank.rank import rank_ledger
 
     size = path.stat().st_size

@@ -15,6 +15,7 @@ from shardtoll.ledger.records.errors import TraceError, UsageError
 from shardtoll.ledger.records.record import Group, Notice, Run
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.tables import to_table
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file import sources
 from shardtoll.profiler.traces.file.meta import rank_from_name
 from shardtoll.profiler.traces.job import cache
@@ -22,7 +23,6 @@ from shardtoll.profiler.traces.job.communicators import communicators
 from shardtoll.profiler.traces.job.consistent import Candidate, Choice, candidate, choose
 from shardtoll.profiler.traces.job.executor import Executor, InProcess, cores
 from shardtoll.profiler.traces.job.task import Options, Task, TaskResult, Work, run_task
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.worlds import sized, without_assumed
 
 if TYPE_CHECKING:

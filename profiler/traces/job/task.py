@@ -113,7 +113,7 @@ def one_line(text: str) -> str:
 
 def _part(trace: Trace, options: Options) -> tuple[Trace, int]:
     """Return the trace of one of the file's devices, and how many of them are ranks."""
-    from shardtoll.profiler.traces.rank.devices import part_of, parts_of
+    from shardtoll.profiler.traces.collectives.devices import part_of, parts_of
 
     parts = parts_of(trace, alone=options.alone)
     return (part_of(trace, parts, options.part), len(parts)) if parts else (trace, 1)
@@ -135,7 +135,7 @@ def _is_told(trace: Trace) -> bool:
 
 
 def _communicates(trace: Trace) -> bool:
-    from shardtoll.profiler.traces.rank.said import said
+    from shardtoll.profiler.traces.collectives.said import said
 
     libraries = ("nccl", "hccl")
     return len(said(trace).comm) > 0 or any(
@@ -168,7 +168,7 @@ def _reader(file: TraceFile) -> Read:
 
 
 def _analysis(options: Options) -> Analyse:
-    from shardtoll.profiler.traces.rank.kernels import load_table
+    from shardtoll.profiler.traces.collectives.kernels import load_table
     from shardtoll.profiler.traces.rank.rank import ranked
 
     table = load_table(None if options.kernels is None else Path(options.kernels))

@@ -1,5 +1,5 @@
 """One SQLite export of Nsight Systems into the columns that traces of torch.profiler fill.
 
-It may import `ledger.records`, `profiler.traces.file`, `profiler.traces.rank`.
+It may import `ledger.records`, `profiler.traces.collectives`, `profiler.traces.file`.
 Start reading in `read_nsys`.
 """

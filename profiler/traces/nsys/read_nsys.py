@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardtoll.ledger.records.errors import TraceError
+from shardtoll.profiler.traces.collectives.stacks import innermost, nests_of
 from shardtoll.profiler.traces.file.collect import device_work, host_work
 from shardtoll.profiler.traces.file.columns import ROW_LIMIT, Table
 from shardtoll.profiler.traces.file.formats import KINETO
@@ -21,7 +22,6 @@ from shardtoll.profiler.traces.nsys.marks import renamed
 from shardtoll.profiler.traces.nsys.range_query import RANGES
 from shardtoll.profiler.traces.nsys.ranges import Ranges, add_calls, read_ranges
 from shardtoll.profiler.traces.nsys.state import CALLS, DEVICE_TABLES, GRAPHS, Read
-from shardtoll.profiler.traces.rank.stacks import innermost, nests_of
 
 _OURS: Final = ("CUPTI_ACTIVITY_", "TARGET_INFO_", "META_DATA_", "NVTX_", "ANALYSIS_", "StringIds")
 """How tables of Nsight Systems begin."""

@@ -1,5 +1,5 @@
-"""One rank's columns into its ledger: steps, phases, causes, links, stalls.
+"""One rank's columns into its ledger: phases, causes, the split of its time, stalls.
 
-It may import `ledger.records`, `ledger.tables`, `profiler.traces.file`.
+It may import `ledger.records`, `ledger.tables`, `profiler.traces.collectives`, `profiler.traces.file`.
 Start reading in `rank`.
 """

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from shardtoll.ledger.records import ddp_causes
 from shardtoll.ledger.records.record import PHASES
+from shardtoll.profiler.traces.collectives.comms import dtype_in
+from shardtoll.profiler.traces.collectives.link import Linked
+from shardtoll.profiler.traces.collectives.stacks import innermost, nests, paths
 from shardtoll.profiler.traces.file.trace_columns import I64, HostWork, Trace
-from shardtoll.profiler.traces.rank.comms import dtype_in
-from shardtoll.profiler.traces.rank.link import Linked
 from shardtoll.profiler.traces.rank.phases import ENGINE, Phases, matching
-from shardtoll.profiler.traces.rank.stacks import innermost, nests, paths
 
 _FSDP: Final = re.compile(r"^FSDP::(\w+)(?: \(([^)]*)\)| for ([\w.]+))?")
 _FSDP1: Final = re.compile(r"^FullyShardedDataParallel\.(\w+)(?: \(([^)]*)\))?")

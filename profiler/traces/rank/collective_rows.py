@@ -10,11 +10,11 @@ import pyarrow as pa
 from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.volume import wire_bytes
 from shardtoll.ledger.tables.tables import SCHEMAS
+from shardtoll.profiler.traces.collectives.comms import UNKNOWN, dtype_in, message_bytes, peer_of
+from shardtoll.profiler.traces.collectives.group_of import Placed
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
 from shardtoll.profiler.traces.rank.causes import Cause
-from shardtoll.profiler.traces.rank.comms import UNKNOWN, dtype_in, message_bytes, peer_of
 from shardtoll.profiler.traces.rank.facts import Facts
-from shardtoll.profiler.traces.rank.group_of import Placed
 
 _ROOTED: Final = ("reduce", "gather", "scatter")
 """Ops whose root sends other bytes than the rest."""

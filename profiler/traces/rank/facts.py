@@ -6,11 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.gloo import spans
+from shardtoll.profiler.traces.collectives.issued import issued, uses_device
+from shardtoll.profiler.traces.collectives.kernels import KernelTable
+from shardtoll.profiler.traces.collectives.link import Linked, Linker
+from shardtoll.profiler.traces.collectives.stacks import merged
+from shardtoll.profiler.traces.collectives.steps import (
+    Steps,
+    find_steps,
+    launches,
+    owners,
+    processes,
+    recorded,
+)
 from shardtoll.profiler.traces.file.trace_columns import I64, KERNEL, Trace
-from shardtoll.profiler.traces.rank.gloo import spans
-from shardtoll.profiler.traces.rank.issued import issued, uses_device
-from shardtoll.profiler.traces.rank.kernels import KernelTable
-from shardtoll.profiler.traces.rank.link import Linked, Linker
 from shardtoll.profiler.traces.rank.split import (
     COMM,
     COMPUTE,
@@ -22,8 +31,6 @@ from shardtoll.profiler.traces.rank.split import (
     gaps,
     split,
 )
-from shardtoll.profiler.traces.rank.stacks import merged
-from shardtoll.profiler.traces.rank.steps import Steps, find_steps, launches, owners, processes, recorded
 
 
 @dataclass(frozen=True, slots=True)

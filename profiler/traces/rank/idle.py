@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.ledger.records.stall import IDLE_KINDS
+from shardtoll.profiler.traces.collectives.stacks import innermost, nests
 from shardtoll.profiler.traces.file.trace_columns import COPY, I8, I64, Trace
 from shardtoll.profiler.traces.rank.facts import Facts
 from shardtoll.profiler.traces.rank.phases import FETCH, PIPELINE, matching, rows_of
 from shardtoll.profiler.traces.rank.split import IDLE, ordered
-from shardtoll.profiler.traces.rank.stacks import innermost, nests
 
 BUBBLE, DATA, SYNC, HOST = (IDLE + IDLE_KINDS.index(name) for name in ("bubble", "data", "host-sync", "host"))
 """Kinds of idle pieces, in the numbering of `split`'s layers."""

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.ledger.records.record import PHASES
+from shardtoll.profiler.traces.collectives.stacks import Nest, covered, innermost, merged
 from shardtoll.profiler.traces.file.trace_columns import I8, I64, HostWork, Trace
 from shardtoll.profiler.traces.rank.facts import Facts
-from shardtoll.profiler.traces.rank.stacks import Nest, covered, innermost, merged
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")

@@ -12,19 +12,19 @@ from shardtoll.ledger.records.errors import TraceError
 from shardtoll.ledger.records.record import MOST_RANKS, Notice, Run, Step
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.tables import DRY, to_table
+from shardtoll.profiler.traces.collectives.group_of import Groups, Placed
+from shardtoll.profiler.traces.collectives.kernels import KernelTable
+from shardtoll.profiler.traces.collectives.serving import Served, workload
 from shardtoll.profiler.traces.file.trace_columns import KERNEL, Trace
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
 from shardtoll.profiler.traces.rank.causes import causes as causes_of
 from shardtoll.profiler.traces.rank.collective_rows import collectives
 from shardtoll.profiler.traces.rank.device_ops import device_ops
 from shardtoll.profiler.traces.rank.facts import Facts, work_out
-from shardtoll.profiler.traces.rank.group_of import Groups, Placed
 from shardtoll.profiler.traces.rank.idle import pieces, reasons
-from shardtoll.profiler.traces.rank.kernels import KernelTable
 from shardtoll.profiler.traces.rank.leadups import leadups
 from shardtoll.profiler.traces.rank.message_phases import with_message_phases
 from shardtoll.profiler.traces.rank.phases import OTHER, Phases
-from shardtoll.profiler.traces.rank.serving import Served, workload
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, LOOKALIKE, MOVE
 from shardtoll.profiler.traces.rank.stalls import stalls
 from shardtoll.profiler.traces.rank.timeline import events, most_events

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from shardtoll.profiler.traces.collectives.steps import Steps
 from shardtoll.profiler.traces.file.trace_columns import I8, I64
-from shardtoll.profiler.traces.rank.steps import Steps
 
 COMPUTE: Final = 0
 COMM: Final = 1

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.records.stall import IDLE_KINDS, Stall
+from shardtoll.profiler.traces.collectives.stacks import nests
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
 from shardtoll.profiler.traces.rank.facts import Facts
 from shardtoll.profiler.traces.rank.idle import BUBBLE, HOST, Pieces, Reasons, disjoint
 from shardtoll.profiler.traces.rank.phases import RECOMPUTE, Phases
 from shardtoll.profiler.traces.rank.split import COMPUTE, IDLE, LOOKALIKE, MOVE
-from shardtoll.profiler.traces.rank.stacks import nests
 
 _NO_STEP_MARK: Final = "ProfilerStep"
 

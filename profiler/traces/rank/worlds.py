@@ -13,11 +13,11 @@ from shardtoll.ledger.records.columns import column
 from shardtoll.ledger.records.record import MOST_RANKS, Notice
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.tables import to_table
+from shardtoll.profiler.traces.collectives.comms import UNKNOWN, ranks_in
+from shardtoll.profiler.traces.collectives.group_of import ASSUMED, DEFAULT, Groups, Placed
+from shardtoll.profiler.traces.collectives.link import Linked
 from shardtoll.profiler.traces.file.trace_columns import CommArgs, GroupInfo, Meta, Trace
 from shardtoll.profiler.traces.rank.collective_rows import moved
-from shardtoll.profiler.traces.rank.comms import UNKNOWN, ranks_in
-from shardtoll.profiler.traces.rank.group_of import ASSUMED, DEFAULT, Groups, Placed
-from shardtoll.profiler.traces.rank.link import Linked
 
 _PLACING: Final = ("groups-unknown", "sizes-unknown")
 """Kinds of the notices that depend on the number of ranks."""

@@ -8,9 +8,9 @@ import pytest
 
 from shardtoll.analyzers import run
 from shardtoll.ledger import Report, merge
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.shared_inputs import FOLDER, MISSING
 

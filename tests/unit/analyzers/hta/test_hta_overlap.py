@@ -13,10 +13,10 @@ import pytest
 
 from shardtoll.analyzers.hta.hta_trace import quiet, trace_of
 from shardtoll.profiler.live.cause.accounting import total_ns, union
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.events import read_events
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.analyzers.hta.test_hta import AMD, NVIDIA, parsed_by_hta
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shardtoll.analyzers.context.context import Context, make_context
-from shardtoll.analyzers.findings.stragglers.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
 from shardtoll.analyzers.recorded.from_points import from_points
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
@@ -33,7 +33,7 @@ from tests.unit.analyzers.made_jobs import pipelines
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 import synthetic_job
-from synthetic_spec import Spec
+from synthetic.spec import Spec
 
 MS = 1_000_000
 

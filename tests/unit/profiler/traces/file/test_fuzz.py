@@ -27,11 +27,11 @@ from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.ledger.tables.tables import to_records
 from shardtoll.profiler.traces import read_traces
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.events import read_events
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import TraceFile
 from shardtoll.profiler.traces.file.trace_columns import Trace
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.conftest import REAL, real_traces
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from shardtoll.ledger.records.errors import TraceError
+from shardtoll.profiler.traces.collectives.devices import part_of, parts_of
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.file.trace_columns import Trace
 from shardtoll.profiler.traces.nsys.read_nsys import read_nsys
-from shardtoll.profiler.traces.rank.devices import part_of, parts_of
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.nsys_exports import ALL_REDUCE, Small, names
 

@@ -6,9 +6,9 @@ import fsspec
 import pytest
 
 from shardtoll.ledger.records.errors import TraceError
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.trace_columns import COPY, KERNEL, SET
 from shardtoll.profiler.traces.job.job import read_traces
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.nsys_exports import ALL_REDUCE, Small, names
 

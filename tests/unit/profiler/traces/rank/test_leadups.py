@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, Build
 from tests.unit.profiler.traces.rank.test_stalls import FETCH

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.phases import ENGINE
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import GEMM, SEND_RECV, Build

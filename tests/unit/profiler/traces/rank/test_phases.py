@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from shardtoll.ledger.records.record import PHASES
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
 from shardtoll.profiler.traces.rank.causes import Stacks, causes, source_of
 from shardtoll.profiler.traces.rank.facts import work_out
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.phases import ENGINE, Phases
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, Build
 

@@ -9,11 +9,11 @@ import pytest
 
 from shardtoll.analyzers import run as analyze
 from shardtoll.ledger.records.errors import TraceError
+from shardtoll.profiler.traces.collectives.group_of import mesh_dim
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.file.trace_columns import CommArgs, GroupInfo
-from shardtoll.profiler.traces.rank.group_of import mesh_dim
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, SEND_RECV, Build
 
@@ -213,7 +213,7 @@ def test_a_worker_needs_neither_pandas_nor_torch():
     """Importing them would cost each worker more than reading its trace."""
     program = """
 import sys
-from shardtoll.profiler.traces.rank.kernels import load_table
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, Build
 rank_ledger(Build().note("ProfilerStep#0", 0, 9).work(ALL_REDUCE, 2, 5, launch=1).trace(), load_table())

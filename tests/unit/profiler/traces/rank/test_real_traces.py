@@ -15,10 +15,10 @@ import pytest
 
 from shardtoll.ledger.records.stall import IDLE_KINDS
 from shardtoll.profiler.live.cause.accounting import Span, share_exposed, subtract, total_ns, union
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.read import read_trace
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.rank.facts import work_out
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 
 TABLE = load_table()

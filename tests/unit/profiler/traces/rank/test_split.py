@@ -5,8 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardtoll.profiler.live.cause.accounting import Span, share_exposed, union
+from shardtoll.profiler.traces.collectives.steps import Steps
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, IDLE, Busy, gaps, split
-from shardtoll.profiler.traces.rank.steps import Steps
 
 END = 40
 NONE = 2

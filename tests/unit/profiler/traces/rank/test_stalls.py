@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtoll.ledger.records.stall import IDLE_KINDS
+from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.rank.idle import disjoint
-from shardtoll.profiler.traces.rank.kernels import load_table
 from shardtoll.profiler.traces.rank.phases import ENGINE
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, Build

@@ -1,0 +1,5 @@
+"""Where lateness begins: the rank and the work that took longer than its peers', and what that cost.
+
+It may import `analyzers.context`, `analyzers.pipelines`, `analyzers.replay`, `analyzers.shared`, `ledger`.
+Start reading in `origin`.
+"""

@@ -1,0 +1,120 @@
+"""Which device kernels communicate, by name: our table, and a user's own in front of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from shardtoll.ledger.records.errors import UsageError, first_line
+from shardtoll.ledger.records.regular import read_regular
+from shardtoll.ledger.records.volume import OPS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+What = Literal["compute", "communication", "lookalike"]
+WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
+HINT: Final = (
+    "write [[kernel]] on a line, and below it pattern = '^my_allreduce', op = \"all_reduce\" and "
+    'library = "mine"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kernel is; `op` is None where its name does not tell."""
+
+    what: What
+    op: str | None = None
+    library: str | None = None
+
+
+COMPUTE: Final = Kind("compute")
+
+_MOST_BYTES: Final = 1_000_000
+"""Of a table of the user's own; ours has some thousand."""
+_LONGEST: Final = 2000
+"""Patterns are tried on that much of a name: some take time by its length squared."""
+
+
+@dataclass(slots=True)
+class KernelTable:
+    """Patterns in order; each distinct name is looked up once."""
+
+    entries: tuple[tuple[re.Pattern[str], Kind], ...]
+    digest: str
+    """Changes with the table: results made with another table are not reused."""
+    _known: dict[str, Kind] = field(default_factory=dict)
+
+    def classify(self, name: str) -> Kind:
+        """Return what the kernel of that name is: the first entry that matches, else compute."""
+        kind = self._known.get(name)
+        if kind is None:
+            start = name[:_LONGEST]
+            kinds = (kind for pattern, kind in self.entries if pattern.search(start))
+            kind = self._known[name] = next(kinds, COMPUTE)
+        return kind
+
+
+def load_table(extra: Path | None = None) -> KernelTable:
+    """Return our table with the user's TOML file in front; UsageError where that is malformed."""
+    texts = [
+        files("shardtoll.profiler.traces.collectives").joinpath("kernels.toml").read_text(encoding="utf-8")
+    ]
+    entries = _entries(texts[0], "kernels.toml")
+    if extra is not None:
+        try:
+            texts.append(read_regular(extra, _MOST_BYTES).decode("utf-8"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or first_line(error)
+            hint = "name a TOML file of kernel names with --kernels"
+            raise UsageError(f"{extra} cannot be read ({why})", hint) from None
+        entries = [*_entries(texts[1], str(extra)), *entries]
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    return KernelTable(tuple(entries), digest)
+
+
+def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"kernel table {where} is not TOML ({first_line(error)})", HINT) from None
+    unknown = sorted(set(data) - {"kernel"})
+    rows = data.get("kernel")
+    if unknown or not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise UsageError(f"kernel table {where} holds {', '.join(unknown) or 'no [[kernel]] entries'}", HINT)
+    return [_entry(row, f"kernel table {where}, entry {nth}") for nth, row in enumerate(rows, 1)]
+
+
+def _entry(row: Mapping[str, Any], where: str) -> tuple[re.Pattern[str], Kind]:
+    unknown = sorted(set(row) - {"pattern", "what", "op", "library"})
+    if unknown:
+        raise UsageError(f"{where}: unknown key {', '.join(unknown)}", HINT)
+    _texts(row, ("pattern", "what", "op", "library"), where)
+    try:
+        pattern = re.compile(row["pattern"])
+    except KeyError:
+        raise UsageError(f"{where}: pattern is missing", HINT) from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{where}: pattern is no regular expression ({first_line(error)})", HINT) from None
+    what = row.get("what", "communication")
+    if what not in WHATS:
+        raise UsageError(f"{where}: what = {what!r} is none of {', '.join(WHATS)}", HINT)
+    op = row.get("op")
+    if op is not None and (op not in OPS or what != "communication"):
+        raise UsageError(f"{where}: op = {op!r} is none of {', '.join(OPS)}, or not of communication", HINT)
+    return pattern, Kind(what, op, row.get("library"))
+
+
+def _texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    wrong = [key for key in keys if key in row and not isinstance(row[key], str)]
+    if wrong:
+        raise UsageError(f"{where}: {', '.join(wrong)} must be text", HINT)
