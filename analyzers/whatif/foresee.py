@@ -10,7 +10,7 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.record_graph import short_record
 from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
+from shardtoll.analyzers.whatif.anatomy import slowest
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
@@ -58,10 +58,10 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
                 mid,
                 low,
                 high,
-                round(made.draft(edits).lasts_ns()),
+                round(made.lasts_ns(made.draft(edits))),
             )
         )
-    before = slowest(parts_by_rank(recorded, made.outcome), made.step_ns)
+    before = slowest(made.parts(made.outcome), made.step_ns)
     return Foreseen(
         source=recorded.source,
         steps=recorded.steps,
@@ -86,4 +86,4 @@ def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | Non
     if not known.any():
         return None
     draft.duration[nodes[known]] = np.minimum(draft.duration[nodes[known]], least[known])
-    return round(draft.lasts_ns())
+    return round(made.lasts_ns(draft))

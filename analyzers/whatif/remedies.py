@@ -199,15 +199,14 @@ def _less_compute(_: Context, finding: Finding) -> Edit | None:
     )
 
 
-def _bubble(_: Context, finding: Finding) -> Edit | None:
+def _bubble(context: Context, finding: Finding) -> Edit | None:
     """More micro-batches: the bubble shrinks by what the finding claims, as a share of the step."""
-    if not finding.saving_ns:
+    if not finding.saving_ns or not context.step_ns:
         return None
-    saving = float(finding.saving_ns)
+    left = max(0.0, 1 - finding.saving_ns / context.step_ns)
 
     def apply(draft: Draft, _end: float) -> None:
-        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
-        draft.step_factor *= max(0.0, 1 - saving / lasts) if lasts else 1.0
+        draft.step_factor *= left
 
     return Edit("a bubble as small as the schedule allows", apply)
 
@@ -239,13 +238,13 @@ MAKERS: Final[dict[str, Maker]] = {
 
 def nodes_there(recorded: Recorded, edit: Edit) -> bool:
     """Return whether the edit changes anything in these steps."""
-    draft = Draft(recorded)
+    as_is, draft = Draft(recorded), Draft(recorded)
     edit.apply(draft, 0.0)
     graph = recorded.graph
     return bool(
         draft.alone.any()
         or draft.step_factor != 1
-        or not np.array_equal(draft.duration, graph.duration_ns)
+        or not np.array_equal(draft.duration, as_is.duration)
         or not np.array_equal(draft.gap, graph.gap_ns)
         or not np.array_equal(draft.lag, graph.lag_ns)
     )
