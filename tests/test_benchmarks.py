@@ -19,6 +19,7 @@ PROGRAMS = sorted(
     # The others are parts of programs.
     if path.name != "harness.py"
     and not path.name.startswith(("synthetic_", "overhead_", "accuracy_", "learn_priors", "memory_rows"))
+    and path.stem not in ("replay_programs", "replay_ranks")
 )
 
 TRIVIAL = '''"""Counts to three."""

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.recorded.record_graph import short_record
-from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.whatif.anatomy import slowest
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.analyzers.whatif.savings import MOST_EDITS, replayer
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.what_if import Change, Foreseen
-
-MOST_EDITS: Final = 24
-"""Findings of a bill that are replayed, the first ones."""
-
-
-@once
-def replayer(context: Context) -> Replayer | None:
-    """Return the report's replayer; None where nothing can be replayed."""
-    recorded = short_record(context)
-    return None if recorded is None else Replayer(context, recorded)
 
 
 def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
@@ -42,12 +30,7 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
         if edit is None:
             continue
         edits.append(edit)
-        saved = made.saved([edit])
-        # A prediction never exceeds what the finding claims at most.
-        most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
-        mid, low, high = (
-            round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
-        )
+        mid, low, high = _saved(made, finding, edit)
         changes.append(
             Change(
                 edit.label,
@@ -73,6 +56,19 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
         floor_ns=_floor(context, made, edits),
         path=made.path,
     )
+
+
+def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]:
+    """Return what the edit alone saves, and the ends of its band: what the bill says, if it is replayed."""
+    if finding.replayed is not None:
+        return finding.saving_ns or 0, finding.saving_low_ns or 0, finding.saving_high_ns or 0
+    saved = made.saved([edit])
+    # A prediction never exceeds what the finding claims at most.
+    most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
+    mid, low, high = (
+        round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
+    )
+    return mid, low, high
 
 
 def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:
