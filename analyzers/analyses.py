@@ -36,6 +36,7 @@ from shardtoll.analyzers.roofline import (
 )
 from shardtoll.analyzers.shared.effort import with_effort
 from shardtoll.analyzers.whatif.foresee import foreseen
+from shardtoll.analyzers.whatif.savings import with_savings
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
 from shardtoll.ledger.tables.tables import to_table
@@ -162,7 +163,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     """
     context = context_of(ledger, fabric)
     ledger, fabric = context.ledger, context.fabric
-    findings = findings_of(context)
+    findings = with_savings(context, findings_of(context))
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),

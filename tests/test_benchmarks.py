@@ -17,7 +17,9 @@ PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
     # The others are parts of programs.
-    if path.name != "harness.py" and not path.name.startswith(("synthetic_", "learn_priors", "memory_rows"))
+    if path.name != "harness.py"
+    and not path.name.startswith(("synthetic_", "learn_priors", "memory_rows"))
+    and path.stem not in ("replay_programs", "replay_ranks")
 )
 
 TRIVIAL = '''"""Counts to three."""

@@ -6,30 +6,39 @@ data of a collective moves beside the lane. Steps begin anew with the ranks' rec
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers.context.as_watched import PLACE
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
 from shardtoll.analyzers.replay.event_order import order_of
 from shardtoll.analyzers.replay.graph import Graph, graphs
+from shardtoll.analyzers.shared.tally import numbered
+from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.records.record import PHASES
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_PARTS = (("compute", Kind.COMPUTE), ("copy", Kind.COPY), ("idle", Kind.HOST), ("rest", Kind.GAP))
+_KINDS: Final = (Kind.COMPUTE, Kind.COPY, Kind.HOST, Kind.GAP, Kind.CAPTURE)
+"""What own time divides into, in the order of `_shares`."""
 
 
 def from_points(context: Context, most: int | None = None) -> Recorded | None:
     """Return the graph of the steps that `graphs` can make; None where there is none.
 
+    Of a live run the steps that all ranks watched, if there are any: capture slows the others.
     `most`: as many nodes, whole steps, are kept at most.
     """
     made = graphs(context)
+    watched = watched_steps(context.ledger.tables["steps"])
+    made = tuple(graph for graph in made if graph.step in watched) or made
     if not made:
         return None
     kept: list[Graph] = []
@@ -125,28 +134,25 @@ def _rank(
 def _own(own: float, idle: float, share: Floats) -> list[tuple[Kind, float]]:
     """Return own time in pieces: what was idle, and the rest in the shares of the rank's step."""
     busy = own - idle
-    pieces = [(kind, busy * part) for (_, kind), part in zip(_PARTS, share.tolist(), strict=True)]
+    pieces = [(kind, busy * part) for kind, part in zip(_KINDS, share.tolist(), strict=True)]
     pieces.append((Kind.HOST, idle))
     return [(kind, lasts) for kind, lasts in pieces if lasts > 0]
 
 
 def _shares(context: Context, graph: Graph) -> Floats:
-    """Return for each rank which shares of its own time, idle time on record apart, are compute, copies,
-    idle time and the rest; [ranks, 4], rows of one."""
+    """Return for each rank which shares of its own time, idle time on record apart, are of which of `_KINDS`;
+    [ranks, 5], rows of one."""
     rows = context.step_rows[context.step_rows["step"] == graph.step].set_index("rank")
-    made = np.zeros((len(graph.ranks), len(_PARTS)))
+    made = np.zeros((len(graph.ranks), len(_KINDS)))
     for place, rank in enumerate(graph.ranks):
         about = rows.loc[rank]
         idle = max(0.0, float(about["idle_ns"]) - float(graph.idle_ns[graph.rank == place].sum()))
+        rest = float(about["unattributed_ns"])
+        capture = min(rest, float(about["capture_ns"]))
         parts = np.array(
-            [
-                float(about["compute_ns"]),
-                float(about["exposed_copy_ns"]),
-                idle,
-                float(about["unattributed_ns"]),
-            ]
+            [float(about["compute_ns"]), float(about["exposed_copy_ns"]), idle, rest - capture, capture]
         )
-        made[place] = parts / parts.sum() if parts.sum() else (1.0, 0.0, 0.0, 0.0)
+        made[place] = parts / parts.sum() if parts.sum() else (1.0, 0.0, 0.0, 0.0, 0.0)
     return made
 
 
@@ -201,10 +207,21 @@ def _joined(
         unknown_ns=np.where(graph.kind == int(Kind.GAP), graph.duration_ns, 0.0),
         asked_ns=np.array([value for part in parts for value in part.start]),
         graphs=made_from,
+        call=None if {graph.step for graph in made_from} >= set(context.steps) else _calls(context),
         point=_points(parts, made_from),
         start_ns=np.array([value for part in parts for value in part.start]),
         end_ns=np.array([value for part in parts for value in part.end]),
     )
+
+
+def _calls(context: Context) -> Ints:
+    """Return for each collective, by index in their frame, the number of its call: equal in steps that make
+    the same calls in the same order."""
+    frame = context.collectives
+    called = numbered(frame, PLACE)
+    step = frame["step"].to_numpy(dtype=np.int64, na_value=-1)
+    nth = pd.Series(called).groupby([called, step]).cumcount()
+    return numbered(pd.DataFrame({"called": called, "nth": nth}), ("called", "nth"))
 
 
 def _points(parts: list[_Part], made_from: tuple[Graph, ...]) -> Ints:

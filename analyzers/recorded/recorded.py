@@ -57,6 +57,9 @@ class Recorded:
     start_ns: Floats
     """[n] As recorded, on one clock, from the graph's zero."""
     end_ns: Floats
+    call: Ints | None = None
+    """Of `points`: number of the call that a collective is, by its index in the frame. Equal in steps that
+    make the same calls, so that what is known of one step's rows says which nodes of another they are."""
     first_ns: Floats | None = None
     """[ranks] When each rank's first step begins; None where every step begins anew."""
 
@@ -104,15 +107,20 @@ class Recorded:
         }
 
     def lasts_ns(self, outcome: Outcome) -> float:
-        """Return the mean over the steps of the slowest rank's step time."""
-        slowest: dict[int, float] = {}
-        for (step, _), time in self.step_times(outcome).items():
-            slowest[step] = max(slowest.get(step, 0.0), time)
-        return float(np.mean(list(slowest.values()))) if slowest else 0.0
+        """Return the slowest rank's step time, mean over its steps, as a report has it."""
+        by_rank: dict[int, list[float]] = {}
+        for (_, rank), time in self.step_times(outcome).items():
+            by_rank.setdefault(rank, []).append(time)
+        return max((float(np.mean(times)) for times in by_rank.values()), default=0.0)
 
     def of_kinds(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
         """Return which nodes are of one of the kinds."""
         return np.isin(self.graph.kind, [int(kind) for kind in kinds])
+
+    @property
+    def captured(self) -> bool:
+        """Whether any time of the steps is what recording them took."""
+        return bool((self.graph.kind == Kind.CAPTURE).any())
 
     @property
     def unknown_share(self) -> float:

@@ -41,6 +41,8 @@ class Kind(IntEnum):
     """The host waits for a device or for another thread."""
     CHECKPOINT = 9
     """Saving the model's state."""
+    CAPTURE = 10
+    """The recording's own work, no part of the job."""
 
 
 class Role(IntEnum):

@@ -14,6 +14,7 @@ from shardtoll.analyzers.replay.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import parts_by_rank
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.ledger import Ledger
+from shardtoll.ledger.records.levels import surveyed_steps
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import empty_table
 
@@ -24,12 +25,14 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     """Return the replayed steps' ledger with the times of `after`; `before` is the unedited outcome.
 
     What the replay does not tell, it leaves out: lead-ups, values, events, findings made while the job ran.
+    Steps that were not replayed, as surveyed ones of a live run, stay as they are, without the calls that are
+    gone.
     """
     recorded = draft.recorded
     tables = dict(ledger.tables)
     for name in ("leadups", "values", "parameters", "events", "counts"):
         tables[name] = empty_table(name)
-    steps = pa.array(recorded.steps, pa.int64())
+    steps = pa.array(_kept_steps(ledger, recorded), pa.int64())
     for name in ("collectives", "computes", "steps", "stalls", "device_ops"):
         tables[name] = tables[name].filter(pc.is_in(ledger.tables[name].column("step"), steps))
     tables["collectives"] = _collectives(ledger, draft, before, after, steps)
@@ -47,6 +50,13 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     return replace(ledger, tables=tables, findings=())
 
 
+def _kept_steps(ledger: Ledger, recorded: Recorded) -> list[int]:
+    """Return the replayed steps, and the others if it is known which calls of theirs are gone."""
+    if recorded.call is None:
+        return list(recorded.steps)
+    return sorted({*recorded.steps, *surveyed_steps(ledger.tables["steps"])})
+
+
 def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array) -> pa.Table:
     recorded = draft.recorded
     table = ledger.tables["collectives"]
@@ -60,6 +70,8 @@ def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, 
     was[rows] = before.end_ns[nodes] - before.arrival_ns[nodes]
     gone = np.zeros(count, dtype=np.bool_)
     gone[rows] = draft.alone[nodes] & (draft.duration[nodes] <= 0)
+    if recorded.call is not None:
+        gone |= np.isin(recorded.call, recorded.call[gone]) & (lasts < 0)
     known = lasts >= 0
     exposed = table.column("exposed_ns").to_numpy(zero_copy_only=False).astype(np.float64)
     start = table.column("start_ns").to_numpy(zero_copy_only=False).astype(np.float64)
@@ -84,7 +96,7 @@ def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome,
     rows = []
     for row in table.to_pylist():
         was, now = (each.get(row["rank"]) for each in parts)
-        if was is None or now is None or not was.step_ns:
+        if was is None or now is None or not was.step_ns or row["step"] not in recorded.steps:
             rows.append(row)
             continue
         whole = round(row["duration_ns"] * now.step_ns / was.step_ns)

@@ -18,7 +18,8 @@ _COMPUTE = (Kind.COMPUTE, Kind.OPTIMIZER)
 
 def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> dict[int, Parts]:
     """Return rank -> parts per step. An instant belongs to the first that is busy, in the order of the parts;
-    what a rank waits in a collective is communication. `factor`: see `Draft.step_factor`."""
+    what a rank waits in a collective is communication. `factor`: times as
+    long everything is, see `Draft.step_factor` and `Replayer.anchor`."""
     times: dict[int, list[float]] = {}
     for (_, rank), time in recorded.step_times(outcome).items():
         times.setdefault(rank, []).append(time)
@@ -34,7 +35,7 @@ def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> 
         parts: list[int] = []
         left = round(step)
         for part in wanted:
-            parts.append(min(left, max(0, round(part / count))))
+            parts.append(min(left, max(0, round(part / count * factor))))
             left -= parts[-1]
         made[rank] = Parts(round(step), parts[0], parts[1], parts[2], left)
     return made

@@ -10,7 +10,7 @@ from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
 from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
-from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
+from shardtoll.analyzers.whatif.anatomy import slowest
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
@@ -60,9 +60,8 @@ def what_if(
     draft = made.draft(edits)
     after = draft.outcome()
     saved = made.saved(edits)
-    before_parts = parts_by_rank(recorded, made.outcome)
-    after_parts = parts_by_rank(recorded, after, draft.step_factor)
-    step_after = draft.lasts_ns(after)
+    before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
+    step_after = made.lasts_ns(draft, after)
     notes = [_source_note(made)]
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
@@ -88,7 +87,7 @@ def what_if(
         ranks=tuple(RankParts(rank, before_parts[rank], after_parts[rank]) for rank in recorded.ranks),
         vanished=vanished,
         appeared=appeared,
-        path=critical_path(recorded, after),
+        path=critical_path(recorded, after, made.anchor),
         notes=tuple(notes),
     )
 
@@ -135,7 +134,7 @@ def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding])
                 saving_ns=round(saved.mid_ns),
                 low_ns=round(saved.low_ns),
                 high_ns=round(saved.high_ns),
-                step_ns=round(made.draft(edits[:count]).lasts_ns()),
+                step_ns=round(made.lasts_ns(made.draft(edits[:count]))),
             )
         )
     return tuple(changes)

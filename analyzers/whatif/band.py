@@ -39,10 +39,10 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
     """Return the doubts about predictions from these steps, whose unedited outcome this is."""
     was, now = _rows(context), recorded.step_times(outcome)
     errors = [abs(time - was[key]) / was[key] for key, time in now.items() if was.get(key, 0) > 0]
-    slowest: dict[int, float] = {}
+    by_rank: dict[int, list[float]] = {}
     for step, rank in now:
-        slowest[step] = max(slowest.get(step, 0.0), was.get((step, rank), 0.0))
-    lasted = float(np.mean(list(slowest.values()))) if slowest else 0.0
+        by_rank.setdefault(rank, []).append(was.get((step, rank), 0.0))
+    lasted = max((float(np.mean(times)) for times in by_rank.values()), default=0.0)
     frame = context.collectives
     skew = frame["skew_ns"].to_numpy(dtype=np.float64, na_value=np.nan) if "skew_ns" in frame else np.zeros(0)
     skew = np.abs(skew[np.isfinite(skew)])

@@ -26,7 +26,8 @@ class Draft:
     def __init__(self, recorded: Recorded) -> None:
         graph = recorded.graph
         self.recorded = recorded
-        self.duration = graph.duration_ns.copy()
+        self.duration = np.where(graph.kind == Kind.CAPTURE, 0.0, graph.duration_ns)
+        """Without what the recording itself took: the step is that of a run without it."""
         self.gap = graph.gap_ns.copy()
         self.lag = graph.lag_ns.copy()
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
@@ -45,12 +46,21 @@ class Draft:
         return simulate(edited, order=self.recorded.order)
 
     def lasts_ns(self, outcome: Outcome | None = None) -> float:
-        """Return the edited step's time, mean over the steps."""
+        """Return the edited step's time on the slowest rank, mean over the steps, in the record's time: see
+        `Replayer.anchor`."""
         return self.recorded.lasts_ns(self.outcome() if outcome is None else outcome) * self.step_factor
 
     def nodes_of(self, rows: Ints) -> Ints:
-        """Return the nodes that are one of these collectives, by index in their frame."""
-        is_one = np.isin(self.recorded.row, rows) & self.recorded.of_kinds((Kind.COLLECTIVE,))
+        """Return the nodes that are one of these collectives, by index in their frame.
+
+        If none of them is of a replayed step: the nodes of the same calls.
+        """
+        recorded = self.recorded
+        collective = recorded.of_kinds((Kind.COLLECTIVE,)) & (recorded.row >= 0)
+        is_one = np.isin(recorded.row, rows) & collective
+        if recorded.call is not None and not is_one.any():
+            calls = np.unique(recorded.call[rows])
+            is_one[collective] = np.isin(recorded.call[recorded.row[collective]], calls)
         return np.flatnonzero(is_one)
 
     def remove(self, nodes: Ints) -> None:

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.recorded.record_graph import short_record
-from shardtoll.analyzers.shared.memo import once
-from shardtoll.analyzers.whatif.anatomy import parts_by_rank, slowest
+from shardtoll.analyzers.whatif.anatomy import slowest
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.analyzers.whatif.savings import MOST_EDITS, replayer
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.what_if import Change, Foreseen
-
-MOST_EDITS: Final = 24
-"""Findings of a bill that are replayed, the first ones."""
-
-
-@once
-def replayer(context: Context) -> Replayer | None:
-    """Return the report's replayer; None where nothing can be replayed."""
-    recorded = short_record(context)
-    return None if recorded is None else Replayer(context, recorded)
 
 
 def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
@@ -42,12 +30,7 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
         if edit is None:
             continue
         edits.append(edit)
-        saved = made.saved([edit])
-        # A prediction never exceeds what the finding claims at most.
-        most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
-        mid, low, high = (
-            round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
-        )
+        mid, low, high = _saved(made, finding, edit)
         changes.append(
             Change(
                 edit.label,
@@ -58,10 +41,10 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
                 mid,
                 low,
                 high,
-                round(made.draft(edits).lasts_ns()),
+                round(made.lasts_ns(made.draft(edits))),
             )
         )
-    before = slowest(parts_by_rank(recorded, made.outcome), made.step_ns)
+    before = slowest(made.parts(made.outcome), made.step_ns)
     return Foreseen(
         source=recorded.source,
         steps=recorded.steps,
@@ -75,6 +58,19 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
     )
 
 
+def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]:
+    """Return what the edit alone saves, and the ends of its band: what the bill says, if it is replayed."""
+    if finding.replayed is not None:
+        return finding.saving_ns or 0, finding.saving_low_ns or 0, finding.saving_high_ns or 0
+    saved = made.saved([edit])
+    # A prediction never exceeds what the finding claims at most.
+    most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
+    mid, low, high = (
+        round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
+    )
+    return mid, low, high
+
+
 def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:
     """Return the step with all edits and every collective at its floor; None where no floor is known."""
     draft = made.draft(edits)
@@ -86,4 +82,4 @@ def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | Non
     if not known.any():
         return None
     draft.duration[nodes[known]] = np.minimum(draft.duration[nodes[known]], least[known])
-    return round(draft.lasts_ns())
+    return round(made.lasts_ns(draft))

@@ -26,13 +26,14 @@ WORDS: Final = {
     Kind.OPTIMIZER: "optimizer",
     Kind.SYNC: "host-sync",
     Kind.CHECKPOINT: "checkpoint",
+    Kind.CAPTURE: "capture",
 }
 
 _Key = tuple[str, str, str]
 
 
-def critical_path(recorded: Recorded, outcome: Outcome) -> Path:
-    """Return the path, its parts by what and where, the longest first."""
+def critical_path(recorded: Recorded, outcome: Outcome, anchor: float = 1.0) -> Path:
+    """Return the path, its parts by what and where, the longest first; `anchor`: see `Replayer`."""
     sums: defaultdict[_Key, float] = defaultdict(float)
     ranks: defaultdict[_Key, set[int]] = defaultdict(set)
     hops = 0
@@ -58,7 +59,7 @@ def critical_path(recorded: Recorded, outcome: Outcome) -> Path:
             hops += int(before >= 0 and recorded.graph.rank[before] != recorded.graph.rank[last])
             node = before
     total = sum(sums.values())
-    count = max(1, len(recorded.steps))
+    count = max(1, len(recorded.steps)) / anchor
     parts = sorted(sums, key=lambda key: -sums[key])[:MOST_PARTS]
     return Path(
         step_ns=round(total / count),
@@ -68,7 +69,7 @@ def critical_path(recorded: Recorded, outcome: Outcome) -> Path:
             if total and sums[key] > 0
         ),
         unknown_share=min(1.0, unknown / total) if total else 0.0,
-        hops=round(hops / count),
+        hops=round(hops / max(1, len(recorded.steps))),
     )
 
 

@@ -22,6 +22,9 @@ Ints = npt.NDArray[np.int64]
 
 Maker = Callable[[Context, Finding], Edit | None]
 
+BOUND: Final = "saving_at_most_ns"
+"""Figure of a finding whose saving was replayed: the upper bound that the prediction stands in for."""
+
 NO_EDIT: Final = {
     "wrong-gradient": "a correct gradient costs what a wrong one does",
     "replica-drift": "replicas that agree cost what replicas that drift do",
@@ -55,11 +58,16 @@ def _rows(finding: Finding, context: Context) -> Ints:
     return np.flatnonzero(finding.rows.mask("collectives", len(context.collectives)))
 
 
+def _bound(finding: Finding) -> float | None:
+    """Return what the finding's own analysis says that the remedy saves at most, replayed or not."""
+    bound = finding.figure(BOUND)
+    return finding.saving_ns if bound is None else bound
+
+
 def _left(finding: Finding) -> float:
     """Return the share of its collectives' time that the remedy leaves."""
-    if not finding.toll_ns or finding.saving_ns is None:
-        return 0.0
-    return 1 - finding.saving_ns / finding.toll_ns
+    bound = _bound(finding)
+    return 0.0 if not finding.toll_ns or bound is None else 1 - bound / finding.toll_ns
 
 
 def _without(context: Context, finding: Finding) -> Edit | None:
@@ -171,8 +179,8 @@ def _places(recorded: Recorded, finding: Finding, nodes: Ints) -> Ints:
 
 
 def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
-    if finding.saving_ns:
-        draft.shorten(kinds, finding.saving_ns, finding.ranks or draft.recorded.ranks, None)
+    if bound := _bound(finding):
+        draft.shorten(kinds, bound, finding.ranks or draft.recorded.ranks, None)
 
 
 def _recompute(_: Context, finding: Finding) -> Edit | None:
@@ -189,25 +197,25 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
 
 
 def _less_compute(_: Context, finding: Finding) -> Edit | None:
-    if not finding.saving_ns:
+    saving = _bound(finding)
+    if not saving:
         return None
     phase = PHASES.index(finding.where.phase) if finding.where.phase in PHASES else None
-    saving = finding.saving_ns
     return Edit(
         "each rank computes its part alone",
         lambda draft, _: draft.shorten((Kind.COMPUTE,), saving, finding.ranks, phase),
     )
 
 
-def _bubble(_: Context, finding: Finding) -> Edit | None:
+def _bubble(context: Context, finding: Finding) -> Edit | None:
     """More micro-batches: the bubble shrinks by what the finding claims, as a share of the step."""
-    if not finding.saving_ns:
+    bound = _bound(finding)
+    if not bound or not context.step_ns:
         return None
-    saving = float(finding.saving_ns)
+    left = max(0.0, 1 - bound / context.step_ns)
 
     def apply(draft: Draft, _end: float) -> None:
-        lasts = draft.recorded.lasts_ns(draft.recorded.recorded())
-        draft.step_factor *= max(0.0, 1 - saving / lasts) if lasts else 1.0
+        draft.step_factor *= left
 
     return Edit("a bubble as small as the schedule allows", apply)
 
@@ -239,13 +247,13 @@ MAKERS: Final[dict[str, Maker]] = {
 
 def nodes_there(recorded: Recorded, edit: Edit) -> bool:
     """Return whether the edit changes anything in these steps."""
-    draft = Draft(recorded)
+    as_is, draft = Draft(recorded), Draft(recorded)
     edit.apply(draft, 0.0)
     graph = recorded.graph
     return bool(
         draft.alone.any()
         or draft.step_factor != 1
-        or not np.array_equal(draft.duration, graph.duration_ns)
+        or not np.array_equal(draft.duration, as_is.duration)
         or not np.array_equal(draft.gap, graph.gap_ns)
         or not np.array_equal(draft.lag, graph.lag_ns)
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.whatif.anatomy import parts_by_rank
 from shardtoll.analyzers.whatif.band import Doubt, doubt
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
-from shardtoll.ledger.answers.what_if import Path
+from shardtoll.ledger.answers.what_if import Parts, Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,34 @@ class Saved:
 
 
 class Replayer:
-    """Recorded steps, replayed once as they are; answers what edits save."""
+    """Recorded steps, replayed once as they are; answers what edits save.
+
+    Measured beats modelled: the step before is the report's, which is a mean over all steps whose times are
+    true. What replay of some of them says is scaled by `anchor`, so that both start from one time.
+    """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
         self.recorded = recorded
-        self.outcome: Outcome = recorded.replay()
-        self.step_ns = recorded.lasts_ns(self.outcome)
-        self.path: Path = critical_path(recorded, self.outcome)
-        self.doubt: Doubt = doubt(context, recorded, self.outcome, self.path.unknown_share)
+        unedited = recorded.replay()
+        self.outcome: Outcome = Draft(recorded).outcome() if recorded.captured else unedited
+        """Of the steps without what their recording took."""
+        lasts = recorded.lasts_ns(self.outcome)
+        self.anchor = context.step_ns / lasts if context.step_ns and lasts else 1.0
+        """Times as long as in the replayed steps everything is in the report's mean step."""
+        self.step_ns = lasts * self.anchor
+        self.path: Path = critical_path(recorded, self.outcome, self.anchor)
+        self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
         self._excess: dict[tuple[int, float], tuple[Edit, float]] = {}
+
+    def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
+        """Return the edited step's time where the report's step is the one before."""
+        return draft.lasts_ns(outcome) * self.anchor
+
+    def parts(self, outcome: Outcome, draft: Draft | None = None) -> dict[int, Parts]:
+        """Return rank -> the parts of its step, on the same scale."""
+        return parts_by_rank(
+            self.recorded, outcome, self.anchor * (1.0 if draft is None else draft.step_factor)
+        )
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
         """Return the steps with these edits, each at this end of its model's band.
@@ -56,17 +76,17 @@ class Replayer:
         if key not in self._excess:
             draft = Draft(self.recorded)
             edit.apply(draft, end)
-            least, lasts = self.step_ns - edit.most_ns, draft.lasts_ns()
+            least, lasts = self.step_ns - edit.most_ns, self.lasts_ns(draft)
             # The edit is held so that no other one gets its id.
             self._excess[key] = edit, least / lasts if 0 < lasts < least else 1.0
         return self._excess[key][1]
 
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
-        mid = self.step_ns - self.draft(edits).lasts_ns()
+        mid = self.step_ns - self.lasts_ns(self.draft(edits))
         ends = [mid]
         if any(edit.banded for edit in edits):
-            ends += [self.step_ns - self.draft(edits, end).lasts_ns() for end in (-1.0, 1.0)]
+            ends += [self.step_ns - self.lasts_ns(self.draft(edits, end)) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
         tolls = [edit.most_ns for edit in edits if edit.most_ns is not None]
         # No change saves more than there is: the whole step, and what its findings cost.

@@ -344,7 +344,8 @@ class Finding:
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return errors, then warnings, then infos; each by toll, the largest first and unknown ones last.
+    """Return errors, then warnings, then infos; each by what fixing it saves, the most first, unknown ones
+    last: by its predicted saving if that is replayed, else by its toll, which bounds it.
 
     Equal ones stay as they came. An info may cost more than a warning: it is not known to be anybody's fault.
     """
@@ -354,7 +355,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             key=lambda finding: (
                 SEVERITIES.index(finding.severity),
                 finding.toll_ns is None,
-                -(finding.toll_ns or 0),
+                -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
             ),
         )
     )

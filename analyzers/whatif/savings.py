@@ -1,0 +1,69 @@
+"""What findings save, by replay: a prediction with a band, in place of the upper bound where it is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.recorded.record_graph import short_record
+from shardtoll.analyzers.shared.memo import once
+from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
+from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.ledger import Figure, Finding, ranked
+
+MOST_EDITS: Final = 24
+"""Findings of a bill that are replayed, the first ones."""
+
+PROVEN: Final = frozenset(
+    (
+        *("implicit-redistribute", "redundant-collective", "sync-every-microbatch", "needless-barrier"),
+        *("constant-buffers", "gathered-logits", "straggler", "data-stall", "host-sync", "transfer-stall"),
+        "recompute",
+    )
+)
+"""Kinds whose edit was held against really changed programs: `benchmarks/replay_accuracy.py planted` and
+`benchmarks/replay_live.py`. The others keep an upper bound."""
+
+
+@once
+def replayer(context: Context) -> Replayer | None:
+    """Return the report's replayer; None where nothing can be replayed."""
+    recorded = short_record(context)
+    return None if recorded is None else Replayer(context, recorded)
+
+
+def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
+    """Return the finding with what its remedy saves by replay; as it is where none is proven."""
+    if finding.kind not in PROVEN or finding.saving_ns is None or not finding.toll_ns:
+        return finding
+    edit = edit_of(context, finding)
+    if edit is None:
+        return finding
+    saved = made.saved([edit])
+    # A prediction never exceeds what the finding claims at most.
+    mid, low, high = (
+        round(min(max(end, 0.0), finding.saving_ns)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
+    )
+    bound = Figure(BOUND, finding.saving_ns, "ns")
+    return replace(
+        finding,
+        saving_ns=mid,
+        saving_low_ns=low,
+        saving_high_ns=high,
+        replayed=edit.label,
+        figures=(*finding.figures, bound),
+    )
+
+
+def with_savings(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the bill with predicted savings, ranked anew by them; as it is if nothing can be replayed."""
+    with_toll = [number for number, finding in enumerate(findings) if finding.toll_ns][:MOST_EDITS]
+    made = replayer(context) if with_toll else None
+    if made is None:
+        return tuple(findings)
+    filled = list(findings)
+    for number in with_toll:
+        filled[number] = predicted(made, context, findings[number])
+    return ranked(filled)
