@@ -31,6 +31,9 @@ _KEEPS_COUNTS: Final = (
     *("aten::t", "aten::transpose", "aten::sum"),
 )
 
+_ASKS_GENERATOR: Final = ("aten::uniform_",)
+"""Operators that fill their tensor, which torch runs for shapes by way of the device's generator."""
+
 
 class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every operator on, and notes what the device would be asked to do."""
@@ -89,7 +92,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         if torch._C._get_dispatch_mode(FAKE) is not None and not self._tensors.making:
             # Somebody asks for the shape of a result.
-            return func(*args, **kwargs)
+            return args[0] if func._schema.name in _ASKS_GENERATOR else func(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             return self._on_device(

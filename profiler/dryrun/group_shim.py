@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.stand_ins import nothing
+from shardtoll.profiler.dryrun.world import World
 
 _GROUP_MODULES: Final = (
     "torch.distributed",
@@ -38,8 +40,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     original = c10d.init_process_group
 
     @functools.wraps(original)
-    def init_process_group(*_: Any, **kwargs: Any) -> None:
-        timeout = kwargs.get("timeout")
+    def init_process_group(
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        world_size: int | None = -1,
+        rank: int | None = -1,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        _check(world, world_size, rank)
         original(
             "fake",
             rank=world.rank,
@@ -88,6 +98,34 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     ddp: Any = nn.parallel.distributed
     replaced.put_where_it_is(ddp, "_verify_param_shape_across_processes", nothing)
     _objects(shim, replaced)
+    _spawning(shim, replaced)
+
+
+def _spawning(shim: Playing, replaced: Replaced) -> None:
+    """Have the processes that a program starts be one: that of the rank that is played, in this process."""
+
+    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+        world = shim.world
+        if nprocs <= world.local_rank:
+            raise ValueError(f"spawn(nprocs={nprocs}) starts no process of local rank {world.local_rank}")
+        fn(world.local_rank, *args)
+
+    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
+        spawn(fn, args, nprocs)
+        return SimpleNamespace(join=lambda *_, **__: True, processes=[])
+
+    for name in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
+        owner = sys.modules[name]
+        replaced.put_where_it_is(owner, "spawn", spawn)
+        replaced.put_where_it_is(owner, "start_processes", start_processes)
+
+
+def _check(world: World, size: int | None, rank: int | None) -> None:
+    """Refuse a job of another size, or another rank of it, than the one that is played."""
+    if size not in (None, -1, world.size):
+        raise ValueError(f"init_process_group(world_size={size}), but --world is {world.size}")
+    if rank not in (None, -1, world.rank):
+        raise ValueError(f"init_process_group(rank={rank}), but --rank is {world.rank}")
 
 
 def _handing(shim: Playing, method: Callable[..., Any]) -> Callable[..., Any]:

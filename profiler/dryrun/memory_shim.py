@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from shardtoll.profiler.dryrun.devices import is_gpu
 from shardtoll.profiler.dryrun.playing import Playing
@@ -79,3 +81,25 @@ def replace_random(_: Playing, replaced: Replaced) -> None:
             return made(cls, device="cpu" if is_gpu(device) else device)
 
     replaced.put(torch, "Generator", Generator)
+    _tracker(replaced)
+
+
+def _tracker(replaced: Replaced) -> None:
+    """Have DTensor draw random numbers without states to keep in step: there are no numbers to draw."""
+    with contextlib.suppress(ImportError):
+        from torch.distributed.tensor import _random
+
+        original: Any = _random.OffsetBasedRNGTracker
+
+        class Tracker(original):
+            def __init__(self, device_mesh: Any, run_state_sync: bool = True) -> None:
+                super().__init__(device_mesh, run_state_sync=False)
+                if run_state_sync:
+                    dist.broadcast(torch.zeros(16, dtype=torch.uint8, device=self._device), 0)
+
+            def _distribute_region(self, *_: Any, **__: Any) -> Any:
+                return contextlib.nullcontext()
+
+        replaced.put(_random, "OffsetBasedRNGTracker", Tracker)
+        # The next program makes one of its own.
+        replaced.put(_random, "_rng_tracker", None)

@@ -62,10 +62,14 @@ class DryRun:
         """The first module that was called in training."""
         self.alone = False
         """Whether the program trains without a process group."""
+        self.only_first = False
+        """Whether the program made one step: the one that builds the optimizer's state is all there is."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
         self._parts: list[Any] = []
+        self._first_step: tuple[Ledger, list[Any], list[Held]] | None = None
+        """The first step, which counts only if no second one follows."""
         self._works: dict[int, tuple[Any, tuple[int, str]]] = {}
         """Id of a Work -> itself, and the collective that it stands for."""
         self._undo = contextlib.ExitStack()
@@ -160,6 +164,9 @@ class DryRun:
                 self._model = module
                 self.storages.limit_bytes = None
                 self.alone = not initialized()
+                self._begin_step(0)
+                # Once more: what the session patched just now is to see this call too.
+                return module(*args, **kwargs)
             return call(module, *args, **kwargs)
 
         return __call__
@@ -179,11 +186,11 @@ class DryRun:
             self._end_step()
         self.steps += 1
         if self.steps <= self.options.steps:
-            self._begin_step()
+            self._begin_step(self.steps - 1)
         elif self.options.stop:
             raise Enough
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, number: int) -> None:
         if self._session is None:
             self._session = audit(None, level="survey")
             self._session.open()
@@ -191,7 +198,7 @@ class DryRun:
                 self._session.capture.name_model(self._model)
         self._session.begin_step()
         recorder = self._session.capture.recorder
-        self._mode.begin(self.steps - 1, recorder.attribution)
+        self._mode.begin(number, recorder.attribution)
 
     def _end_step(self) -> None:
         session = self._session
@@ -202,20 +209,47 @@ class DryRun:
         self._parts.append((mode.ops, mode.waits, mode.issued, end))
         mode.end()
         self._works.clear()
-        if self.steps == self.options.steps:
-            self._finish()
+        if not self.steps:
+            # The first step builds the optimizer's state: those after it are recorded from anew.
+            self._first_step = self._finished()
+            self.storages.begin_anew()
+        elif self.steps == self.options.steps:
+            self._keep(*self._finished())
 
-    def _finish(self) -> None:
-        session = self._session
+    def _finished(self) -> tuple[Ledger, list[Any], list[Held]]:
+        """Close the session; return what it recorded."""
+        session, self._session = self._session, None
         assert session is not None
-        live = [replace_held(held) for held in self.storages.alive()]
+        storages = [*self.storages.done, *(replace(held) for held in self.storages.alive())]
         session.close()
-        self._session = None
         assert session.ledger is not None
+        parts, self._parts = self._parts, []
+        return session.ledger, parts, storages
+
+    def _keep(self, audited: Ledger, parts: list[Any], storages: list[Held]) -> None:
         self.alone = self.alone and not initialized()
-        self.ledger = ledger_of(
-            session.ledger, self.options, self._parts, [*self.storages.done, *live], self.notices()
-        )
+        self.ledger = ledger_of(audited, self.options, parts, storages, self.notices())
+        self._first_step = None
+
+    def settle(self) -> None:
+        """Keep what there is of a program that ended before all steps asked for were recorded."""
+        if self.ledger is not None or not self.steps:
+            return
+        parts = self._parts
+        if self._session is not None and not parts:
+            self._drop_session()
+        if parts:
+            assert self._session is not None
+            self._mode.end()
+            self._session.end_step(finished=False)
+            audited, parts, storages = self._finished()
+            last = len(parts) - 1
+            # What the last step, which did not end, made and freed.
+            storages = [held for held in storages if held.step is None or held.step <= last]
+            self._keep(audited, parts, storages)
+        elif self._first_step is not None:
+            self.only_first = True
+            self._keep(*self._first_step)
 
     def refuse_alone(self, program: str) -> None:
         """Raise UsageError where the job has more than one rank and the program made no process group."""
@@ -260,11 +294,6 @@ def _no_longer_dry() -> None:
     DRY.tensors_are_fake = False
 
 
-def replace_held(held: Held) -> Held:
-    """Return a copy of a storage's record, which may change afterwards."""
-    return replace(held)
-
-
 def _forget_plans() -> None:
     """Have DTensor forget what it planned for meshes whose groups are about to end."""
     with contextlib.suppress(ImportError, AttributeError):
@@ -279,6 +308,7 @@ def dry(options: DryOptions) -> Iterator[DryRun]:
     run = DryRun(options).open()
     try:
         yield run
+        run.settle()
     except Endless as endless:
         raise UsageError(endless.message, endless.advice) from None
     finally:

@@ -41,6 +41,8 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                         f"{where}: {one_line(error)}",
                         "the program fails there; see docs/dryrun.md for what a dry run supports",
                     ) from error
+            if ended is None or ended.code in (None, 0):
+                run.settle()
             if run.ledger is None:
                 code = "" if ended is None or ended.code in (None, 0) else f" and exited with {ended.code}"
                 steps = "1 optimizer step" if run.steps == 1 else f"{run.steps} optimizer steps"

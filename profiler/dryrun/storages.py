@@ -113,12 +113,21 @@ class Storages:
         self._live[key] = ref, made
         self._grow(nbytes)
 
+    def begin_anew(self) -> None:
+        """Forget the steps so far: what lives was there before the next one begins."""
+        self.done.clear()
+        for held in self.alive():
+            held.step, held.born = None, 0
+            if held.category is None or held.category == "communication":
+                held.category = held.place = None
+
     def mark(self, tensors: Iterable[Any], category: str, parameter: str | None = None) -> None:
-        """Say what storages are for; what was said first stays."""
+        """Say what storages are for; what was said first stays, but that a collective sends or fills them."""
         for tensor in tensors:
             entry = self._live.get(_local(tensor).untyped_storage()._cdata)
             if entry is not None:
-                entry[1].category = entry[1].category or category
+                if entry[1].category in (None, "communication"):
+                    entry[1].category = category
                 entry[1].parameter = entry[1].parameter or parameter
 
     def mark_communication(self, tensor: torch.Tensor) -> None:
