@@ -3,7 +3,7 @@
 `python benchmarks/advice_regret.py rows.csv -o x.json`. A cell is one model on one number of nodes of
 hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
 (least tensor and pipeline parallel, a sharded optimizer, the largest micro-batch), the median layout, a
-random one.
+random one. `held out`: the same with constants that were fitted without any row of the cell's model.
 """
 
 from __future__ import annotations
@@ -14,21 +14,49 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forecast_fit import FIXED, STAGES, fit, load
 from memory_fit import H100_BYTES, plan_of
 
 from shardtoll.analyzers.forecast.memory import plan_memory
-from shardtoll.analyzers.forecast.plan import price_plan
+from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
+from shardtoll.analyzers.forecast.plan.price import price_parts
+from shardtoll.analyzers.forecast.rows.evaluate import priced_row
+from shardtoll.analyzers.forecast.rows.full_memory import RETRIES, retries
 from shardtoll.analyzers.forecast.rows.parse import read_row
 
 Row = dict[str, Any]
 
 
-def cells_of(path: Path) -> dict[tuple[str, int], list[Row]]:
-    """Rows by model and nodes, each with measured tokens/s (0: it crashed), forecast tokens/s and memory."""
+def without(path: Path) -> dict[str, Constants]:
+    """Constants by model, fitted to the rows of the other models."""
+    rows = [each for each in load(path) if each.row["group"] == "hf-ultrascale"]
+    stage = next(each for each in STAGES if each.framework == "nanotron")
+    start = fitted().with_({**START_OF_FIT, **FIXED})
+    return {
+        model: fit([each for each in rows if each.row["model"] != model], start, stage.free)
+        for model in sorted({each.row["model"] for each in rows})
+    }
+
+
+START_OF_FIT = {
+    "sustained.nanotron.h100-sxm": 0.88, "attention.nanotron": 0.6, "memory.nanotron": 0.7,
+    "host_us.nanotron": 8.0, "call_us.nanotron": 12.0, "near.nanotron": 1.4, "net.nanotron": 1.1,
+    "step_ms.nanotron": 10.0, "send_us.nanotron": 20.0,
+}  # fmt: skip
+"""What the fit of nanotron starts from: nothing that was fitted to its rows."""
+
+
+def cells_of(
+    path: Path, constants: Mapping[str, Constants] | None = None
+) -> dict[tuple[str, int], list[Row]]:
+    """Rows by model and nodes, each with measured tokens/s (0: it crashed), forecast tokens/s and memory.
+
+    `constants`: those to price each model's rows with; the packaged ones if None.
+    """
     cells: dict[tuple[str, int], list[Row]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -42,12 +70,24 @@ def cells_of(path: Path) -> dict[tuple[str, int], list[Row]]:
                     "layout": f"dp{layout.dp} tp{layout.tp} pp{layout.pp} {row['shard']}"
                     f" mbs{layout.micro_batch}",
                     "measured": float(row["tok_s_gpu"] or 0),
-                    "forecast": price_plan(read.plan, read.network).tokens_per_s_gpu.expected,
+                    "forecast": forecast(row, None if constants is None else constants.get(row["model"])),
                     "fits": memory.reserved.expected_bytes + memory.outside_bytes <= H100_BYTES,
                     "thumb": (layout.tp * layout.pp, row["shard"] != "ZeRO1", -layout.micro_batch),
                 }
             )
     return cells
+
+
+def forecast(row: dict[str, str], constants: Constants | None) -> float:
+    """Tokens/s per GPU of a row, as `shardtoll forecast eval` answers, or with these constants."""
+    if constants is None:
+        priced = priced_row(1, row).tok_s_gpu
+        return 0.0 if priced is None else priced.expected
+    read = read_row(row)
+    plan = read.plan
+    factor = RETRIES[0] if retries(plan, plan_memory(plan)) else 1.0
+    step_ns = factor * price_parts(plan, read.network, constants).step_ns
+    return 1e9 * plan.tokens / plan.layout.world_size / step_ns
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -116,6 +156,7 @@ def main() -> None:
     )
     parser.add_argument("rows", type=Path)
     parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--quick", action="store_true", help="no fits without the cell's model")
     arguments = parser.parse_args()
     started = time.monotonic()
     cells = [judged(model, nodes, rows) for (model, nodes), rows in sorted(cells_of(arguments.rows).items())]
@@ -123,6 +164,15 @@ def main() -> None:
     report: Row = {"up to 8 nodes": summary([cell for cell in made if cell["nodes"] <= 8])}
     if any(cell["nodes"] >= 16 for cell in made):
         report["16 nodes and more"] = summary([cell for cell in made if cell["nodes"] >= 16])
+    if not arguments.quick:
+        left = cells_of(arguments.rows, without(arguments.rows))
+        held = [judged(model, nodes, rows) for (model, nodes), rows in sorted(left.items())]
+        others = [cell for cell in held if cell is not None]
+        report["held out, up to 8 nodes"] = summary([cell for cell in others if cell["nodes"] <= 8])
+        for cell, other in zip(made, others, strict=True):
+            cell["held_out"] = {
+                name: other[name] for name in ("first_pct", "best_of_three_pct", "spearman", "chosen")
+            }
     report["seconds"] = round(time.monotonic() - started, 1)
     for cell in made:
         print(json.dumps(cell))

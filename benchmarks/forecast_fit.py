@@ -63,9 +63,10 @@ FIXED: Final = {
     "recompute.megatron": 1.0,
     "recompute.nemo": 1.0,
     "recompute.nanotron": 1.0,
+    "staged_us.nanotron": 200.0,
 }
 """Megatron's reentrant checkpoint repeats the whole forward; torch's newer one stops at the last saved
-tensor."""
+tensor. The last one is where its fit starts."""
 
 GPUS_OF_NEMO: Final = ("h100-sxm", "b200-sxm", "gb200", "gb300")
 
@@ -106,7 +107,7 @@ STAGES: Final = (
         {
             "sustained.nanotron.h100-sxm": 0.1, "attention.nanotron": 0.4, "memory.nanotron": 0.4,
             "host_us.nanotron": 0.7, "call_us.nanotron": 0.8, "near.nanotron": 0.4, "net.nanotron": 0.6,
-            "step_ms.nanotron": 1.0, "send_us.nanotron": 0.8,
+            "step_ms.nanotron": 1.0, "send_us.nanotron": 0.8, "staged_us.nanotron": 1.0,
         },
     ),
     Stage("jax", {"sustained.jax.h100-sxm": 0.05, "memory.jax": 0.4, "near.jax": 0.4, "net.jax": 0.4}),

@@ -12,8 +12,9 @@ from shardtoll.analyzers.advise.layouts import lighter
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
-from shardtoll.analyzers.advise.search import Priced, Search, reported_bytes
+from shardtoll.analyzers.advise.search import Priced, Search
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
+from shardtoll.analyzers.forecast.memory.reported import reported_bytes
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import known_gpus, load_fabric

@@ -22,13 +22,6 @@ _QUICK_LEAST: Final = 0.97
 _HOPELESS: Final = 1.25
 """A layout whose least step is longer than this times the fastest step so far is not priced."""
 _PRICED_LEAST: Final = 40
-_REPORTED_GIB_PER_GB: Final = 0.988
-"""An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8."""
-
-
-def reported_bytes(sold_bytes: float) -> int:
-    """Bytes that a driver reports of a GPU sold with `sold_bytes` (1e9 a GB)."""
-    return round(sold_bytes / 1e9 * _REPORTED_GIB_PER_GB * 2**30)
 
 
 @dataclass(frozen=True, slots=True)

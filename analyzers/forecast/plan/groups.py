@@ -91,7 +91,11 @@ class Groups:
         # Each collective waits for the slowest of its hosts, so a host-bound block loses more in larger
         # groups.
         skew = (share.tp / 4) ** 2 if share.tp > 1 else 1.0
-        return Phase(0.0, 1000 * calls * skew * constants.get("call_us", *scopes), exposed)
+        host_us = calls * skew * constants.get("call_us", *scopes)
+        if share.tp > 1 and plan.layout.pp > 1 and plan.layout.world_size > self.per_node:
+            # Measured under nanotron: beside stages on several nodes each of these calls costs the host more.
+            host_us += calls * share.tp * constants.get("staged_us", *scopes)
+        return Phase(0.0, 1000 * host_us, exposed)
 
     def beyond_nodes_ns(self, exposed_ns: Mapping[str, float]) -> float:
         """Return how much of the exposed time, by cause, is of blocks' collectives that leave a node."""

@@ -20,7 +20,7 @@ def staged_parts(
     """Return the step of any plan but one with full sharding and one stage."""
     layout = plan.layout
     scopes = (f"{traits.name}.{plan.gpu}", traits.name)
-    layers = stage_layers(plan, traits, phases)
+    layers = stage_layers(plan, traits)
     passes = [_stage_passes(phases, layers, stage, layout.chunks) for stage in range(layout.pp)]
     local = [local_parameters(plan, layers[stage], ends=_ends(plan, stage)) for stage in range(layout.pp)]
     reduce, gather, optimizer = _replicas(plan, traits, groups, constants, local)

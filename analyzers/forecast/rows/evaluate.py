@@ -8,10 +8,12 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.memory.peak import plan_memory
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
+from shardtoll.analyzers.forecast.rows.full_memory import retries, with_retries
 from shardtoll.analyzers.forecast.rows.measured import measured_memory_gib, measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, number, read_row
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.forecast import Band, PlanPrice, PricedRow
+from shardtoll.ledger.answers.plan_memory import PlanMemory
 
 Row = Mapping[str, str]
 
@@ -34,7 +36,10 @@ def priced_row(place: int, row: Row, anchors: Sequence[Anchor] = ()) -> PricedRo
     anchor = anchor_for(read.plan, anchors)
     if anchor is not None:
         price = calibrated(read.plan, price, anchor)
-    return _filled(_named(place, row, None), row, read, price, anchor)
+    memory = _memory(read)
+    if memory is not None and retries(read.plan, memory):
+        price = with_retries(price)
+    return _filled(_named(place, row, None), row, read, price, anchor, memory)
 
 
 def _named(place: int, row: Row, reason: str | None) -> PricedRow:
@@ -49,25 +54,35 @@ def _named(place: int, row: Row, reason: str | None) -> PricedRow:
     )
 
 
-def _filled(named: PricedRow, row: Row, read: ReadRow, price: PlanPrice, anchor: Anchor | None) -> PricedRow:
+def _filled(
+    named: PricedRow,
+    row: Row,
+    read: ReadRow,
+    price: PlanPrice,
+    anchor: Anchor | None,
+    memory: PlanMemory | None,
+) -> PricedRow:
     step = price.step_ns.scaled(1e-9)
     waits = sum(price.exposed_ns.values()) + price.bubble_ns
-    memory, fits = _memory(read)
     measured = measured_step_ns(row, read.plan)
     return PricedRow(
         named.number, named.group, named.model, named.gpu, named.gpus, named.metric, None,
         step, price.tokens_per_s_gpu, price.mfu, min(1.0, waits / price.step_ns.expected),
-        memory, fits, read.assumed, anchor.number if anchor else None,
+        _gib(memory), None if memory is None else memory.fits(), read.assumed, anchor.number if anchor else None,
         None if measured is None else measured / 1e9, measured_memory_gib(row),
     )  # fmt: skip
 
 
-def _memory(read: ReadRow) -> tuple[Band | None, bool | None]:
+def _memory(read: ReadRow) -> PlanMemory | None:
     capacity = int(card_of(read.plan.gpu).gpu.memory_bytes.value)
     try:
-        memory = plan_memory(read.plan, capacity)
+        return plan_memory(read.plan, capacity)
     except ShardtollError:
-        return None, None
+        return None
+
+
+def _gib(memory: PlanMemory | None) -> Band | None:
+    if memory is None:
+        return None
     reserved = memory.reserved
-    band = Band(*(each / GIB for each in (reserved.expected_bytes, reserved.low_bytes, reserved.high_bytes)))
-    return band, memory.fits()
+    return Band(*(each / GIB for each in (reserved.expected_bytes, reserved.low_bytes, reserved.high_bytes)))

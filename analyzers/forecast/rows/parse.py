@@ -217,13 +217,18 @@ def _layout(row: Row, config: str, model: ModelShape, assumed: list[str]) -> tup
         chunks = 1
     checkpointing = _checkpointing(row, config, assumed)
     layout = Layout(
-        dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel=(row.get("sp") or
-        "") == "sp",
+        dp=dp, sharding=_sharding(row, config, assumed), tp=tp, sequence_parallel=_sequence_parallel(row, tp),
         pp=pp, chunks=chunks, cp=cp, ep=ep, micro_batch=micro, accumulation=accumulation,
         checkpointing=checkpointing, schedule=row.get("schedule") or "1F1B",
         async_tp="async" in config.casefold().replace("-", ""),
     )  # fmt: skip
     return layout, sequence
+
+
+def _sequence_parallel(row: Row, tp: int) -> bool:
+    """Whether the row says so, else whether its framework usually does."""
+    text = row.get("sp") or ""
+    return text == "sp" or (tp > 1 and traits_of(row.get("framework") or _framework(row)).sequence_parallel)
 
 
 def _default_sequence(row: Row) -> int:
