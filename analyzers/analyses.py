@@ -95,6 +95,7 @@ ANALYSES: Final = (
     Analysis("stalls.recompute", "recompute"),
     Analysis("stalls.data_stall", "data-stall"),
     Analysis("stalls.host_sync", "host-sync"),
+    Analysis("stalls.launch_bound", "launch-bound", "stalls"),
     Analysis("stalls.transfer_stall", "transfer-stall"),
     Analysis("stages.pipeline_bubble", "pipeline-bubble"),
     Analysis("stages.pipeline_imbalance", "pipeline-imbalance"),

@@ -44,6 +44,7 @@ IMPERATIVES: Final = frozenset(
         "Record",
         "Reduce",
         "Remove",
+        "Replay",
         "Run",
         "Send",
         "Shard",
@@ -54,6 +55,7 @@ IMPERATIVES: Final = frozenset(
         "Trace",
         "Turn",
         "Unset",
+        "Update",
         "Use",
         "Write",
     ]

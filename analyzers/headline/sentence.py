@@ -111,7 +111,7 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     rows = context.told_rows
     total = float(_own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
-    leading, kinds = _leading(context)
+    leading, kinds = _leading(context, findings)
     unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
     if leading is not None:
         advice = first_of(findings, kinds)
@@ -119,8 +119,6 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
         more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
-        if advice is None and leading.startswith(headline_idle.REASONS["host"]):
-            more.insert(0, "; use CUDA graphs or torch.compile")
         return Said(leading, tuple(more), advice)
     if unknown is not None or share is None:
         return Said(unknown or _NO_STEP)
@@ -129,14 +127,15 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     return replace(said, more=(*said.more, *(each(context) for each in besides)))
 
 
-def _leading(context: Context) -> tuple[str | None, tuple[str, ...]]:
+def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
-    idle = headline_idle.clause(context)
+    idle = headline_idle.clause(context, {finding.kind for finding in findings})
     if idle is not None:
-        return idle, ("data-stall", "host-sync", *STAGES)
+        launches = idle.startswith(headline_idle.REASONS["launch"])
+        return idle, ("launch-bound",) if launches else ("data-stall", "host-sync", *STAGES)
     return unattributed.clause(context), ("unattributed-time",)
 
 

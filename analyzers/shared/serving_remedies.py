@@ -34,6 +34,17 @@ DATA: Final = Advice(
 )
 """The device waits for its batch."""
 
+LAUNCHES: Final = Advice(
+    "Replay passes as CUDA graphs: one launch then starts all kernels of a pass. vLLM does so without "
+    "`--enforce-eager`, SGLang without `--disable-cuda-graph`. Capture the batch sizes that you serve: "
+    "others run kernel by kernel.",
+    "graph = torch.cuda.CUDAGraph()\n"
+    "with torch.cuda.graph(graph):  # once per batch size, after a warm-up\n"
+    "    logits = model(tokens)\n"
+    "graph.replay()  # one launch per pass; new tokens are copied into `tokens` first",
+)
+"""The host launches the kernels of a pass one by one, more slowly than the device runs them."""
+
 _ALL_REDUCE: Final = Advice(
     "The next layer needs this result, so one batch cannot overlap it. Messages of a decode step are small: "
     "use a one-shot all_reduce over NVLink (symmetric memory, or the engine's custom all_reduce), fuse it "

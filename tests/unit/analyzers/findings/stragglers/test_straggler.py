@@ -436,7 +436,7 @@ class TestHeadline:
     def test_a_host_that_launches_too_little(self):
         """Large idle time leads, also where communication is above the least share."""
         slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
-        stalls = [Stall(0, 0, "host", "", "forward", 1, 80 * MS, 80 * MS)]
+        stalls = [Stall(0, 0, "launch", "", "forward", 400, 80 * MS, 80 * MS)]
         about = run_of(RANKS, ranks_seen=(0,), backend="nccl", device="NVIDIA H200")
         said = reported([collective(group_size=RANKS)], run=about, steps=slow, stalls=stalls).headline
         assert said.startswith(
