@@ -21,6 +21,7 @@ from shardtoll.analyzers.findings.replicas.overruled import without_repeated
 from shardtoll.analyzers.findings.replicas.remedies import wrapped
 from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
 from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
+from shardtoll.analyzers.findings.trust.overlaps import overlaps
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.headline.op_traffic import op_traffic
@@ -182,6 +183,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
         foreseen=foreseen(context, findings),
+        overlaps=overlaps(context, findings),
     )
 
 

@@ -152,6 +152,7 @@ def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger.answers.pipeline import Pipelines
     from shardtoll.ledger.answers.step_roofline import StepRoofline
     from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
+    from shardtoll.ledger.answers.overlap import Overlap
     from shardtoll.ledger.answers.unbilled import Unbilled
     from shardtoll.ledger.answers.what_if import Foreseen
     from shardtoll.ledger.tables.tables import DRY, SCHEMAS
@@ -176,6 +177,7 @@ def test_the_json_table_names_fields_of_the_records():
         "sound_checks": set(SoundCheck.__dataclass_fields__),
         "foreseen": set(Foreseen.__dataclass_fields__),
         "unbilled": set(Unbilled.__dataclass_fields__),
+        "overlaps": set(Overlap.__dataclass_fields__),
         "findings": {
             name for kind in (Finding, Where, Figure, Rows, Occurrence) for name in kind.__dataclass_fields__
         },

@@ -34,8 +34,8 @@ def gradient_remedy(
         )
     if case == "scale":
         return Remedy(
-            "Divide by the same number on all ranks, before the reduction: some scale their gradient or their "
-            "loss, and others do not.",
+            "Divide by the same number on all ranks, before the reduction: some scale their gradient or "
+            "their loss, and others do not.",
             f"loss = loss / {factor:.4g}  # on the ranks whose gradient is too large" if factor else None,
         )
     if case == "not-finite":
@@ -107,8 +107,8 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
     group = on_group(replicas.mesh_dim)
     if buffer:
         return Remedy(
-            "Reduce the buffer, or synchronise the statistics, if checkpoints or evaluation use it: each rank "
-            "updates it from its own batch.",
+            "Reduce the buffer, or synchronise the statistics, if checkpoints or evaluation use it: each "
+            "rank updates it from its own batch.",
             f'dist.all_reduce(model.get_buffer("{name}"), op=dist.ReduceOp.AVG{group})',
         )
     local = f"{parameter(name)}.to_local()" if replicas.basis == "placements" else f"{parameter(name)}.data"

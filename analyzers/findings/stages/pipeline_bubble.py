@@ -107,7 +107,10 @@ def least_share(context: Context, stall: Lost) -> float:
 def _remedy(form: Shape | None, saving: int | None) -> Remedy:
     """Return what shrinks the bubble of a schedule of this shape."""
     if form is None or form.stages_per_rank is None or form.micro_batches is None:
-        advice = "Use more micro-batches: they shrink the bubble. So does interleaving, if ranks have one stage each. "
+        advice = (
+            "Use more micro-batches: they shrink the bubble. So does interleaving, if ranks have one stage "
+            "each. "
+        )
         code = "schedule = Schedule1F1B(stage, n_microbatches=4 * stages)"
     elif form.stages_per_rank == 1:
         advice = (

@@ -44,8 +44,8 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             "Find what differs from batch to batch (sequence lengths, experts' loads), and noise on the "
             "hosts (other processes, garbage collection, checkpoints)."
             if len(context.alike) > 1
-            else "Record more steps first: one step does not show whether the same ranks are late again. Then "
-            "compare the ranks' batches (sequence lengths, experts' loads) and the noise on their hosts.",
+            else "Record more steps first: one step does not show whether the same ranks are late again. "
+            "Then compare the ranks' batches (sequence lengths, experts' loads) and noise on their hosts.",
             "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
             "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
         ),

@@ -25,7 +25,8 @@ PLAIN: Final = (
 CLASSIFY: Final = (
     "Say what these kernels are: their names look like communication, and no known library has them. Write "
     'the lines below into own.toml, with the `op` if you know it, or with what = "compute" instead. Then '
-    "report again with `--kernels own.toml`. Until then read the other figures of these steps as lower bounds."
+    "report again with `--kernels own.toml`. Until then read the other "
+    "figures of these steps as lower bounds."
 )
 
 
