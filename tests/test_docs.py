@@ -149,10 +149,10 @@ def test_the_json_page_names_the_fields_of_a_hang():
 def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger import FabricInfo, Figure, Finding, Group, Occurrence, Report, Rows, Run, Where
     from shardtoll.ledger.answers.hta_figures import HtaFigures
+    from shardtoll.ledger.answers.overlap import Overlap
     from shardtoll.ledger.answers.pipeline import Pipelines
     from shardtoll.ledger.answers.step_roofline import StepRoofline
     from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
-    from shardtoll.ledger.answers.overlap import Overlap
     from shardtoll.ledger.answers.unbilled import Unbilled
     from shardtoll.ledger.answers.what_if import Foreseen
     from shardtoll.ledger.tables.tables import DRY, SCHEMAS

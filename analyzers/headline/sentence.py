@@ -29,7 +29,7 @@ from shardtoll.analyzers.findings.stragglers.origin import origins
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
-from shardtoll.analyzers.headline import lower_bound, unattributed
+from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
 from shardtoll.analyzers.headline.advice import ROOM, WIDTH, first_of, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
@@ -263,14 +263,7 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     """Return the sentence if waiting for late ranks costs most."""
     shared = crowded(context)
     if shared is not None:
-        cores = times(shared.cores, "CPU core")
-        head = f"The network is not at fault: {shared.ranks} ranks share {cores} and delay each other"
-        warned = [
-            number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
-        ]
-        # Tolls hold waiting that ends with the sharing of cores.
-        then = f", then see finding {warned[0]}" if warned else ""
-        return Said(f"{head}; {brief}", (*more, f"; give each rank a core{then}"))
+        return Said(*shared_cores.sentence(context, shared, brief, more, findings))
     place = first_of(findings, LATE)
     slow = origins(context)
     if slow:

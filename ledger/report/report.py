@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.answers.hta_figures import HtaFigures
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.pipeline import Pipelines
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
-from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.unbilled import Unbilled
 from shardtoll.ledger.answers.what_if import Foreseen, WhatIf
 from shardtoll.ledger.records.errors import SchemaError, first_line

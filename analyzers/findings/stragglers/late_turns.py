@@ -38,7 +38,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("collectives", len(once)),
             Evidence("ranks that were last", len(who)),
             Evidence("most often last", f"rank {last.index[0]}: {last.iloc[0]} of {len(once)}"),
-            Evidence("arrives after the second-to-last rank, median", int(once["late_ns"].median()), "ns"),
+            Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
         ),
         remedy=Remedy(
             "Find what differs from batch to batch (sequence lengths, experts' loads), and noise on the "
