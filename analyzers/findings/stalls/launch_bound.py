@@ -80,7 +80,7 @@ def _finding(context: Context, stall: Lost) -> Finding:
             Evidence("share of the step", share, "share"),
             Evidence("short gaps, per step", gaps),
             Evidence("mean gap", stall.lost_ns // gaps, "ns"),
-            Evidence("idle for no reason on record besides, per step", others, "ns"),
+            Evidence("other idle time without a reason on record, per step", others, "ns"),
         ),
         remedy=_remedy(context, phase),
         confidence="likely",

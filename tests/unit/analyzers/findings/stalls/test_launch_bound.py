@@ -45,7 +45,7 @@ def test_the_toll_is_the_mean_over_steps_on_the_worst_rank():
     )
     told = {each.label: each.value for each in finding.evidence}
     assert told["mean gap"] == 40 * MS // 50
-    assert told["idle for no reason on record besides, per step"] == 1_500_000
+    assert told["other idle time without a reason on record, per step"] == 1_500_000
     assert 'mode="reduce-overhead"' in finding.remedy.code
 
 
