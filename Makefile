@@ -49,7 +49,7 @@ screenshots: $(VENV)/.browser  ## docs/images, of every view, from out/demo (whi
 	@$(BIN)/python docs/screenshots.py out/demo
 
 docs: $(VENV)/.installed-docs  ## docs/ as a site in out/site, which opens from disk
-	@$(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "the site: out/site/index.html"
 
 clean:  ## remove what make, builds and demos have written

@@ -21,6 +21,7 @@ from shardtoll.analyzers.findings.replicas.overruled import without_repeated
 from shardtoll.analyzers.findings.replicas.remedies import wrapped
 from shardtoll.analyzers.findings.stages.pipeline_bubble import pipelines
 from shardtoll.analyzers.findings.stragglers.step_waits import step_waits
+from shardtoll.analyzers.findings.trust.overlaps import overlaps
 from shardtoll.analyzers.findings.trust.unbilled_time import unbilled_time
 from shardtoll.analyzers.headline import sentence
 from shardtoll.analyzers.headline.op_traffic import op_traffic
@@ -96,6 +97,7 @@ ANALYSES: Final = (
     Analysis("stalls.recompute", "recompute"),
     Analysis("stalls.data_stall", "data-stall"),
     Analysis("stalls.host_sync", "host-sync"),
+    Analysis("stalls.launch_bound", "launch-bound", "stalls"),
     Analysis("stalls.transfer_stall", "transfer-stall"),
     Analysis("stages.pipeline_bubble", "pipeline-bubble"),
     Analysis("stages.pipeline_imbalance", "pipeline-imbalance"),
@@ -182,6 +184,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
         foreseen=foreseen(context, findings),
+        overlaps=overlaps(context, findings),
     )
 
 

@@ -20,7 +20,7 @@ from shardtoll.ledger.records.finding import RowTable
 NAMED = ("phase", "module", "parameter", "source", "group", "mesh_dim")
 OF_COMPUTES = ("duplicated-compute", "recompute", "straggler")
 OF_STEPS = (
-    *("data-stall", "host-sync", "transfer-stall", "checkpoint-stall", "duplicated-data"),
+    *("data-stall", "host-sync", "launch-bound", "transfer-stall", "checkpoint-stall", "duplicated-data"),
     *("pipeline-imbalance", "unattributed-time", "incomplete-input", "clock-skew"),
 )
 

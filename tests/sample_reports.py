@@ -162,7 +162,7 @@ FINDINGS = (
         ranks=(0, 1, 2, 3),
         where=Where(phase="backward", parameter="blocks.0.mlp.weight"),
         evidence=(Evidence("scale", 0.25, "x"), Evidence("elements off", 4096)),
-        remedy=Remedy("all_reduce the gradient over the world group"),
+        remedy=Remedy("Reduce the gradient over the world group."),
     ),
     Finding(
         kind="latency-bound",

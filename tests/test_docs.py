@@ -149,6 +149,7 @@ def test_the_json_page_names_the_fields_of_a_hang():
 def test_the_json_table_names_fields_of_the_records():
     from shardtoll.ledger import FabricInfo, Figure, Finding, Group, Occurrence, Report, Rows, Run, Where
     from shardtoll.ledger.answers.hta_figures import HtaFigures
+    from shardtoll.ledger.answers.overlap import Overlap
     from shardtoll.ledger.answers.pipeline import Pipelines
     from shardtoll.ledger.answers.step_roofline import StepRoofline
     from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
@@ -176,6 +177,7 @@ def test_the_json_table_names_fields_of_the_records():
         "sound_checks": set(SoundCheck.__dataclass_fields__),
         "foreseen": set(Foreseen.__dataclass_fields__),
         "unbilled": set(Unbilled.__dataclass_fields__),
+        "overlaps": set(Overlap.__dataclass_fields__),
         "findings": {
             name for kind in (Finding, Where, Figure, Rows, Occurrence) for name in kind.__dataclass_fields__
         },

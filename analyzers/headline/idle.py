@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,7 @@ REASONS: Final = {
     "data": "Data loading costs most",
     "host-sync": "The host stops to read values from the device",
     "bubble": "Pipeline stages stand idle, not for the network",
-    "host": "The CPU launches kernels too slowly",
+    "launch": "The CPU launches kernels too slowly",
 }
 """Kind of stall -> what to say if it is more than half of the idle time."""
 ON_CPU: Final = "The host is busy outside operators"
@@ -51,9 +52,10 @@ def besides(context: Context) -> str:
     return f"; another {percent(share)} is idle"
 
 
-def clause(context: Context) -> str | None:
+def clause(context: Context, kinds: Collection[str]) -> str | None:
     """Return what idle time says, with its figures; None if communication or compute costs more.
 
+    `kinds` of the findings: launches are named only if a finding stands behind that.
     Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)
@@ -62,10 +64,11 @@ def clause(context: Context) -> str | None:
     steps, stalls = context.parts_rows, context.stalls_in_steps
     idle = float(context.surveyed_rows["idle_ns"].sum())
     lost = keep(stalls, stalls["step"].isin(context.surveyed)).groupby("kind")["lost_ns"].sum()
-    lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in REASONS}
+    reasons = [kind for kind in REASONS if kind != "launch" or "launch-bound" in kinds]
+    lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in reasons}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
     head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time costs most"
-    if head == REASONS["host"] and host_computes(context):
+    if float(lost.get("host", 0)) > idle / 2 and host_computes(context):
         head = ON_CPU
     own_ns = steps["duration_ns"] - steps["capture_ns"]
     mean = steps.assign(own_ns=own_ns).groupby("rank")[["own_ns", "idle_ns"]].mean()

@@ -29,7 +29,7 @@ from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
-from shardtoll.analyzers.headline import lower_bound, unattributed
+from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
 from shardtoll.analyzers.headline.advice import ROOM, WIDTH, first_of, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
@@ -111,7 +111,7 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     rows = context.told_rows
     total = float(_own_ns(context, rows).sum())
     share = float(rows["exposed_comm_ns"].sum()) / total if total > 0 else None
-    leading, kinds = _leading(context)
+    leading, kinds = _leading(context, findings)
     unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
     if leading is not None:
         advice = first_of(findings, kinds)
@@ -119,8 +119,6 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)
         more = [f"; {_brief(context, share)}"] if share >= LEAST_SAID else []
-        if advice is None and leading.startswith(headline_idle.REASONS["host"]):
-            more.insert(0, "; use CUDA graphs or torch.compile")
         return Said(leading, tuple(more), advice)
     if unknown is not None or share is None:
         return Said(unknown or _NO_STEP)
@@ -129,14 +127,15 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     return replace(said, more=(*said.more, *(each(context) for each in besides)))
 
 
-def _leading(context: Context) -> tuple[str | None, tuple[str, ...]]:
+def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
-    idle = headline_idle.clause(context)
+    idle = headline_idle.clause(context, {finding.kind for finding in findings})
     if idle is not None:
-        return idle, ("data-stall", "host-sync", *STAGES)
+        launches = idle.startswith(headline_idle.REASONS["launch"])
+        return idle, ("launch-bound",) if launches else ("data-stall", "host-sync", *STAGES)
     return unattributed.clause(context), ("unattributed-time",)
 
 
@@ -264,14 +263,7 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
     """Return the sentence if waiting for late ranks costs most."""
     shared = crowded(context)
     if shared is not None:
-        cores = times(shared.cores, "CPU core")
-        head = f"The network is not at fault: {shared.ranks} ranks share {cores} and delay each other"
-        warned = [
-            number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
-        ]
-        # Tolls hold waiting that ends with the sharing of cores.
-        then = f", then see finding {warned[0]}" if warned else ""
-        return Said(f"{head}; {brief}", (*more, f"; give each rank a core{then}"))
+        return Said(*shared_cores.sentence(context, shared, brief, more, findings))
     place = first_of(findings, LATE)
     slow = origins(context)
     if slow:

@@ -34,16 +34,27 @@ DATA: Final = Advice(
 )
 """The device waits for its batch."""
 
+LAUNCHES: Final = Advice(
+    "Replay passes as CUDA graphs: one launch then starts all kernels of a pass. vLLM does so without "
+    "`--enforce-eager`, SGLang without `--disable-cuda-graph`. Capture the batch sizes that you serve: "
+    "others run kernel by kernel.",
+    "graph = torch.cuda.CUDAGraph()\n"
+    "with torch.cuda.graph(graph):  # once per batch size, after a warm-up\n"
+    "    logits = model(tokens)\n"
+    "graph.replay()  # one launch per pass; new tokens are copied into `tokens` first",
+)
+"""The host launches the kernels of a pass one by one, more slowly than the device runs them."""
+
 _ALL_REDUCE: Final = Advice(
-    "The next layer needs this result, so one batch cannot overlap it. Messages of a decode step are small: "
-    "use a one-shot all_reduce over NVLink (symmetric memory, or the engine's custom all_reduce), fuse it "
-    "with the norm that follows, or serve with fewer tensor-parallel ranks and more replicas.",
+    "Use a one-shot all_reduce over NVLink (symmetric memory, or the engine's custom all_reduce): messages "
+    "of a decode step are small. Or fuse it with the norm that follows, or serve with fewer tensor-parallel "
+    "ranks and more replicas. The next layer needs this result, so one batch cannot overlap it.",
     "# x comes from symm_mem.empty(...), after symm_mem.rendezvous(x, group_name)\n"
     'out = torch.ops.symm_mem.one_shot_all_reduce(x, "sum", group_name)',
 )
 _PIECES: Final = Advice(
-    "The matmul next to it needs this result: pipeline both in pieces (symmetric memory), or serve with "
-    "fewer tensor-parallel ranks and more replicas.",
+    "Pipeline it and the matmul next to it in pieces (symmetric memory): the matmul needs this result. Or "
+    "serve with fewer tensor-parallel ranks and more replicas.",
     "torch._inductor.config._micro_pipeline_tp = True  # on one host's GPUs, with torch.compile",
 )
 _EXPERTS: Final = Advice(
@@ -83,8 +94,8 @@ def late(part: str | None, rank: int) -> Advice | None:
     """
     if part is None or part == "began_ns":
         return Advice(
-            f"The trace does not show what rank {rank} does before it is late: record more passes, on all "
-            "ranks, with Python stacks.",
+            f"Record more passes, on all ranks, with Python stacks: the trace does not show what rank {rank} "
+            "does before it is late.",
             _RECORD,
         )
     if part == "data_ns":
@@ -93,8 +104,8 @@ def late(part: str | None, rank: int) -> Advice | None:
         return HOST_SYNC
     if part in ("between_ns", "host_ns"):
         return Advice(
-            f"The host of rank {rank} launches late: move scheduling, detokenising and HTTP into other "
-            "processes, and replay decode steps as CUDA graphs, so that a pass is one launch.",
+            f"Move scheduling, detokenising and HTTP into other processes: the host of rank {rank} launches "
+            "late. Replay decode steps as CUDA graphs, so that a pass is one launch.",
             f"if dist.get_rank() == {rank}:\n"
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )

@@ -116,6 +116,7 @@ LOOKS: Final[Mapping[str, tuple[tuple[Looked, str, str], ...]]] = {
     "pipeline-imbalance": (_SURVEY,),
     "data-stall": (_SURVEY,),
     "host-sync": (_SURVEY,),
+    "launch-bound": (_SURVEY,),
     "transfer-stall": (_SURVEY,),
     "checkpoint-stall": (_SURVEY,),
     "unattributed-time": (_SURVEY,),

@@ -25,6 +25,9 @@ Maker = Callable[[Context, Finding], Edit | None]
 BOUND: Final = "saving_at_most_ns"
 """Figure of a finding whose saving was replayed: the upper bound that the prediction stands in for."""
 
+LONGEST_GAP_NS: Final = 1_000_000
+"""In a longer gap the host does something else than launch; traces call shorter ones late launches too."""
+
 NO_EDIT: Final = {
     "wrong-gradient": "a correct gradient costs what a wrong one does",
     "replica-drift": "replicas that agree cost what replicas that drift do",
@@ -183,6 +186,23 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
         draft.shorten(kinds, bound, finding.ranks or draft.recorded.ranks, None)
 
 
+def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
+    """Launches take no time of the host, nor does what lies between two of them unless it is long."""
+
+    def apply(draft: Draft, _end: float) -> None:
+        recorded = draft.recorded
+        if recorded.source == "points":
+            _own_time(draft, finding, (Kind.HOST, Kind.GAP))
+            return
+        places = [recorded.ranks.index(rank) for rank in finding.ranks if rank in recorded.ranks]
+        nodes = recorded.of_kinds((Kind.HOST,)) & (recorded.step >= 0)
+        nodes &= np.isin(recorded.graph.rank, places)
+        draft.duration[nodes] = 0.0
+        draft.gap[nodes & (draft.gap > 0) & (draft.gap <= LONGEST_GAP_NS)] = 0.0
+
+    return Edit("the host launches ahead of the device", apply, most_ns=finding.toll_ns)
+
+
 def _recompute(_: Context, finding: Finding) -> Edit | None:
     phase = PHASES.index("recompute")
 
@@ -241,6 +261,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "duplicated-compute": _less_compute,
     "data-stall": _removed(Kind.DATA, "every batch is ready"),
     "host-sync": _removed(Kind.SYNC, "the host waits for no device"),
+    "launch-bound": _launched_ahead,
     "transfer-stall": _removed(Kind.COPY, "copies run behind compute"),
 }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards.check import words
-from shardtoll.dashboards.words.text import clip
+from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger.answers.overrun import BudgetCheck, Overrun
 
 MOST: Final = 50
@@ -75,10 +75,10 @@ def _mark(check: BudgetCheck, mark: Mark, paths: Mapping[str, str]) -> str:
     ordered = sorted(mark.overruns, key=check.excused)
     first = ordered[0]
     more = f" and {len(ordered) - 1} more" if len(ordered) > 1 else ""
-    title = f"{first.answer}: {words.name(first)}{more}"
+    title = f"{answer(first.answer)}: {words.name(first)}{more}"
     lines = [words.why(first), words.place(first)]
     lines += [
-        f"also {overrun.answer}: {words.name(overrun)}: {words.why(overrun)}"
+        f"also {answer(overrun.answer)}: {words.name(overrun)}: {words.why(overrun)}"
         for overrun in ordered[1:MOST_LIMITS]
     ]
     if len(ordered) > MOST_LIMITS:

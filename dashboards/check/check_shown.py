@@ -7,7 +7,7 @@ from rich.text import Text
 
 from shardtoll.dashboards.check import words
 from shardtoll.dashboards.terminal.answers import head, indented, labelled
-from shardtoll.dashboards.words.text import clean, clip
+from shardtoll.dashboards.words.text import answer, clean, clip
 from shardtoll.ledger.answers.overrun import BudgetCheck, Overrun
 
 
@@ -26,7 +26,9 @@ def renderable(check: BudgetCheck, _width: int = 0) -> RenderableType:
 
 def _overrun(overrun: Overrun, *, excused: bool) -> list[RenderableType]:
     title = Text("\n")
-    title.append(overrun.answer, style="yellow" if excused or overrun.answer != "over" else "bold red")
+    title.append(
+        answer(overrun.answer), style="yellow" if excused or overrun.answer != "over" else "bold red"
+    )
     title.append(f"  {words.name(overrun)}", style="bold")
     body = Text(words.why(overrun), overflow="fold")
     body.append(f"\n{words.place(overrun)}", style="dim")
@@ -47,7 +49,7 @@ def markdown(check: BudgetCheck) -> str:
     if shown:
         lines += ["| answer | limit | why | where |", "| --- | --- | --- | --- |"]
         for overrun in shown:
-            row = (overrun.answer, words.name(overrun), words.why(overrun), words.place(overrun))
+            row = (answer(overrun.answer), words.name(overrun), words.why(overrun), words.place(overrun))
             lines.append("| " + " | ".join(map(_cell, row)) + " |")
         if len(check.overruns) > len(shown):
             lines.append(f"\nand {len(check.overruns) - len(shown):,} more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardtoll.dashboards.words.text import clip
+from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger.answers.overrun import BudgetCheck, Call, Overrun
 from shardtoll.ledger.report.report import BUDGET_LINES
 from shardtoll.ledger.words import human
@@ -26,7 +26,7 @@ def headline(check: BudgetCheck) -> str:
     said = [f"{over:,} over budget"] if over else []
     if untold:
         allowed = ", allowed" if check.unknown_allowed else ""
-        said.append(f"{untold:,} cannot be told{allowed}")
+        said.append(f"{untold:,} unknown{allowed}")
     return f"{', '.join(said) or 'within budget'}: {judged}"
 
 
@@ -97,7 +97,7 @@ def lines(check: BudgetCheck) -> list[str]:
     """Return the whole in plain lines, as a test that fails shows it."""
     said = [headline(check)]
     for overrun in check.overruns[:MOST_LINES]:
-        said.append(f"  {overrun.answer}: {name(overrun)}: {why(overrun)}")
+        said.append(f"  {answer(overrun.answer)}: {name(overrun)}: {why(overrun)}")
         said.append(f"      {place(overrun)}")
         said += [f"      {line}" for line in parts(overrun)]
     if len(check.overruns) > MOST_LINES:

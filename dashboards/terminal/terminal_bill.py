@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.facts import replayed_words, summary
+from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
@@ -40,6 +41,8 @@ def bill(report: Report, width: int) -> RenderableType:
     head = Text("the bill", style="bold")
     head.append(f" ({', '.join(counts)}); per step, each on the rank where it is largest", style="not bold")
     head.append(summary.base_of_tolls(report), style="not bold")
+    for sentence in summary.overlaps(report):
+        head.append(f"\n{sentence}", style="not bold")
     if width < TABLE_WIDTH:
         return Group(head, *_blocks(rows, report.run))
     return Group(head, _table(rows, report.run, width), *_codes(rows))
@@ -93,13 +96,6 @@ def _occurrences(finding: Finding) -> list[str]:
     return lines
 
 
-_COSTLESS: Final = {
-    "correctness": ("bytes", "toll", "floor", "saving"),
-    "trust": ("bytes", "toll", "floor", "saving"),
-    "compute": ("bytes", "floor"),
-}
-"""Family -> figures that its findings do not have, as against not knowing them."""
-
 _NONE: Final = "–"
 
 
@@ -110,9 +106,8 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
         "floor": (finding.floor_ns, human.duration),
         "saving": (finding.saving_ns, human.duration),
     }
-    without = _COSTLESS.get(finding.family, ())
     return [("count", human.number(finding.count))] + [
-        (name, _NONE if value is None and name in without else shown(value))
+        (name, _NONE if value is None and not applies(finding, name) else shown(value))
         for name, (value, shown) in figures.items()
     ]
 

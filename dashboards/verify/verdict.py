@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardtoll.dashboards.words.text import clip
+from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.verification import Gradients, Judged, Quantity, Verification
 from shardtoll.ledger.words import human
@@ -24,7 +24,7 @@ def headline(verification: Verification) -> str:
     gone = sum(finding.verdict == "gone" for finding in judged)
     parts = [f"{gone} of {human.plural(len(judged), 'finding')} gone" if judged else "nothing to judge"]
     parts.append(gradients_words(verification.gradients))
-    parts.append(f"saving {verification.saving.kept}")
+    parts.append(f"saving {answer(verification.saving.kept)}")
     return f"{'passed' if verification.passed else 'not passed'}: {', '.join(parts)}"
 
 
@@ -95,7 +95,7 @@ def _rounded(value: float | None, unit: str | None) -> float | None:
 def also(verification: Verification) -> list[str]:
     """Return a line for each warning that was not judged, the first few."""
     lines = [
-        f"{judged.number} {judged.verdict} {judged.finding.kind}: {clip(judged.why, _TITLE)} "
+        f"{judged.number} {answer(judged.verdict)} {judged.finding.kind}: {clip(judged.why, _TITLE)} "
         f"({place(judged.finding)})"
         for judged in verification.also[:NEW_SHOWN]
     ]

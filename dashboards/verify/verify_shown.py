@@ -15,7 +15,7 @@ from shardtoll.dashboards.terminal.answers import head, indented, labelled, tabl
 from shardtoll.dashboards.verify import verdict
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.markdown_table import cell
-from shardtoll.dashboards.words.text import clip
+from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger.answers.verification import Judged, Verification
 from shardtoll.ledger.report.scores import KindScore
 from shardtoll.ledger.words import human
@@ -60,7 +60,7 @@ def renderable(verification: Verification, width: int) -> RenderableType:
 
 
 def _finding(judged: Judged) -> list[RenderableType]:
-    title = Text(f"\n{judged.number:>2} ").append(judged.verdict, style=_STYLE[judged.verdict])
+    title = Text(f"\n{judged.number:>2} ").append(answer(judged.verdict), style=_STYLE[judged.verdict])
     body = Text(overflow="fold")
     body.append(verdict.title(judged), style="bold")
     body.append(f"\nwhere: {verdict.place(judged.finding)}\n{clip(judged.why, _MOST)}")
@@ -81,7 +81,7 @@ def _gradients(verification: Verification) -> list[RenderableType]:
 
 def _saving(verification: Verification, width: int) -> list[RenderableType]:
     saving = verification.saving
-    text = Text("\n").append(f"saving {saving.kept}", style=_KEPT.get(saving.kept, "yellow"))
+    text = Text("\n").append(f"saving {answer(saving.kept)}", style=_KEPT.get(saving.kept, "yellow"))
     text.append(f": {clip(saving.why, _MOST)}")
     text.append(f" ({saving.steps_before} steps before, {saving.steps_after} after)", style="dim")
     rows = verdict.figures(verification)
@@ -96,7 +96,7 @@ def markdown(verification: Verification) -> str:
     heads = ("#", "finding", "where", "verdict", "why", "predicted saving")
     findings = [
         (str(judged.number), f"{judged.finding.kind}: {verdict.title(judged)}", verdict.place(judged.finding),
-         judged.verdict, judged.why, verdict.predicted(judged))
+         answer(judged.verdict), judged.why, verdict.predicted(judged))
         for judged in verification.findings
     ]  # fmt: skip
     lines = [
@@ -111,7 +111,7 @@ def markdown(verification: Verification) -> str:
         f"**{cell(verdict.gradients_words(gradients))}**: {cell(gradients.why)}",
         *(f"- {cell(line)}" for line in verdict.differences(gradients)),
         "",
-        f"**saving {saving.kept}**: {cell(saving.why)}",
+        f"**saving {answer(saving.kept)}**: {cell(saving.why)}",
         "",
         *markdown_table.table(_FIGURE_HEADS, verdict.figures(verification)),
         "",

@@ -35,6 +35,7 @@ WORDS: Final[dict[str, str]] = {
     "pipeline-imbalance": "One stage of a pipeline computes longer than the others.",
     "data-stall": "Training waits for its batch.",
     "host-sync": "The device is idle because the host waited for it.",
+    "launch-bound": "The device waits for kernels that the host launches too slowly.",
     "transfer-stall": "Memory copies that no compute hides.",
     "checkpoint-stall": "Training waits while a checkpoint is saved.",
     "unattributed-time": "Much of a step's time that no record explains.",

@@ -48,6 +48,7 @@ KINDS: Final[dict[str, str]] = {
     "pipeline-imbalance": "schedule",
     "data-stall": "schedule",
     "host-sync": "schedule",
+    "launch-bound": "schedule",
     "transfer-stall": "schedule",
     "checkpoint-stall": "schedule",
     "unattributed-time": "trust",

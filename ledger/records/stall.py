@@ -7,9 +7,9 @@ from typing import Final, Literal, get_args
 
 from shardtoll.ledger.records.record import PHASES
 
-StallKind = Literal["data", "host-sync", "bubble", "host", "copy", "recompute", "unclassified"]
+StallKind = Literal["data", "host-sync", "bubble", "launch", "host", "copy", "recompute", "unclassified"]
 STALL_KINDS: Final[tuple[str, ...]] = get_args(StallKind)
-IDLE_KINDS: Final = ("bubble", "data", "host-sync", "host")
+IDLE_KINDS: Final = ("bubble", "data", "host-sync", "launch", "host")
 """Kinds whose `lost_ns` are parts of the step's idle time. Where several explain an instant the
 first of them has it, so their sum is never more than the idle time."""
 
@@ -26,8 +26,9 @@ class Stall:
 
     `data`: the device was idle while the host fetched a batch; live, also the fetching before the step.
     `host-sync`: idle after or while the host waited for the device; live, how often and how long the host
-    read values, which loses a CPU no idle time. `bubble`: idle inside a pipeline schedule. `host`: idle for
-    no reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`:
+    read values, which loses a CPU no idle time. `bubble`: idle inside a pipeline schedule. `launch`: a
+    short gap before work that the host launched only after the device had fallen idle. `host`: idle for no
+    other reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`:
     compute done again for activation checkpointing. `unclassified`: device work that looks like communication
     and is none we know.
     """

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.answers.hta_figures import HtaFigures
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.answers.pipeline import Pipelines
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SCHEMA_VERSION: Final = 1
-_ANSWERS: Final = ("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks", "foreseen")
+_ANSWERS: Final = (
+    *("findings", "roofline", "pipelines", "unbilled", "traffic", "sound_checks", "foreseen", "overlaps"),
+)
 """What analyses say besides the tables, in the order of the JSON file."""
 MOST_BYTES: Final = 2_000_000_000
 """Bytes of a report file that is read: some 3.5 million collectives; a million take about 570 MB."""
@@ -92,6 +95,8 @@ class Report:
     foreseen: Foreseen | None = None
     """What replaying the first steps says of the findings and of the critical path; None where no step can be
     replayed, or in reports of earlier versions."""
+    overlaps: tuple[Overlap, ...] = ()
+    """Findings that speak of the same time; empty in reports of earlier versions."""
     hta: HtaFigures | None = None
     """What Holistic Trace Analysis says of the traces; None where it was not asked (`--hta`)."""
 
@@ -256,6 +261,7 @@ class Report:
                 traffic=_optional(tuple[Traffic, ...], document, "traffic") or (),
                 sound_checks=_optional(tuple[SoundCheck, ...], document, "sound_checks") or (),
                 foreseen=_optional(Foreseen, document, "foreseen"),
+                overlaps=_optional(tuple[Overlap, ...], document, "overlaps") or (),
                 run=from_plain(Run, document["run"]),
                 fabric=from_plain(FabricInfo, document["fabric"]),
                 groups=from_plain(tuple[Group, ...], document["groups"]),

@@ -99,6 +99,6 @@ def _written(folder: Path) -> str:
 
 def _skeleton(text: str) -> str:
     """Return the text without figures, what rests on times, and line breaks: all differ by machine."""
-    text = re.sub(r"saving (?:none made|cannot be told)", "saving #", text)
+    text = re.sub(r"saving (?:none made|unknown)", "saving #", text)
     text = re.sub(r"[\d.,_]+(?:\+cpu)?(?: [µnm]?s\b)?", "#", text)
     return re.sub(r"\s+", "", text)

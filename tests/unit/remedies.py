@@ -1,4 +1,4 @@
-"""Whether a finding says what to write: Python that parses."""
+"""Whether a finding says what to do: a sentence, and Python that parses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ NO_CODE = "trust"
 
 
 def check_code(finding: Finding) -> None:
-    """Fail where a finding's remedy has no code, or code that is no Python."""
+    """Fail if a remedy begins in lower case, or has no code, or code that is no Python."""
+    if finding.remedy is not None:
+        assert not finding.remedy.text[:1].islower(), f"no sentence: {finding.remedy.text}"
     if finding.family == NO_CODE:
         return
     assert finding.remedy is not None, f"{finding.kind} has no remedy"

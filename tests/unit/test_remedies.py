@@ -14,6 +14,7 @@ import pytest
 from shardtoll.analyzers.findings.needless import implicit_redistribute, latency_bound
 from shardtoll.analyzers.findings.stragglers import late_remedies
 from shardtoll.analyzers.findings.waiting import exposed_remedies, serialized_collectives
+from shardtoll.analyzers.headline.advice import IMPERATIVES
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.ledger import KINDS, Finding, Remedy, Where
 from shardtoll.ledger.records.volume import OPS
@@ -72,6 +73,53 @@ def test_only_trust_kinds_may_do_without():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         kinds = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} & set(KINDS)
         assert {KINDS[kind] for kind in kinds} <= {"trust"}, name
+
+
+def _beginnings(node: ast.expr, constants: dict[str, ast.expr]) -> list[str]:
+    """Return how the texts that an expression may be begin, as far as the source tells."""
+    if isinstance(node, ast.IfExp):
+        return [*_beginnings(node.body, constants), *_beginnings(node.orelse, constants)]
+    if isinstance(node, ast.BinOp):
+        return _beginnings(node.left, constants)
+    if isinstance(node, ast.JoinedStr):
+        return _beginnings(node.values[0], constants)
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _beginnings(constants[node.id], constants)
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def _texts() -> list[tuple[str, str]]:
+    """Return (file and line, beginning) of each text that is written where a remedy is made."""
+    texts = []
+    for path in sorted(
+        path for folder in ("analyzers", "profiler") for path in (ROOT / folder).rglob("*.py")
+    ):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
+        constants = {
+            name.id: node.value
+            for node in assigned
+            for name in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(name, ast.Name) and node.value is not None
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "text"]
+            place = {"Remedy": 0, "Advice": 0, "_Advice": 3 if len(node.args) > 3 else 0}.get(node.func.id)
+            if place is None:
+                continue
+            for text in [*node.args[place : place + 1], *named]:
+                texts += [(f"{path.name}:{node.lineno}", each) for each in _beginnings(text, constants)]
+    return texts
+
+
+def test_remedies_begin_with_an_order():
+    texts = _texts()
+    assert len(texts) > 60
+    words = {(where, text.split()[0]) for where, text in texts if text.split()}
+    # "First see what ... sends" names the order after its adverb.
+    assert {each for each in words if each[1].rstrip(",.") not in {*IMPERATIVES, "First"}} == set()
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,9 @@ def _before_scatter(cause: str, source: str | None, first_op: str, reduce_op: st
     counterfactual = "the same step with the reduce_scatter alone"
     if cause == FROM_LOCAL:
         return Remedy(
-            text=f"DTensor.from_local at {source or 'that line'} says Replicate, so backward all_reduces the "
-            "gradient there, although the code around it reduces by itself. Say that the gradient stays "
-            "Partial.",
+            text=f"Let the gradient of DTensor.from_local at {source or 'that line'} stay Partial. It says "
+            "Replicate, so backward all_reduces the gradient there, although the code around it reduces by "
+            "itself.",
             code="x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])",
             counterfactual=counterfactual,
         )

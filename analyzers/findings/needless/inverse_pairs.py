@@ -125,7 +125,7 @@ def _back(line: Line) -> Told:
     return Told(
         "gave back what the all_to_all before it had been given, unchanged",
         Remedy(
-            text="Nothing is computed between the two: leave out the second, and also the first if "
+            text="Leave out the second, as nothing is computed between the two. Leave out the first too if "
             "nothing else reads its result.",
             code=f"y = {own}  # what the first all_to_all is given, in place of what the second gives",
             counterfactual="the same step without this all_to_all; the one before it goes as well",
@@ -138,8 +138,8 @@ def _as_one(line: Line) -> Told:
     return Told(
         "gathered the unchanged result of the reduce_scatter before it: together they are an all_reduce",
         Remedy(
-            text="Nothing computes on the parts in between. One all_reduce moves the same bytes in one "
-            "call; or compute on the parts and gather later. Leave it if it saves memory or overlaps "
+            text="Use one all_reduce: it moves the same bytes in one call, and nothing computes on the parts "
+            "in between. Or compute on the parts and gather later. Leave it if it saves memory or overlaps "
             "on purpose.",
             code=f"dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})  # in place of both",
         ),

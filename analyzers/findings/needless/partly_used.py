@@ -83,9 +83,9 @@ def _scattered(cause: str, source: str | None, dim: int, reduce_op: str) -> Reme
     counterfactual = "a reduce_scatter in its place, which sends half of an all_reduce's bytes"
     if cause == FROM_LOCAL:
         return Remedy(
-            text=f"DTensor.from_local at {source or 'that line'} says Replicate, so backward reduces the "
-            "gradient on every rank, and then only a part of it is kept. Say that its gradient stays "
-            "Partial, and reduce_scatter it where it is cut.",
+            text=f"Let the gradient of DTensor.from_local at {source or 'that line'} stay Partial, and "
+            "reduce_scatter it where it is cut. It says Replicate, so backward reduces the gradient on every "
+            "rank and keeps only a part.",
             code="x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])\n"
             "# and in the backward of what gathered x:\n"
             "dist.reduce_scatter_tensor(part, grad)",
@@ -98,7 +98,7 @@ def _scattered(cause: str, source: str | None, dim: int, reduce_op: str) -> Reme
         text = "Redistribute the pending sum to Shard at once: that is a reduce_scatter."
         code = f"part = x.redistribute(placements=[Shard({dim})]).to_local()"
     else:
-        text = "Each rank keeps its own part only: reduce_scatter gives it that for half the bytes."
+        text = "Use reduce_scatter: each rank keeps its own part only, and that is half the bytes."
         code = (
             f"parts = [each.contiguous() for each in x.chunk(dist.get_world_size(group), {dim})]\n"
             "part = torch.empty_like(parts[0])\n"
@@ -117,8 +117,8 @@ def _ungathered(cause: str, source: str | None, *, carries_gradient: bool) -> Re
         else f"part = {own}  # what this rank hands to the gather, in place of the gather and the slice"
     )
     return Remedy(
-        text=f"The whole is gathered{f' at {source}' if source else ''} and each rank reads one rank's share "
-        "of it, its own part, which it has already.",
+        text=f"Leave out the gather{f' at {source}' if source else ''}: each rank reads its own part of the "
+        "whole, which it has already.",
         code=code,
         counterfactual="the same step without this all_gather, each rank keeping its own part",
     )

@@ -153,9 +153,9 @@ def _remedy(op: str, cause: str | None, phase: str) -> Remedy:
     code = None
     if cause is not None and cause.startswith(GATHERERS) and phase == "backward":
         text = (
+            "Checkpoint the block first and shard it afterwards, or checkpoint it with use_reentrant=False. "
             "Backward gathers these parameters once for recompute and once for itself: the checkpoint calls "
-            "the block that is sharded, so it is gathered, freed, and gathered again. Checkpoint the block "
-            "first and shard it afterwards, or checkpoint it with use_reentrant=False."
+            "the block that is sharded, so it is gathered, freed, and gathered again."
         )
         code = (
             "block = FullyShardedDataParallel(checkpoint_wrapper(block))"
@@ -164,8 +164,8 @@ def _remedy(op: str, cause: str | None, phase: str) -> Remedy:
         )
     elif phase == "optimizer":
         text = (
-            "The optimizer reads the same pending gradient several times and each read communicates. "
-            "Redistribute the gradient once before step()."
+            "Redistribute the gradient once before step(): the optimizer reads the same pending gradient "
+            "several times, and each read communicates."
         )
         code = "p.grad = p.grad.redistribute(placements=p.placements)"
     else:

@@ -287,15 +287,16 @@ def advise(cause: str) -> _Advice:
     """Return how the wrapper is told to reduce with the last micro-batch only."""
     if cause.startswith(BUCKETS):
         return _Advice(
-            "DistributedDataParallel reduces in every backward unless it runs inside no_sync(), forward "
-            "included. Use it for all micro-batches but the last.",
+            "Use no_sync() for all micro-batches but the last, forward included: outside it "
+            "DistributedDataParallel reduces in every backward.",
             "with contextlib.nullcontext() if is_last else model.no_sync():\n"
             "    (loss_fn(model(x), y) / micro_batches).backward()",
         )
     if cause.startswith(("FSDP1", "FullyShardedDataParallel")):
         return _Advice(
-            "FSDP1 reduces in every backward unless it runs inside no_sync(). It then keeps whole gradients "
-            "on each rank until the last micro-batch: memory of the size of the unsharded model.",
+            "Use no_sync() for all micro-batches but the last: outside it FSDP1 reduces in every backward. "
+            "Each rank then keeps whole gradients until the last micro-batch: memory of the size of the "
+            "unsharded model.",
             "with contextlib.nullcontext() if is_last else model.no_sync():\n"
             "    (loss_fn(model(x), y) / micro_batches).backward()",
         )

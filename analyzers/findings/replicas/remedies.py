@@ -34,9 +34,8 @@ def gradient_remedy(
         )
     if case == "scale":
         return Remedy(
-            "Some ranks scale their gradient, or their loss, and others do not: divide by the same "
-            "number on all of "
-            "them, before the reduction.",
+            "Divide by the same number on all ranks, before the reduction: some scale their gradient or "
+            "their loss, and others do not.",
             f"loss = loss / {factor:.4g}  # on the ranks whose gradient is too large" if factor else None,
         )
     if case == "not-finite":
@@ -75,11 +74,10 @@ def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
     module, _, local = name.rpartition(".")
     dim = f' over mesh dim "{mesh_dim}"' if mesh_dim else ""
     return Remedy(
-        f"The gradient is Partial{dim} and treated as Replicate. Say so where the DTensor (the parameter, "
-        f"or what was "
-        "computed from it) becomes a local tensor: to_local(grad_placements=[Partial()]), and DTensor "
-        "reduces it. Or "
-        "redistribute, or all_reduce the local gradient once, before the optimizer.",
+        f"Declare the gradient as Partial{dim}: it is treated as Replicate. Do so where the DTensor (the "
+        "parameter, or what was computed from it) becomes a local tensor, with "
+        "to_local(grad_placements=[Partial()]): DTensor then reduces it. Or redistribute, or all_reduce the "
+        "local gradient once, before the optimizer.",
         f"y = {remedy_code.module(module)}(x).to_local(grad_placements=[Partial()])\n"
         f"# or {local}.to_local(...) likewise\n"
         "# or, before optimizer.step():\n"
@@ -90,15 +88,14 @@ def _declare_partial(names: Sequence[str], mesh_dim: str | None) -> Remedy:
 def _under_wrapper(replicas: Replicas) -> Remedy:
     if replicas.wrapper == "DDP":
         return Remedy(
-            "DDP did not reduce this gradient: leave no_sync() for the forward and backward of the last "
-            "micro-batch, "
-            "call the wrapped model and not its module, and write no gradient after backward on some "
+            "Leave no_sync() for the forward and backward of the last micro-batch: DDP did not reduce this "
+            "gradient. Call the wrapped model and not its module. Write no gradient after backward on some "
             "ranks only.",
             "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n"
             "    loss_of(model(batch)).backward()  # model: the DDP object itself",
         )
     return Remedy(
-        f"{replicas.wrapper} did not reduce this gradient: let it sync on the last micro-batch.",
+        f"Let {replicas.wrapper} sync on the last micro-batch: it did not reduce this gradient.",
         "model.set_requires_gradient_sync(is_last_micro_batch)",
     )
 
@@ -110,8 +107,8 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
     group = on_group(replicas.mesh_dim)
     if buffer:
         return Remedy(
-            "Ranks update this buffer from their own batch. Reduce it, or synchronise the statistics, if "
-            "checkpoints or evaluation use it.",
+            "Reduce the buffer, or synchronise the statistics, if checkpoints or evaluation use it: each "
+            "rank updates it from its own batch.",
             f'dist.all_reduce(model.get_buffer("{name}"), op=dist.ReduceOp.AVG{group})',
         )
     local = f"{parameter(name)}.to_local()" if replicas.basis == "placements" else f"{parameter(name)}.data"

@@ -218,9 +218,9 @@ def _unused(context: Context) -> list[Finding]:
             ranks,
             len(others),
             Remedy(
-                "Nothing in the loss depends on them: a branch not taken, a detach(), a module built and "
-                "not called. Use them, or freeze them, which spares their optimizer states and their part "
-                "of every reduction.",
+                "Use them, or freeze them: nothing in the loss depends on them (a branch not taken, a "
+                "detach(), a module built and not called). Freezing spares their optimizer states and their "
+                "part of every reduction.",
                 f"{parameter(never[0])}.requires_grad_(False)",
             ),
             "certain",

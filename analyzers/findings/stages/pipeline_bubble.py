@@ -107,13 +107,18 @@ def least_share(context: Context, stall: Lost) -> float:
 def _remedy(form: Shape | None, saving: int | None) -> Remedy:
     """Return what shrinks the bubble of a schedule of this shape."""
     if form is None or form.stages_per_rank is None or form.micro_batches is None:
-        advice = "More micro-batches shrink the bubble; so does interleaving, if ranks have one stage each. "
+        advice = (
+            "Use more micro-batches: they shrink the bubble. So does interleaving, if ranks have one stage "
+            "each. "
+        )
         code = "schedule = Schedule1F1B(stage, n_microbatches=4 * stages)"
     elif form.stages_per_rank == 1:
-        advice = "More micro-batches shrink the bubble; interleaved or zero-bubble schedules fill it. "
+        advice = (
+            "Use more micro-batches: they shrink the bubble. Interleaved or zero-bubble schedules fill it. "
+        )
         code = "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stages))"
     else:
-        advice = "More micro-batches shrink the bubble. "
+        advice = "Use more micro-batches: they shrink the bubble. "
         code = f"schedule = type(schedule)(stages, n_microbatches={2 * form.micro_batches})"
     return Remedy(
         f"{advice}Time above the ideal comes from unequal stages: move layers between them.",

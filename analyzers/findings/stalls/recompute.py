@@ -58,9 +58,8 @@ def find(context: Context) -> list[Finding]:
                 title=f"activation checkpointing computes again for {costs(stall)}, "
                 f"on {ranks(stall.line.ranks)}",
                 remedy=Remedy(
-                    "If memory is left, checkpoint fewer blocks, or keep the outputs of matmuls and "
-                    "attention "
-                    "and recompute the cheap rest.",
+                    "Checkpoint fewer blocks if memory is left. Or keep the outputs of matmuls and "
+                    "attention, and recompute the cheap rest.",
                     "checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(\n"
                     "    create_selective_checkpoint_contexts, [torch.ops.aten.mm.default]))",
                 ),

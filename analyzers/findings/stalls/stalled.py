@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,14 +67,15 @@ def lost(
     columns: Sequence[str] = (),
     besides: pd.DataFrame | None = None,
     besides_in: tuple[int, ...] | None = None,
+    without: Collection[int] = (),
 ) -> list[Lost]:
     """Return the places of a kind of stall that cost at least `LEAST_SHARE` of the step, dearest first.
 
     `columns` tell places apart; none takes all rows as one. `besides`: rows of the stalls' columns that
-    other tables tell of, in the steps `besides_in`; None: in those `alike`.
+    other tables tell of, in the steps `besides_in`; None: in those `alike`. `without`: ranks left out.
     """
     rows, steps = lost_rows(context, kind, besides, besides_in)
-    rows = rows.assign(all=0)
+    rows = keep(rows, ~rows["rank"].isin(without)).assign(all=0)
     if rows.empty or not context.step_ns:
         return []
     result = tally(rows, ("all", *columns), VALUES, steps)

@@ -48,7 +48,11 @@ def _remedy(copy: str) -> Remedy:
             "torch.mm(a, b, out=bucket[i])  # instead of bucket[i].copy_(torch.mm(a, b))",
             against,
         )
-    pin = "Pageable memory makes the copy slow and the host wait: pin it. " if "pageable" in words else ""
+    pin = (
+        "Pin the memory: pageable memory makes the copy slow and the host wait. "
+        if "pageable" in words
+        else ""
+    )
     return Remedy(
         f"{pin}Copy on a stream of its own ahead of use, with non_blocking=True, or make the tensor on the "
         "device in the first place.",

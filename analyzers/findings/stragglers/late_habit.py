@@ -63,12 +63,12 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
         where=cause.where,
         evidence=(
             Evidence("last in", counted),
-            Evidence("arrives after the second-to-last rank, median", int(once["late_ns"].median()), "ns"),
-            Evidence("arrives after the median rank, median", int(once["behind_ns"].median()), "ns"),
-            Evidence("longest single exposed wait for it", int(once["waited_ns"].max()), "ns"),
+            Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
+            Evidence("after the median rank, median collective", int(once["behind_ns"].median()), "ns"),
+            Evidence("longest exposed wait for it in one collective", int(once["waited_ns"].max()), "ns"),
             Evidence("ranks that wait", ranks(who) if who else None),
-            Evidence("the one that waits least, per step", round(least), "ns"),
-            Evidence("the one that waits most, per step", round(most), "ns"),
+            Evidence("rank that waits least, per step", round(least), "ns"),
+            Evidence("rank that waits most, per step", round(most), "ns"),
             *(
                 (Evidence("waits are lower bounds", "ranks that were not seen may have come later still"),)
                 if bound

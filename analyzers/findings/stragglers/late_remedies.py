@@ -74,8 +74,8 @@ def remedy(
         )
     if part == "data_ns":
         return (
-            f"Give rank {rank} its batch earlier: more workers, prefetching, data as near as the other "
-            f"ranks'.",
+            f"Give rank {rank} its batch earlier: more workers, prefetching, data "
+            "as near as the other ranks'.",
             "DataLoader(dataset, num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)",
         )
     if part == "copy_ns":
@@ -87,34 +87,32 @@ def remedy(
         )
     if part == "sync_ns":
         return (
-            f"Rank {rank} reads back from the device where others do not (logging, checks, checkpoints): "
-            f"do it "
-            "less often, or after the collective.",
+            f"Read from the device less often on rank {rank}, or after the collective: it does so where "
+            "others do not (logging, checks, checkpoints).",
             f"if step % 100 == 0:  # not in every step of rank {rank}, and after the collective\n"
             "    print(loss.item())",
         )
     if part == "comm_ns":
         return (
-            f"Rank {rank} is held up by another group's collective: look at who is late to that one.",
+            f"Look at who is late to the other group's collective: it holds rank {rank} up.",
             'late = report.collectives[["group", "seq", "op", "rank", "wait_ns"]].sort_values("wait_ns")\n'
             f'print(late[late["rank"] == {rank}].tail(20))  # then those of the same group and seq',
         )
     if part == "between_ns":
         return (
-            f"Rank {rank} does something between its steps that others do not: loading without a DataLoader, "
+            f"Find what rank {rank} does between its steps and others do not: loading without a DataLoader, "
             "logging, saving. Do it less often, on all ranks in turn, or in a thread.",
             "if step % 100 == 0:  # not in every step\n    log(metrics)",
         )
     if on_cpu:
         return (
-            f"The training thread of rank {rank} ran no operator meanwhile: look for sleeping, reading and "
-            "writing files, loading data and other Python work that only this rank does.",
+            f"Look for Python work that only rank {rank} does: sleeping, reading and writing files, loading "
+            "data. Its training thread ran no operator meanwhile.",
             f"if dist.get_rank() == {rank}:\n"
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     return (
-        f"The host of rank {rank} launches late: look for other processes on its cores, garbage "
-        f"collection and "
-        "work that only this rank does in Python.",
+        f"Look for what slows the host of rank {rank}, which launches late: other processes on its cores, "
+        "garbage collection, Python work that only this rank does.",
         "gc.disable()  # and gc.collect() every few hundred steps",
     )

@@ -38,11 +38,14 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
             Evidence("collectives", len(once)),
             Evidence("ranks that were last", len(who)),
             Evidence("most often last", f"rank {last.index[0]}: {last.iloc[0]} of {len(once)}"),
-            Evidence("arrives after the second-to-last rank, median", int(once["late_ns"].median()), "ns"),
+            Evidence("after the second-to-last rank, median collective", int(once["late_ns"].median()), "ns"),
         ),
         remedy=Remedy(
             "Find what differs from batch to batch (sequence lengths, experts' loads), and noise on the "
-            "hosts (other processes, garbage collection, checkpoints).",
+            "hosts (other processes, garbage collection, checkpoints)."
+            if len(context.alike) > 1
+            else "Record more steps first: one step does not show whether the same ranks are late again. "
+            "Then compare the ranks' batches (sequence lengths, experts' loads) and noise on their hosts.",
             "print(step, dist.get_rank(), [tuple(x.shape) for x in batch])  # what differs by rank\n"
             "gc.disable()  # and gc.collect() on all ranks in the same step, every few hundred",
         ),

@@ -116,8 +116,8 @@ def by_two_threads(context: Context, name: str, rows: pd.DataFrame) -> Finding:
         where=where,
         evidence=numbers(rows),
         remedy=Remedy(
-            "Nothing is wrong with the step. Give the other thread (an asynchronous checkpoint, for "
-            "example) its own group, and the count can be checked.",
+            "Give the other thread (an asynchronous checkpoint, for example) its own group: the count can be "
+            "checked then. Nothing is wrong with the step.",
             "checkpoint_group = dist.new_group(backend='gloo')  # for the other thread alone",
         ),
         confidence="likely",

@@ -23,9 +23,10 @@ PLAIN: Final = (
     "warm-up and allocation are not the step that is judged."
 )
 CLASSIFY: Final = (
-    "Their names look like communication, and no known library has them. Say what they are: write the lines "
-    'below into own.toml, with the `op` if you know it, or with what = "compute" instead, and report again '
-    "with `--kernels own.toml`. Until then read the other figures of these steps as lower bounds."
+    "Say what these kernels are: their names look like communication, and no known library has them. Write "
+    'the lines below into own.toml, with the `op` if you know it, or with what = "compute" instead. Then '
+    "report again with `--kernels own.toml`. Until then read the other "
+    "figures of these steps as lower bounds."
 )
 
 

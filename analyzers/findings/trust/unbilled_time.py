@@ -15,7 +15,12 @@ from shardtoll.ledger.answers.unbilled import Unbilled
 LEAST_SHARE: Final = 0.2
 """Share of a step that must not be passed over in silence because no finding has a price for it."""
 
-IDLE_BILLS: Final = {"data-stall": "data", "host-sync": "host-sync", "pipeline-bubble": "bubble"}
+IDLE_BILLS: Final = {
+    "data-stall": "data",
+    "host-sync": "host-sync",
+    "launch-bound": "launch",
+    "pipeline-bubble": "bubble",
+}
 """Finding kind -> kind of the stalls, parts of idle time, that it prices."""
 
 _PARTS: Final = ("duration_ns", "idle_ns", "unattributed_ns", "capture_ns")
@@ -35,7 +40,11 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
         return None
     mean = {name: float(parted[rank][name].mean()) for name in _PARTS}
     stalls = keep(context.stalls, context.stalls["step"].isin(context.surveyed))
-    kinds = {IDLE_BILLS[finding.kind] for finding in findings if finding.kind in IDLE_BILLS}
+    kinds = {
+        IDLE_BILLS[finding.kind]
+        for finding in findings
+        if finding.kind in IDLE_BILLS and rank in finding.ranks
+    }
     billed = keep(stalls, (stalls["rank"] == rank) & stalls["kind"].isin(kinds))
     idle_ns = mean["idle_ns"] - int(billed["lost_ns"].sum()) / len(surveyed[rank])
     unattributed_ns = mean["unattributed_ns"] - mean["capture_ns"]

@@ -65,8 +65,8 @@ def _incomplete(context: Context) -> list[Finding]:
                 where=where,
                 evidence=numbers(rows),
                 remedy=Remedy(
-                    "Some collectives bypassed the capture, or were counted twice: times and bytes of "
-                    "this group are incomplete. Please report the program: it is a defect of the capture."
+                    "Report the program as a defect of the capture: some collectives bypassed it, or were "
+                    "counted twice. Times and bytes of this group are incomplete."
                 ),
             )
         )
@@ -139,8 +139,8 @@ def _disagreeing(context: Context) -> list[Finding]:
                 rows=Rows.of(collectives=keep(rows, rows["slot_id"].isin(wrong)).index),
                 evidence=tuple(examples),
                 remedy=Remedy(
-                    "Every rank of a group must call the same collectives with the same sizes in the same "
-                    "order: look for a branch that depends on the rank or its data."
+                    "Look for a branch that depends on the rank or its data: every rank of a group must call "
+                    "the same collectives with the same sizes in the same order."
                 ),
                 confidence="possible" if by_order else "certain",
             )

@@ -43,9 +43,9 @@ class OneBucket:
         """What to write."""
         size = self.bucket_bytes / (1 << 20)
         return Remedy(
-            text=f"One bucket of {self.message_bytes / 1e6:.3g} MB holds all gradients, so nothing is "
-            f"reduced before backward is over. Buckets of {size:.3g} MiB are reduced while it goes "
-            "on; only the last has nothing left to hide behind.",
+            text=f"Use buckets of {size:.3g} MiB: one of {self.message_bytes / 1e6:.3g} MB holds all "
+            "gradients now, so nothing is reduced before backward is over. Smaller ones are reduced while it "
+            "goes on; only the last has nothing left to hide behind.",
             code=f"DistributedDataParallel(model, bucket_cap_mb={size:.3g})",
             counterfactual=f"buckets of {size:.3g} MiB, all but the last hidden behind backward's compute",
         )

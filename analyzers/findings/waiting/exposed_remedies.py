@@ -73,16 +73,16 @@ _ADVICE: Final = (
         ddp_causes.USED_PARAMETERS,
         None,
         None,
-        "DDP reduces a map of the parameters that backward reached, after the last gradient. Turn the "
-        "search off if every backward reaches all parameters.",
+        "Turn the search off if every backward reaches all parameters: it reduces a map of the parameters "
+        "that backward reached, after the last gradient.",
         "DistributedDataParallel(model, find_unused_parameters=False)",
     ),
     _Advice(
         ddp_causes.DDP,
         "broadcast",
         None,
-        "DDP agrees on its buckets once, in the first steps: survey later steps, and this message is gone. "
-        "Waiting in it for a rank that is late is not: it moves to the next collective.",
+        "Survey later steps: DDP agrees on its buckets once, in the first steps, and then this message is "
+        "gone. If a rank is late, the waiting moves to the next collective.",
         'with audit(model, level="schedule") as session:  # surveys later steps too\n'
         "    for batch in loader:\n"
         "        with session.step():\n"
@@ -117,8 +117,8 @@ _ADVICE: Final = (
         "DTensor.full_tensor",
         None,
         None,
-        "A whole tensor was gathered here by full_tensor(). Log every so many steps, or sum the local "
-        "part and reduce one number.",
+        "Log every so many steps, or sum the local part and reduce one number: full_tensor() gathers a whole "
+        "tensor here.",
         "if step % 100 == 0:\n    total = x.to_local().sum()\n    dist.all_reduce(total)\n"
         "    log(total.item() / x.numel())",
     ),
@@ -127,8 +127,8 @@ _ADVICE: Final = (
             op,
             op,
             "other",
-            "A whole tensor was gathered here outside the model's passes. Log every so many steps, or "
-            "reduce only the few numbers that are logged.",
+            "Log every so many steps, or reduce only the few numbers that are logged: a whole tensor is "
+            "gathered here outside the model's passes.",
             f"if step % 100 == 0:\n    {call(op)}",
         )
         for op in ("all_gather", "gather")
@@ -195,8 +195,8 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
         )
     half_mib = message_bytes / 2 / (1 << 20)
     return Remedy(
-        text=f"A bucket of {message_bytes / 1e6:.3g} MB waits for its last gradient. Smaller ones are "
-        "reduced while backward goes on; only the last has nothing left to hide behind.",
+        text=f"Use smaller buckets: one of {message_bytes / 1e6:.3g} MB waits for its last gradient. Smaller "
+        "ones are reduced while backward goes on; only the last has nothing left to hide behind.",
         code=f"DistributedDataParallel(model, bucket_cap_mb={half_mib:.3g})",
         counterfactual=COUNTERFACTUAL,
     )
@@ -209,8 +209,8 @@ EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
 def _tiny(op: str, message_bytes: int) -> Remedy:
     """Return advice for a few numbers that are exchanged in every step."""
     return Remedy(
-        text=f"{message_bytes:,} bytes are latency, and waiting for others. Reduce flags, counts and "
-        "logged losses only every so many steps, or put several values into one message.",
+        text="Reduce flags, counts and logged losses only every so many steps, or put several values into "
+        f"one message: {message_bytes:,} bytes are latency, and waiting for others.",
         code=f"if step % 10 == 0:\n    {call(op)}",
         counterfactual=COUNTERFACTUAL,
     )

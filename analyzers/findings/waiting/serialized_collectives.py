@@ -132,10 +132,9 @@ def _finding(line: Line, share: float, rows: Rows) -> Finding:
             Evidence("longest gap between the two that counts", GAP_NS, "ns"),
         ),
         remedy=Remedy(
-            "If the second does not need the first's result, issue both with async_op=True before waiting "
-            "for "
-            "either. CUDA_DEVICE_MAX_CONNECTIONS=1 puts all launches in one queue: raise it where the "
-            "framework allows.",
+            "Issue both with async_op=True before waiting for either, if the second does not need the "
+            "first's result. CUDA_DEVICE_MAX_CONNECTIONS=1 puts all launches in one queue: raise it where "
+            "the framework allows.",
             _code(op, line.text("after"), line.text("mesh_dim")),
             "both at once on links they do not share",
         ),

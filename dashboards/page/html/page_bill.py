@@ -6,6 +6,7 @@ from html import escape
 from typing import Final
 
 from shardtoll.dashboards.facts import replayed_words, summary
+from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
 from shardtoll.ledger.words import human
@@ -25,7 +26,8 @@ def bill(report: Report) -> str:
     rows = list(enumerate(report.findings, start=1))
     dearest = max((finding.toll_ns or 0 for _, finding in rows), default=0)
     head = "".join(f"<span>{name}</span>" for name in ("#", "kind", "finding", "toll", "floor", "saving"))
-    return f'<div class="row head" aria-hidden="true">{head}</div>\n' + "\n".join(
+    overlaps = "".join(f"<p>{safe(sentence)}</p>\n" for sentence in summary.overlaps(report))
+    return f'{overlaps}<div class="row head" aria-hidden="true">{head}</div>\n' + "\n".join(
         _finding(number, finding, dearest, report.run) for number, finding in rows
     )
 
@@ -69,7 +71,11 @@ def _where(finding: Finding) -> str:
     rows = [(name, f"<code>{safe(clip(value, 2000))}</code>") for name, value in summary.places(finding)]
     rows += [
         ("count", f"{human.number(finding.count)} per step and rank"),
-        ("bytes", _bytes(finding.bytes)),
+        *(
+            [("bytes", _bytes(finding.bytes))]
+            if finding.bytes is not None or applies(finding, "bytes")
+            else []
+        ),
         ("ranks", human.runs(finding.ranks)),
         ("confidence", escape(finding.confidence)),
     ]

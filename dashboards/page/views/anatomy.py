@@ -40,6 +40,7 @@ _SPEAKS_OF: Final = {
     "pipeline-imbalance": ("compute",),
     "data-stall": ("idle",),
     "host-sync": ("idle",),
+    "launch-bound": ("idle",),
     "checkpoint-stall": ("idle",),
     "transfer-stall": ("copies",),
     "unattributed-time": ("unattributed",),

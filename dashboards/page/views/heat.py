@@ -25,7 +25,9 @@ COLUMNS: Final = 160
 TICKS: Final = 12
 """Columns that are named under the figure: so few short numbers need not be slanted."""
 
-KINDS: Final = ("straggler", "pipeline-imbalance", "data-stall", "host-sync", "transfer-stall")
+KINDS: Final = (
+    *("straggler", "pipeline-imbalance", "data-stall", "host-sync", "launch-bound", "transfer-stall"),
+)
 """Findings that speak of ranks, and not of records."""
 
 

@@ -13,28 +13,28 @@ from shardtoll.profiler.live.gradients.shards import Partition
 
 _PLAIN: Final[Mapping[Cause, tuple[str, str]]] = {
     "missing": (
-        "nothing on these ranks reaches the parameter in backward: look for detach(), .data, a local shard "
-        "taken out of autograd, or a gradient held back by no_sync or set_requires_gradient_sync(False)",
+        "Find what keeps backward from the parameter on these ranks: detach(), .data, a local shard taken "
+        "out of autograd, no_sync, or set_requires_gradient_sync(False).",
         "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # does backward reach it?",
     ),
     "extra": (
-        "the distributed model uses this parameter and the unsharded one does not, or the gradient is left "
-        "from an earlier step: clear gradients first",
+        "Clear gradients before the check: this one may be left from an earlier step. If it stays, the "
+        "distributed model uses the parameter and the unsharded one does not.",
         "optimizer.zero_grad()",
     ),
     "zero": (
-        "the parameter is used, but its gradient was cleared or cut off: look for detach(), a mask, or "
-        "zero_grad between backward and this check",
+        "Look for what clears or cuts off the gradient: detach(), a mask, or zero_grad between backward and "
+        "this check. The parameter is used.",
         "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # zero already here?",
     ),
     "not-finite": (
-        "look for an overflow on these ranks: float16 without loss scaling, a division by a local count "
-        "that is zero, log or softmax of an empty shard",
+        "Look for an overflow on these ranks: float16 without loss scaling, a division by a local count "
+        "that is zero, log or softmax of an empty shard.",
         "with torch.autograd.detect_anomaly():  # names the operator\n    loss.backward()",
     ),
     "unknown": (
-        "make sure that loss(reference) is the loss of the same global batch, with dropout off; then check "
-        "a part of the model at a time until one module remains",
+        "Make sure that loss(reference) is the loss of the same global batch, with dropout off. Then check "
+        "a part of the model at a time until one module remains.",
         "model.eval()  # no dropout\ncheck_gradients({module}, reference_part, loss_of_part)",
     ),
 }
@@ -90,8 +90,8 @@ def _declare_partial(diagnosis: Diagnosis, name: str, partition: Partition) -> R
     local = local if local.isidentifier() else _get(name)
     kind = 'Partial("avg")' if diagnosis.factor_name == "mean" else "Partial()"
     return Remedy(
-        f"the gradient is Partial over {partition.label} but treated as Replicate: say so where the DTensor "
-        "is turned into a local tensor, and DTensor reduces it",
+        f"Declare the gradient as Partial over {partition.label}: it is treated as Replicate. Do so where "
+        "the DTensor becomes a local tensor; DTensor then reduces it.",
         f"{local}.to_local(grad_placements=[{kind}])",
     )
 
@@ -101,8 +101,8 @@ def _reduce(
 ) -> Remedy:
     if wrapper is not None:
         return Remedy(
-            f"{wrapper} did not reduce this gradient: leave no_sync() for the last micro-batch's forward, "
-            "and wrap the model once all its parameters exist",
+            f"Leave no_sync() for the last micro-batch's forward: {wrapper} did not reduce this gradient. "
+            "Wrap the model once all its parameters exist.",
             "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n"
             "    loss = loss_of(model(micro_batch))",
         )
@@ -115,14 +115,14 @@ def _reduce(
         code = f"dist.all_reduce({gradient}, op=dist.ReduceOp.AVG{group})"
     elif diagnosis.factor_name != "sum":
         code = f"{code}; {gradient} /= {diagnosis.factor:.4g}"
-    return Remedy(f"reduce the gradient over {partition.label} after backward, before the optimizer", code)
+    return Remedy(f"Reduce the gradient over {partition.label} after backward, before the optimizer.", code)
 
 
 def _reduce_where_held(diagnosis: Diagnosis, name: str, holders: list[int]) -> Remedy:
     mean = ", op=dist.ReduceOp.AVG" if diagnosis.factor_name == "mean" else ""
     return Remedy(
-        "some ranks hold this parameter, each under its own name where weights are tied across pipeline "
-        "stages: reduce the gradient over them after backward, before the optimizer",
+        "Reduce the gradient over the ranks that hold the parameter, after backward and before the "
+        "optimizer. Each may have its own name for it if weights are tied across pipeline stages.",
         f"group = dist.new_group({holders})  # once, on every rank\n"
         f"if dist.get_rank() in {holders}:\n"
         f"    dist.all_reduce({_get(name)}.grad{mean}, group=group)",
@@ -135,37 +135,39 @@ def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:
     divide = f"{_get(name)}.grad /= {factor:.4g}"
     if factor_name.startswith("1 /"):
         return Remedy(
-            "the ranks' gradients are averaged where they should be added: DDP and FSDP2 average, so every "
-            "rank's loss must be a mean over its own samples; if it is its share of the global mean already, "
-            "multiply it by the number of ranks",
+            "Make every rank's loss a mean over its own samples: DDP and FSDP2 average gradients, and these "
+            "should be added. If the loss is the rank's share of the global mean already, multiply it by the "
+            "number of ranks.",
             f"loss = loss * {1 / factor:.4g}",
         )
     if factor_name:
         return Remedy(
-            "the ranks' gradients are added where they should be averaged: reduce with AVG, or divide the "
-            "loss by the global number of samples instead of the local one",
+            "Reduce with AVG: the ranks' gradients are added and should be averaged. Or divide the loss by "
+            "the global number of samples instead of the local one.",
             divide,
         )
     if loss_scale(factor):
         return Remedy(
-            "may be a sum where a mean was meant, or a gradient scaler's factor: compare the two losses, "
-            "or unscale before the check",
+            "Compare the two losses, or unscale before the check: one may be a sum and the other a mean, or "
+            "a gradient scaler's factor is in it.",
             "scaler.unscale_(optimizer)",
         )
     return Remedy(
-        "compare how the loss is normalised: micro-batches, padding, sequence length, samples a rank", divide
+        "Compare how the two losses are normalised: micro-batches, padding, "
+        "sequence length, samples per rank.",
+        divide,
     )
 
 
 def _make_equal(name: str, weights_differ: bool) -> Remedy:
     if weights_differ:
         return Remedy(
-            f"the ranks' weights {name} differ already: make them equal once, then reduce their gradient "
-            "over these ranks in every step",
+            f"Make the ranks' weights {name} equal once: they differ already. Then reduce their gradient "
+            "over these ranks in every step.",
             f"dist.broadcast({_get(name)}.data, src=0)",
         )
     return Remedy(
-        "find what only some ranks do to this gradient (a condition on the rank, a hook, clipping, a skipped "
-        "reduction) and do it on all of them",
+        "Find what only some ranks do to this gradient (a condition on the rank, a hook, clipping, a skipped "
+        "reduction), and do it on all of them.",
         f"dist.all_reduce({_get(name)}.grad)",
     )

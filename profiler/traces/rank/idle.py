@@ -1,7 +1,8 @@
 """Why the device of a rank was idle: a pipeline's schedule, data loading, a host that waited for the device.
 
 The timeline of `split` is cut further where a reason starts or ends. Where several reasons explain an
-idle instant the first of `stall.IDLE_KINDS` has it; the last, `host`, has what none explains.
+idle instant the first of `stall.IDLE_KINDS` has it; the last, `host`, has what none explains. A short gap
+that none of the others explains is a `launch` if the work after it was launched late.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from shardtoll.profiler.traces.rank.facts import Facts
 from shardtoll.profiler.traces.rank.phases import FETCH, PIPELINE, matching, rows_of
 from shardtoll.profiler.traces.rank.split import IDLE, ordered
 
-BUBBLE, DATA, SYNC, HOST = (IDLE + IDLE_KINDS.index(name) for name in ("bubble", "data", "host-sync", "host"))
+BUBBLE, DATA, SYNC, LAUNCH, HOST = (
+    IDLE + IDLE_KINDS.index(name) for name in ("bubble", "data", "host-sync", "launch", "host")
+)
 """Kinds of idle pieces, in the numbering of `split`'s layers."""
+
+SHORT_GAP_NS: Final = 1_000_000
+"""In a longer gap the host does something else than launch: Python takes less between two operators."""
 
 SYNCS: Final = re.compile(
     r"^(cuda|hip|cu|xpu)\w*Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|^hipMemcpyWithStream$"
@@ -153,8 +159,35 @@ def pieces(facts: Facts, why: Reasons, turns_ns: I64) -> Pieces:
         reason[takes] = row[place[takes]]
     idle = layer == IDLE
     kinds = np.append(why.kind, HOST)
-    layer = np.where(idle, kinds[reason], layer).astype(np.int8)
+    late = _launched_late(facts, edges, idle, reason)
+    layer = np.where(idle, np.where(late, LAUNCH, kinds[reason]), layer).astype(np.int8)
     return Pieces(edges, layer, owner, reason)
+
+
+def _launched_late(
+    facts: Facts, edges_ns: I64, idle: npt.NDArray[np.bool_], reason: I64
+) -> npt.NDArray[np.bool_]:
+    """Return for each piece whether it is part of a short gap that ends with work launched late.
+
+    Late is a launch that returned after the piece began: until then the device had nothing to do. Work that
+    was queued by then waited for something else, as another stream. No part of the gap has another reason.
+    """
+    late = np.zeros(len(idle), np.bool_)
+    rows, calls = np.flatnonzero(idle), facts.trace.calls
+    if not len(rows) or not (facts.launch >= 0).any():
+        return late
+    opens = np.concatenate(([True], np.diff(rows) > 1))
+    gap = np.cumsum(opens) - 1
+    first, last = rows[opens], rows[np.append(opens[1:], True)]
+    explained = np.bincount(gap, reason[rows] >= 0) > 0
+    start_ns = facts.trace.device.start_ns
+    order = np.argsort(start_ns, kind="stable")
+    following = np.searchsorted(start_ns[order], edges_ns[last + 1])
+    launch = np.append(facts.launch[order], -1)[following]
+    short = edges_ns[last + 1] - edges_ns[first] <= SHORT_GAP_NS
+    returned_ns = np.where(launch >= 0, calls.end_ns[launch], np.iinfo(np.int64).min)
+    late[rows] = (short & ~explained)[gap] & (returned_ns[gap] > edges_ns[rows])
+    return late
 
 
 def disjoint(start_ns: I64, end_ns: I64, rows: I64) -> tuple[I64, I64, I64]:

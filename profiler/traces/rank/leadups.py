@@ -13,10 +13,10 @@ from shardtoll.ledger.records.stall import Leadup
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Work
 from shardtoll.profiler.traces.rank.facts import Facts
-from shardtoll.profiler.traces.rank.idle import BUBBLE, DATA, HOST, SYNC, Pieces
+from shardtoll.profiler.traces.rank.idle import BUBBLE, DATA, HOST, LAUNCH, SYNC, Pieces
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, LOOKALIKE, MOVE
 
-_PARTS: Final = ((COMPUTE,), (COMM, LOOKALIKE), (MOVE,), (DATA,), (SYNC,), (BUBBLE, HOST))
+_PARTS: Final = ((COMPUTE,), (COMM, LOOKALIKE), (MOVE,), (DATA,), (SYNC,), (BUBBLE, LAUNCH, HOST))
 """Layers that make up compute, other collectives, copies, data, sync and host of a lead-up."""
 
 

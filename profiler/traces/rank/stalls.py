@@ -14,7 +14,7 @@ from shardtoll.profiler.traces.collectives.stacks import nests
 from shardtoll.profiler.traces.file.trace_columns import I64
 from shardtoll.profiler.traces.rank.causes import Stacks, Work
 from shardtoll.profiler.traces.rank.facts import Facts
-from shardtoll.profiler.traces.rank.idle import BUBBLE, HOST, Pieces, Reasons, disjoint
+from shardtoll.profiler.traces.rank.idle import BUBBLE, HOST, LAUNCH, Pieces, Reasons, disjoint
 from shardtoll.profiler.traces.rank.phases import RECOMPUTE, Phases
 from shardtoll.profiler.traces.rank.split import COMPUTE, IDLE, LOOKALIKE, MOVE
 
@@ -54,8 +54,12 @@ def _idle(
     start, length = parts.edges_ns[rows], np.diff(parts.edges_ns)[rows]
     kind, owner, reason = parts.layer[rows], parts.owner[rows], parts.reason[rows]
     del rows
-    made = _host(facts, phases, start, length, owner, kind == HOST, rank)
-    explained = np.flatnonzero(kind != HOST)
+    made = [
+        row
+        for each in (LAUNCH, HOST)
+        for row in _host(facts, phases, start, length, owner, kind == each, each, rank)
+    ]
+    explained = np.flatnonzero((kind != HOST) & (kind != LAUNCH))
     used, place = np.unique(reason[explained], return_inverse=True)
     phase = phases.at(why.thread[used], why.start_ns[used])
     called = stacks.called_from(why.thread[used].tolist(), why.start_ns[used].tolist())
@@ -99,9 +103,13 @@ def _host(
     length_ns: I64,
     owner: npt.NDArray[np.integer],
     chosen: npt.NDArray[np.bool_],
+    kind: int,
     rank: int,
 ) -> list[Stall]:
-    """Idle for no reason on record: by phase and by the outermost annotation of the training thread."""
+    """Idle because of late launches, or for no reason on record.
+
+    By phase and by the outermost annotation of the training thread.
+    """
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return []
@@ -118,7 +126,7 @@ def _host(
         Stall(
             _number(facts, step),
             rank,
-            "host",
+            IDLE_KINDS[kind - IDLE],
             trace.names[text] if text >= 0 else "",
             PHASES[phase_number],
             count,

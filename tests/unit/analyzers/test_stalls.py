@@ -97,7 +97,7 @@ def test_copies_say_their_bytes_and_pageable_memory():
     assert finding.bytes == 10**6
     assert "1.00 MB in all" in finding.title
     assert "on rank" in finding.title
-    assert finding.remedy.text.startswith("Pageable memory")
+    assert finding.remedy.text.startswith("Pin the memory")
 
 
 def test_recompute_claims_no_saving_and_names_modules():

@@ -25,7 +25,7 @@ def test_what_is_over_is_printed_with_its_line_and_the_exit_code_is_1(shardtoll,
     Path("budget.toml").write_text(FOUR)
     ran = shardtoll("check", run_folder, "-o", "over.json", "-o", "over.md", "--width", "120")
     assert (ran.code, ran.err) == (1, "")
-    assert "1 over budget, 1 cannot be told: 2 limits on 2 steps of 4 ranks" in ran.out
+    assert "1 over budget, 1 unknown: 2 limits on 2 steps of 4 ranks" in ran.out
     assert "6 collectives, 4 collectives allowed" in ran.out
     assert "at train.py:42 (step), step 0, rank 0" in ran.out
     document = json.loads(Path("over.json").read_text())

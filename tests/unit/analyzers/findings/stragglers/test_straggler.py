@@ -173,10 +173,10 @@ def with_rank_3_nearly_as_late():
 def test_how_late_is_told_against_the_rank_before_and_against_the_median():
     (finding,) = with_rank_3_nearly_as_late()
     told = evidence(finding)
-    assert told["arrives after the second-to-last rank, median"] == 500 * US
-    assert told["arrives after the median rank, median"] == 1250 * US
+    assert told["after the second-to-last rank, median collective"] == 500 * US
+    assert told["after the median rank, median collective"] == 1250 * US
     assert "others wait up to 6.00 ms" in finding.title
-    assert told["the one that waits least, per step"] == 1500 * US
+    assert told["rank that waits least, per step"] == 1500 * US
 
 
 def _broadcasts(root_stays):
@@ -436,7 +436,7 @@ class TestHeadline:
     def test_a_host_that_launches_too_little(self):
         """Large idle time leads, also where communication is above the least share."""
         slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
-        stalls = [Stall(0, 0, "host", "", "forward", 1, 80 * MS, 80 * MS)]
+        stalls = [Stall(0, 0, "launch", "", "forward", 400, 80 * MS, 80 * MS)]
         about = run_of(RANKS, ranks_seen=(0,), backend="nccl", device="NVIDIA H200")
         said = reported([collective(group_size=RANKS)], run=about, steps=slow, stalls=stalls).headline
         assert said.startswith(
@@ -559,6 +559,15 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     (exposed,) = [each for each in report.findings if each.kind == "exposed-communication"]
     assert (exposed.toll_ns, exposed.saving_ns) == (30 * MS, 10 * MS)
     assert evidence(exposed)["waiting on top, billed as straggler or pipeline-bubble"] == 0
+
+
+def test_collectives_that_cost_most_come_before_shared_cores_in_the_headline():
+    rows, leadups = job([2] * 10)
+    hidden = [replace(row, implicit=True, caused_by_op="aten.mm.default") for row in rows]
+    said = reported(hidden, leadups, run=run_of(RANKS, cores=2)).headline
+    assert said.startswith("DTensor's implicit collectives cost most: exposed communication takes ")
+    assert "; start with finding 1. 4 ranks share 2 CPU cores and delay each other: " in said
+    assert said.endswith("% of that time is waiting.")
 
 
 @pytest.mark.parametrize(

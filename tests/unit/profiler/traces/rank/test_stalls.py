@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardtoll.ledger.records.stall import IDLE_KINDS
 from shardtoll.profiler.traces.collectives.kernels import load_table
-from shardtoll.profiler.traces.rank.idle import disjoint
+from shardtoll.profiler.traces.rank.idle import SHORT_GAP_NS, disjoint
 from shardtoll.profiler.traces.rank.phases import ENGINE
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, Build
@@ -45,7 +45,7 @@ def test_data():
         20,
         "other",
     )
-    assert sum(row["lost_ns"] for row in of_kind(build, "host")) == 5 + 10 + 40
+    assert sum(row["lost_ns"] for row in of_kind(build, "host") + of_kind(build, "launch")) == 5 + 10 + 40
 
 
 def test_a_fetch_on_a_worker_thread_holds_nobody_up():
@@ -122,11 +122,42 @@ def test_host_is_named_by_the_outermost_annotation():
     build = (
         Build().note("ProfilerStep#0", 0, 100).note("Optimizer.step#SGD.step", 20, 60).note("inner", 30, 40)
     )
-    found = {
-        (row["name"], row["phase"]): row["lost_ns"]
-        for row in of_kind(build.work(GEMM, 30, 50, launch=25), "host")
-    }
-    assert found == {("", "other"): 60, ("Optimizer.step#SGD.step", "optimizer"): 20}
+    build.work(GEMM, 30, 50, launch=25)
+    before, after = (
+        {(row["name"], row["phase"]): row["lost_ns"] for row in of_kind(build, kind)}
+        for kind in ("launch", "host")
+    )
+    assert before == {("", "other"): 20, ("Optimizer.step#SGD.step", "optimizer"): 10}
+    assert after == {("", "other"): 40, ("Optimizer.step#SGD.step", "optimizer"): 10}
+
+
+US = 1_000
+
+
+def test_a_short_gap_before_work_that_was_launched_late_is_a_wait_for_a_launch():
+    build = Build().note("ProfilerStep#0", 0, 100 * US).work(GEMM, 0, 10 * US, launch=0)
+    build.work(GEMM, 30 * US, 90 * US, launch=25 * US).work(GEMM, 95 * US, 100 * US, launch=40 * US)
+    # The last kernel was in the queue when its gap began: it waited for something else.
+    assert one(build, "launch")["lost_ns"] == 20 * US
+    assert one(build, "host")["lost_ns"] == 5 * US
+
+
+@pytest.mark.parametrize(("gap_ns", "kind"), [(SHORT_GAP_NS, "launch"), (SHORT_GAP_NS + 1, "host")])
+def test_a_long_gap_is_the_host_doing_something_else(gap_ns, kind):
+    end = gap_ns + 20 * US
+    build = Build().note("ProfilerStep#0", 0, end).work(GEMM, 0, 10 * US, launch=0)
+    build.work(GEMM, end - 10 * US, end, launch=end - 15 * US)
+    assert one(build, kind)["lost_ns"] == gap_ns
+    assert of_kind(build, "host" if kind == "launch" else "launch") == []
+
+
+def test_a_gap_with_another_reason_or_an_unknown_launch_is_no_wait_for_a_launch():
+    build = Build().note("ProfilerStep#0", 0, 100 * US).note(FETCH, 12 * US, 20 * US)
+    build.work(GEMM, 0, 10 * US, launch=0).work(GEMM, 30 * US, 40 * US, launch=25 * US)
+    build.work(GEMM, 60 * US, 100 * US)
+    assert of_kind(build, "launch") == []
+    assert one(build, "data")["lost_ns"] == 8 * US
+    assert one(build, "host")["lost_ns"] == 32 * US
 
 
 def test_copies():

@@ -1,0 +1,65 @@
+"""Which findings bill time of the same collectives, and what they cost together at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.ledger import Finding
+from shardtoll.ledger.answers.overlap import Overlap
+
+FAMILY: Final = "communication"
+"""The tolls of this family are exposed time of a finding's own collectives; others hold time of no row."""
+
+LEAST_PART: Final = 0.02
+"""Part of the tolls' sum that must be counted twice, to be worth a sentence."""
+
+Ints = npt.NDArray[np.int64]
+
+
+def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ...]:
+    """Return the sets of findings whose tolls add up to more than their collectives are exposed.
+
+    `findings` stand in the order of the bill. Sets with an unknown exposed time are left out.
+    """
+    size = len(context.collectives)
+    rows = {
+        number: np.flatnonzero(finding.rows.mask("collectives", size))
+        for number, finding in enumerate(findings, 1)
+        if finding.family == FAMILY and finding.toll_ns and finding.rows.collectives
+    }
+    found = []
+    for numbers in _sets(rows, size):
+        tolls = [findings[number - 1].toll_ns or 0 for number in numbers]
+        most = _exposed_ns(context, np.unique(np.concatenate([rows[number] for number in numbers])))
+        if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
+            found.append(Overlap(numbers, round(max(most, *tolls))))
+    return tuple(found)
+
+
+def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
+    """Return the numbers that share rows, directly or through others, in sets of two or more."""
+    owner = np.zeros(size, dtype=np.int64)
+    members: dict[int, set[int]] = {}
+    for number, mine in rows.items():
+        joined = {number}
+        for other in np.unique(owner[mine]).tolist():
+            joined |= members.pop(other, set())
+        members[number] = joined
+        touched = [rows[each] for each in joined]
+        owner[np.concatenate(touched)] = number
+    return sorted(tuple(sorted(each)) for each in members.values() if len(each) > 1)
+
+
+def _exposed_ns(context: Context, rows: Ints) -> float | None:
+    """Return how long these collectives are exposed per step on the worst rank; None if some are unknown."""
+    frame = context.collectives.iloc[rows][["step", "rank", "exposed_ns"]]
+    frame = frame[frame["step"].notna().to_numpy(dtype=bool)]
+    if frame.empty or frame["exposed_ns"].isna().any():
+        return None
+    by_rank = frame.groupby("rank")["exposed_ns"].sum()
+    return float(by_rank.max()) / frame["step"].nunique()

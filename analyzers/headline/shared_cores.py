@@ -1,0 +1,42 @@
+"""The sentences of the headline if ranks wait for each other because they share CPU cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.crowded import Crowded
+from shardtoll.analyzers.headline.moving import HEADS
+from shardtoll.ledger import Finding
+from shardtoll.ledger.words.human import plural
+
+MOST_OF_EXPOSED: Final = 0.5
+"""Part of the exposed communication from which the tolls of a kind are said before the sharing of cores."""
+
+
+def sentence(
+    context: Context, shared: Crowded, brief: str, more: tuple[str, ...], findings: Sequence[Finding]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the sentence, and what may follow it as far as there is room.
+
+    `brief`: how much communication is exposed; `more`: how much of it is waiting. Tolls hold waiting that
+    ends with the sharing of cores. A kind comes first if its tolls are at least `MOST_OF_EXPOSED` of what is
+    exposed on the worst rank.
+    """
+    both = f"{shared.ranks} ranks share {plural(shared.cores, 'CPU core')} and delay each other"
+    warned = [
+        number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
+    ]
+    if warned:
+        kind = findings[warned[0] - 1].kind
+        tolls = sum(
+            findings[number - 1].toll_ns or 0 for number in warned if findings[number - 1].kind == kind
+        )
+        exposed = float(context.told_rows.groupby("rank")["exposed_comm_ns"].mean().max())
+        if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
+            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of that time is ", 1)
+            head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
+            return f"{head}. {both}{f': {waiting}' if waiting else ''}", ()
+    then = f", then see finding {warned[0]}" if warned else ""
+    return f"The network is not at fault: {both}; {brief}", (*more, f"; give each rank a core{then}")

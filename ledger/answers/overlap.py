@@ -1,0 +1,19 @@
+"""Findings that speak of the same time, so that their tolls do not add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Findings whose tolls hold time of the same collectives."""
+
+    findings: tuple[int, ...]
+    """Their numbers on the bill, which counts from 1."""
+    most_ns: int
+    """What they cost together at most, per step, on the rank where that is most."""
+
+    def __post_init__(self) -> None:
+        if len(self.findings) < 2 or min(self.findings) < 1 or self.most_ns < 0:
+            raise ValueError(f"findings {self.findings} cannot overlap in {self.most_ns} ns")

@@ -1,0 +1,90 @@
+"""Waiting for launches: when it is billed, at whom, and that no other finding bills the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardtoll.analyzers import run
+from shardtoll.ledger import Stall
+from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
+from tests.unit.analyzers.of_kinds import running
+
+IDLE = {"compute_ns": 40 * MS, "exposed_comm_ns": 0, "idle_ns": 60 * MS, "unattributed_ns": 0}
+GPUS = run_of(2, backend="nccl", device="NVIDIA H200", source="trace")
+
+
+def launch(lost, rank=0, number=0, count=50, phase="forward", kind="launch"):
+    return Stall(number, rank, kind, "", phase, count, lost, lost)
+
+
+def found(stalls, kind="launch-bound", **given):
+    given = {"run": GPUS, "steps": [step(**IDLE)]} | given
+    return [each for each in running(kind)(ledger(stalls=stalls, **given)).findings if each.kind == kind]
+
+
+def test_the_toll_is_the_mean_over_steps_on_the_worst_rank():
+    steps = [step(number, rank, **IDLE) for number in (0, 1) for rank in (0, 1)]
+    stalls = [
+        launch(30 * MS),
+        launch(50 * MS, number=1),
+        launch(20 * MS, rank=1),
+        launch(3 * MS, kind="host"),
+    ]
+    (finding,) = found(stalls, steps=steps)
+    assert (finding.toll_ns, finding.saving_ns, finding.count) == (40 * MS, 40 * MS, 50)
+    assert finding.ranks == (0, 1)
+    assert finding.where.phase == "forward"
+    assert {each.name: each.value for each in finding.figures} == {
+        "lost_ns": 40 * MS,
+        "share_of_step": 0.4,
+        "gaps": 50,
+    }
+    assert finding.title == (
+        "the device waits for kernel launches for 40.0 ms per step (40 %), in 50 short gaps per step, "
+        "mostly in forward, on ranks 0-1"
+    )
+    told = {each.label: each.value for each in finding.evidence}
+    assert told["mean gap"] == 40 * MS // 50
+    assert told["other idle time without a reason on record, per step"] == 1_500_000
+    assert 'mode="reduce-overhead"' in finding.remedy.code
+
+
+@pytest.mark.parametrize(
+    ("lost", "count", "severity"),
+    [
+        (9.9, 50, None),
+        (10, 50, "info"),
+        (19.9, 50, "info"),
+        (20, 50, "warning"),
+        (50, 19, None),
+        (50, 20, "warning"),
+    ],
+)
+def test_it_has_limits_of_its_own(lost, count, severity):
+    findings = found([launch(round(lost * MS), count=count)])
+    assert [each.severity for each in findings] == ([severity] if severity else [])
+
+
+def test_gaps_that_no_late_launch_ends_are_none():
+    assert found([launch(60 * MS, kind="host")]) == []
+
+
+def test_most_of_it_in_the_optimizer_asks_for_a_fused_one():
+    (finding,) = found([launch(30 * MS, phase="optimizer"), launch(10 * MS)])
+    assert "fused=True" in finding.remedy.code
+    assert finding.where.phase == "optimizer"
+    (mixed,) = found([launch(20 * MS, phase="optimizer"), launch(20 * MS)])
+    assert mixed.where.phase is None
+    assert "mostly" not in mixed.title
+
+
+def test_the_headline_names_launches_only_if_a_finding_stands_behind_it():
+    steps = [step(**IDLE)]
+    many = run(ledger(stalls=[launch(50 * MS)], steps=steps, run=GPUS))
+    assert many.headline.startswith("The CPU launches kernels too slowly: rank 0's GPU is idle for 60.0 ms")
+    assert "replay the step as CUDA graphs" in many.headline
+    assert many.unbilled is None
+    few = run(ledger(stalls=[launch(50 * MS, count=3)], steps=steps, run=GPUS))
+    assert few.headline.startswith("Idle time costs most: ")
+    assert "CUDA graphs" not in few.headline
+    assert few.unbilled is not None
