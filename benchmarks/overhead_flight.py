@@ -1,11 +1,16 @@
-"""What a rank's flight file costs a collective, next to writing the same entry with one system call."""
+"""What a rank's flight file costs a collective, next to writing the same entry with one system call.
+
+Two loops: calls of one kind, and calls of which none is like the last `KINDS`. Each collective is issued, returned,
+waited for and done. What the training thread writes, at most once in `WRITE_EVERY_NS`, is timed by itself, and so
+is what the watchdog's thread does in one beat.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,23 +19,36 @@ from harness import Spread
 from shardtoll.ledger.disk.flight_layout import ENTRY
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
-from shardtoll.profiler.live.flight.flight import Flight
+from shardtoll.profiler.live.flight.flight import WRITE_EVERY_NS, Flight
 
 CALLS: Final = 2_000
+KINDS: Final = 4_000
+WRITES: Final = 200
 AIM_US: Final = 1.0
 
 
 def figures(repeats: int) -> dict[str, float | None]:
-    """Return microseconds of the training thread per collective: issued, returned, waited for, done."""
-    noted, written, nothing = [], [], []
+    """Return microseconds of CPU time per collective, each the median, and the least of all repeats.
+
+    The machine may be shared: the least is what the code costs, the quartiles are what else ran.
+    """
+    alike = [PendingCollective(Message("all_reduce", "0", 2), Place("forward"), 0, 7)]
+    unlike = [
+        PendingCollective(Message("all_to_all", "0", 2, message_bytes=size), Place("forward"), 0, 7)
+        for size in range(KINDS)
+    ]
+    noted, many, written, nothing, writes, beats = [], [], [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         flight = Flight(Groups("cpu"), 0)
         flight.open(Path(folder), 2, "run", hang_after_s=None, beat_s=None)
         file = os.open(Path(folder, "peer"), os.O_RDWR | os.O_CREAT)
         for _ in range(repeats):
             nothing.append(_timed(_nothing))
-            noted.append(_timed(lambda: _noted(flight)))
+            noted.append(_timed(lambda: _noted(flight, alike)))
+            many.append(_timed(lambda: _noted(flight, unlike)))
             written.append(_timed(lambda: _written(file)))
+            writes.append(_timed(lambda: _writes(flight, unlike), WRITES))
+            beats.append(_timed(lambda: _beat(flight, unlike), 1))
         os.close(file)
         flight.end("closed")
     loop = Spread.of(nothing).median
@@ -40,15 +58,22 @@ def figures(repeats: int) -> dict[str, float | None]:
         "flight.collective_us": ours.median,
         "flight.collective_us_q1": ours.low,
         "flight.collective_us_q3": ours.high,
+        "flight.collective_us_least": min(noted) - min(nothing),
+        "flight.new_kind_us": Spread.of(many).median - loop,
+        "flight.new_kind_us_least": min(many) - min(nothing),
         "flight.pwrite_us": peer.median,
+        "flight.pwrite_us_least": min(written) - min(nothing),
         "flight.over_pwrite": ours.median / peer.median,
+        "flight.write_us": Spread.of(writes).median,
+        "flight.write_share": Spread.of(writes).median * 1e3 / WRITE_EVERY_NS,
+        "flight.beat_us": Spread.of(beats).median,
     }
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _timed(work: Callable[[], None], times: int = CALLS) -> float:
     begun_ns = time.thread_time_ns()
     work()
-    return (time.thread_time_ns() - begun_ns) / CALLS / 1e3
+    return (time.thread_time_ns() - begun_ns) / times / 1e3
 
 
 def _nothing() -> None:
@@ -56,14 +81,39 @@ def _nothing() -> None:
         pass
 
 
-def _noted(flight: Flight) -> None:
-    pending = PendingCollective(Message("all_reduce", "0", 2), Place("forward"), 0, 7)
-    work, now_ns = object(), 1
-    for _ in range(CALLS):
-        number = flight.issue(pending, now_ns)
-        flight.returned(number, work)
+def _noted(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
+    work, now_ns, count = object(), 1, len(kinds)
+    if count == 1:
+        (pending,) = kinds
+        for _ in range(CALLS):
+            note = flight.issue(pending, now_ns)
+            flight.returned(note, work)
+            flight.waits(id(work), now_ns)
+            flight.waited(now_ns)
+        return
+    for pending in kinds[:CALLS]:
+        pending.place.kind = None
+        note = flight.issue(pending, now_ns)
+        flight.returned(note, work)
         flight.waits(id(work), now_ns)
         flight.waited(now_ns)
+
+
+def _writes(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
+    """Issue calls so far apart that each is written at once, of eight kinds in turn."""
+    flight.write()
+    now_ns = flight._due_ns = 1
+    for number in range(WRITES):
+        now_ns += 2 * WRITE_EVERY_NS
+        flight.issue(kinds[number % 8], now_ns)
+    flight._due_ns = 1 << 62
+
+
+def _beat(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
+    """Write as the watchdog does, after a full ring of new calls of eight kinds."""
+    for number in range(512):
+        flight.issue(kinds[number % 8], 1)
+    flight.write(repair=True)
 
 
 def _written(file: int) -> None:

@@ -11,12 +11,20 @@ from shardtoll.ledger import RunFolderError
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
 from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
+from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
+from shardtoll.profiler.live.flight.flight import Flight
 from tests.flights import write_flight
 
 
 def noted(place: Place, message: Message, seq: int | None = None) -> PendingCollective:
     return PendingCollective(message, place, 0, seq)
+
+
+def written(writer: Flight, folder: Path) -> RankFlight:
+    """Return what is read once the watchdog has written."""
+    writer.write()
+    return read_flight(folder, writer.rank)
 
 
 def test_what_was_noted_is_read(tmp_path: Path):
@@ -38,7 +46,7 @@ def test_the_ring_keeps_the_last_calls_and_groups_the_rest(tmp_path: Path):
     other = Message("barrier", "other", 2), Place("other")
     writer.issue(noted(other[1], other[0]), 1)
     writer.begin(7, 5)
-    flight = read_flight(tmp_path, 0)
+    flight = written(writer, tmp_path)
     assert len(flight.calls) == layout.RING
     assert flight.calls[-2].number == layout.RING + 40
     assert flight.step == 7
@@ -59,16 +67,16 @@ def test_texts_make_room_for_others_and_come_back(tmp_path: Path):
     for number in range(layout.TEXTS):
         kept.append(Place("other", source=f"other.py:{number} (f)"))
         writer.issue(noted(kept[-1], first[0]), 1)
-    assert read_flight(tmp_path, 0).calls[0].source != "first.py:1 (f)"
+    assert written(writer, tmp_path).calls[0].source != "first.py:1 (f)"
     writer.issue(noted(first[1], first[0]), 1)
-    assert read_flight(tmp_path, 0).calls[-1].source == "first.py:1 (f)"
+    assert written(writer, tmp_path).calls[-1].source == "first.py:1 (f)"
 
 
 def test_long_names_are_cut_and_never_lost(tmp_path: Path):
     writer = write_flight(tmp_path, 0, 0, state=None)
     place = Place("forward", source="x" * 500 + ".py:9 (step)", module="m." * 500)
     writer.issue(noted(place, Message("all_reduce", "g" * 300, 2, "float32", 16)), 1)
-    (call,) = read_flight(tmp_path, 0).calls
+    (call,) = written(writer, tmp_path).calls
     assert call.op == "all_reduce"
     assert call.source is not None
     assert call.source.endswith(".py:9 (step)")
@@ -78,12 +86,12 @@ def test_places_are_the_groups_count_less_what_ranks_do_not_share(tmp_path: Path
     writer = write_flight(tmp_path, 0, 0, state=None)
     message, place = Message("all_reduce", "world", 2), Place("other")
     send = Message("send", "world", 2, root=1), Place("other")
-    assert writer.issue(noted(place, message, 0), 1) == 1
+    assert writer.issue(noted(place, message, 0), 1)[0] == 1
     writer.issue(noted(send[1], send[0], 1), 1)
     slot = writer._slots["world"]
     slot.skew += 1
     writer.issue(noted(place, message, 2), 1)
-    assert [call.place for call in read_flight(tmp_path, 0).calls] == [1, 1, 2]
+    assert [call.place for call in written(writer, tmp_path).calls] == [1, 1, 2]
 
 
 def test_after_the_end_nothing_more_is_written(tmp_path: Path):
@@ -184,16 +192,16 @@ def test_groups_have_no_more_ranks_than_the_job(tmp_path: Path, world: int | Non
 def test_since_when_a_call_that_raised_was_waited_for(tmp_path: Path):
     writer = write_flight(tmp_path, 0, 1, state=None)
     message = Message("all_reduce", "world", 2)
-    assert read_flight(tmp_path, 0).raised_since_ns is None
-    epoch_ns = (read_flight(tmp_path, 0).calls[0].issued_ns or 0) - 1_000
+    assert written(writer, tmp_path).raised_since_ns is None
+    epoch_ns = (written(writer, tmp_path).calls[0].issued_ns or 0) - 1_000
     work = object()
-    number = writer.issue(noted(Place("other"), message), 5_000)
-    writer.hands(work, number)
+    note = writer.issue(noted(Place("other"), message), 5_000)
+    writer.hands(work, note)
     writer.waits(id(work), 7_000)
     writer.wait_raised()
-    kept = read_flight(tmp_path, 0)
-    assert (kept.raised, kept.raised_since_ns) == (number, 7_000 + epoch_ns)
-    number = writer.issue(noted(Place("other"), message), 9_000)
-    writer.raised(number)
-    kept = read_flight(tmp_path, 0)
-    assert (kept.raised, kept.raised_since_ns) == (number, 9_000 + epoch_ns)
+    kept = written(writer, tmp_path)
+    assert (kept.raised, kept.raised_since_ns) == (note[0], 7_000 + epoch_ns)
+    note = writer.issue(noted(Place("other"), message), 9_000)
+    writer.raised(note)
+    kept = written(writer, tmp_path)
+    assert (kept.raised, kept.raised_since_ns) == (note[0], 9_000 + epoch_ns)
