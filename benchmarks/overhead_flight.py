@@ -1,8 +1,7 @@
 """What a rank's flight file costs a collective, next to writing the same entry with one system call.
 
-Two loops: calls of one kind, and calls of which none is like the last `KINDS`. Each collective is issued, returned,
-waited for and done. What the training thread writes, at most once in `WRITE_EVERY_NS`, is timed by itself, and so
-is what the watchdog's thread does in one beat.
+Two loops: calls of one kind, and calls of which none is like the last `KINDS`. Each collective is issued,
+returned, waited for and done. What the watchdog's thread does in one beat is timed by itself.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from harness import Spread
 from shardtoll.ledger.disk.flight_layout import ENTRY
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
-from shardtoll.profiler.live.flight.flight import WRITE_EVERY_NS, Flight
+from shardtoll.profiler.live.flight.flight import Flight
 
 CALLS: Final = 2_000
 KINDS: Final = 4_000
-WRITES: Final = 200
+BEATS: Final = 20
 AIM_US: Final = 1.0
 
 
@@ -37,7 +36,7 @@ def figures(repeats: int) -> dict[str, float | None]:
         PendingCollective(Message("all_to_all", "0", 2, message_bytes=size), Place("forward"), 0, 7)
         for size in range(KINDS)
     ]
-    noted, many, written, nothing, writes, beats = [], [], [], [], [], []
+    noted, many, written, nothing, beats = [], [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         flight = Flight(Groups("cpu"), 0)
         flight.open(Path(folder), 2, "run", hang_after_s=None, beat_s=None)
@@ -47,8 +46,7 @@ def figures(repeats: int) -> dict[str, float | None]:
             noted.append(_timed(lambda: _noted(flight, alike)))
             many.append(_timed(lambda: _noted(flight, unlike)))
             written.append(_timed(lambda: _written(file)))
-            writes.append(_timed(lambda: _writes(flight, unlike), WRITES))
-            beats.append(_timed(lambda: _beat(flight, unlike), 1))
+            beats.append(_timed(lambda: _beat(flight), BEATS))
         os.close(file)
         flight.end("closed")
     loop = Spread.of(nothing).median
@@ -64,8 +62,6 @@ def figures(repeats: int) -> dict[str, float | None]:
         "flight.pwrite_us": peer.median,
         "flight.pwrite_us_least": min(written) - min(nothing),
         "flight.over_pwrite": ours.median / peer.median,
-        "flight.write_us": Spread.of(writes).median,
-        "flight.write_share": Spread.of(writes).median * 1e3 / WRITE_EVERY_NS,
         "flight.beat_us": Spread.of(beats).median,
     }
 
@@ -99,21 +95,9 @@ def _noted(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
         flight.waited(now_ns)
 
 
-def _writes(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
-    """Issue calls so far apart that each is written at once, of eight kinds in turn."""
-    flight.write()
-    now_ns = flight._due_ns = 1
-    for number in range(WRITES):
-        now_ns += 2 * WRITE_EVERY_NS
-        flight.issue(kinds[number % 8], now_ns)
-    flight._due_ns = 1 << 62
-
-
-def _beat(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
-    """Write as the watchdog does, after a full ring of new calls of eight kinds."""
-    for number in range(512):
-        flight.issue(kinds[number % 8], 1)
-    flight.write(repair=True)
+def _beat(flight: Flight) -> None:
+    for _ in range(BEATS):
+        flight.write(repair=True)
 
 
 def _written(file: int) -> None:

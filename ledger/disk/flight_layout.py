@@ -1,7 +1,8 @@
 """Where what stands in a flight file: one file of fixed size a rank, written in place while the rank runs.
 
-Words and ring are written as one piece. A reader that comes in between knows a torn entry by its number, which
-stands at both ends. Texts lie in slots with a length and a checksum. Times are monotonic ns of the host.
+All that the training thread writes for a collective is its entry in the ring, which begins and ends with the
+same number: a reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in slots with
+a length and a checksum. Times are monotonic ns of the host.
 
 Head, words, ring, groups, texts and two stack slots follow each other; all numbers are little-endian.
 """
@@ -14,7 +15,7 @@ import zlib
 from typing import Any, Final
 
 MAGIC: Final = b"shdtlFLT"
-VERSION: Final = 1
+VERSION: Final = 2
 HEAD: Final = struct.Struct("<8sII")
 """Magic, version, length of the JSON text that follows."""
 HEAD_BYTES: Final = 1024
@@ -37,8 +38,10 @@ STOOD_SINCE: Final = BEAT + 6
 """Since when the watchdog has seen the training thread issue and finish nothing; 0 if it moves."""
 RAISED: Final = BEAT + 7
 """Number of the call whose wait or issue raised an exception last; 0 none."""
+SEEN: Final = BEAT + 8
+"""Number of the call issued last when these words were written: they know nothing of later ones."""
 UNKNOWN_CALL: Final = 1 << 62
-WORDS: Final = struct.Struct("<8q")
+WORDS: Final = struct.Struct("<9q")
 """These words, in this order."""
 
 RING: Final = 512

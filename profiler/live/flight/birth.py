@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shardtoll.ledger.disk.flight_memory import started_ticks
+
 
 def birth() -> dict[str, Any]:
     """Return host, process and clock as the head of a flight file has them; None where unknown."""
@@ -16,7 +18,7 @@ def birth() -> dict[str, Any]:
         "host": socket.gethostname()[:200],
         "boot": _boot_id(),
         "pids": _pid_namespace(),
-        "born_ticks": _born_ticks(),
+        "born_ticks": started_ticks(os.getpid()),
         "epoch_ns": time.time_ns() - time.monotonic_ns(),
     }
 
@@ -26,14 +28,6 @@ def _boot_id() -> str | None:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return None
-
-
-def _born_ticks() -> int | None:
-    """Return when this process started, which tells it from a later one of the same number."""
-    try:
-        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
         return None
 
 

@@ -1,7 +1,7 @@
-"""Notes where a rank is: each collective as it is issued and finished, in well under 1 us.
+"""Notes where a rank is: each collective as it is issued and finished, in about 1 us.
 
-The training thread keeps what it notes as Python values. From them the flight file is written by the watchdog's
-thread, four times a second, and by the training thread itself at most once in `WRITE_EVERY_NS`.
+The training thread writes entries of a ring in memory and nothing else: no file, no system call, no lock. The
+watchdog's thread writes the flight file from there, four times a second.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -26,21 +25,25 @@ from shardtoll.profiler.live.cause.call import Call
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.pending import PendingCollective
 from shardtoll.profiler.live.flight.birth import birth
-from shardtoll.profiler.live.flight.image import Image, group_piece
-from shardtoll.profiler.live.flight.kinds import GroupSlot, Kind, is_plain
+from shardtoll.profiler.live.flight.image import Image
+from shardtoll.profiler.live.flight.kinds import GroupSlot, Kind, Kinds, group_text, is_plain
+from shardtoll.profiler.live.flight.memory import Memory
 
-WRITE_EVERY_NS: Final = 10_000_000
-"""The training thread writes no more often, so that it spends about 0.1 % of its time on it."""
-MOST_WRITTEN: Final = 16
-"""If it has issued more calls since the last write, it leaves them to the watchdog: no call may be left out
-between two that are written, for readers compare what ranks issued one after the other."""
 _MOST_WORKS: Final = 8192
 _ENDING_S: Final = 2.0
+_RING: Final = layout.RING
+_ENTRY_WORDS: Final = layout.ENTRY.size // 8
+_FINISHED_WORD: Final = layout.RING_AT // 8 + 2
+"""Word of the ring's first entry that says when it finished."""
+_pack: Final = layout.ENTRY.pack_into
 _Tensor: Final = torch.Tensor
+_NOWHERE: Final = bytearray(layout.SIZE)
+"""What is noted before and after the audit, and in a forked child, goes here; nobody reads it."""
 
-Note: TypeAlias = list[Any]
-"""One call: number, when issued, when finished (0 not yet), place, kind, step, slot of its group."""
-_NUMBER, _ISSUED, _FINISHED, _PLACE, _KIND, _STEP, _GROUP = range(7)
+Note: TypeAlias = tuple[int, int, GroupSlot, bool]
+"""One call: number, place, slot of its group, whether it is a send or receive."""
+_UNKNOWN: Final[Note] = (-layout.UNKNOWN_CALL, 0, GroupSlot(layout.GROUPS, 0), True)
+"""A call that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +86,15 @@ class Flight:
         self._groups = groups
         # On an accelerator the wait ends before the collective does.
         self._waits_block = waits_block
-        self._next = count(1).__next__
-        self._nowhere: Final = GroupSlot(layout.GROUPS, 0)
-        """The group of a call that is not known."""
-        self._notes: deque[Note] = deque(maxlen=layout.RING)
-        self._keep = self._notes.append
-        self._shown: list[tuple[int, int]] = [(0, 0)] * layout.RING
-        """Number and end of the call that each place of the image's ring has."""
-        self._written = 0
-        """Number of the last call there."""
-        self._current: Note = [0, 0, 0, 0, None, -1, self._nowhere]
-        """The call issued last."""
-        self._calling: Note | None = None
-        self._waiting: Note | None = None
-        """The call that the training thread is in, and the one whose Work it waits for."""
+        self._reach = _RING if waits_block else -1
+        """A collective is marked as done if fewer than so many came after it."""
+        offsets = [layout.RING_AT + slot % _RING * layout.ENTRY.size for slot in range(1, _RING + 1)]
+        self._next = zip(count(1), cycle(offsets), strict=False).__next__
+        """Returns the next number, and where in the file it goes."""
+        self._current = self._waited_for = _UNKNOWN
+        """The call issued last, and the one waited for last."""
+        self._calling = self._waiting = False
+        """Whether the training thread is in the call of the one, or in the wait for the other."""
         self._waiting_ns = 0
         self._moved_ns = self._beat_ns = self._stood_since_ns = self._raised = 0
         self._state: State = "open"
@@ -104,21 +102,23 @@ class Flight:
         self._slots: dict[str, GroupSlot] = {}
         self._works: dict[int, Note] = {}
         """id of a Work, or address of a functional collective's result -> its call."""
-        self._batches: dict[int, list[Note]] = {}
-        """Number of a batch's last call -> the others."""
+        self._batches: dict[int, int] = {}
+        """Number of a batch's last call -> how many it has."""
+        self._kinds = Kinds(self._put)
         self._stacks = 0
         self._bases: dict[str, int | None] = {}
         """Group -> its own count when the audit opened; one made later has none."""
-        self._pieces: deque[tuple[int, bytes]] = deque(maxlen=layout.RING)
-        """Groups and stacks that are to be written: where, and what."""
+        self._data: Any = _NOWHERE
+        self._words: Any = memoryview(_NOWHERE).cast("q")
         self._image: Image | None = None
-        self._due_ns = 0
         self._writing = threading.Lock()
+        """Held while the file is written, for as long as its server takes: never waited for in a step."""
 
     def open(
         self, folder: Path, world_size: int, run_id: str, *, hang_after_s: float | None, beat_s: float | None
     ) -> None:
         """Make the file; the folder must be there. Raises OSError if it cannot be written."""
+        memory = Memory()
         head = {
             "rank": self.rank,
             "world_size": world_size,
@@ -127,10 +127,12 @@ class Flight:
             "hang_after_s": hang_after_s,
             "beat_s": beat_s,
             "waits_block": self._waits_block,
+            "memory": memory.name,
         }
         self._bases = self._groups.sequence_numbers()
         self._beat_ns = self._moved_ns = time.monotonic_ns()
-        self._image = Image(flight_path(folder, self.rank), json.dumps(head).encode())
+        self._image = Image(flight_path(folder, self.rank), memory, json.dumps(head).encode())
+        self._data, self._words = memory.data, memoryview(memory.data).cast("q")
         self.write()
 
     # -- what the training thread notes --------------------------------------------------------------
@@ -142,7 +144,7 @@ class Flight:
         if len(self._works) > _MOST_WORKS:
             # Of Works that nobody waited for.
             self._works.clear()
-        self._write_soon(now_ns)
+        self._note()
 
     def issue(self, pending: PendingCollective, now_ns: int, *, blocks: bool = True) -> Note:
         """Note a collective about to be issued; returns the note.
@@ -153,27 +155,28 @@ class Flight:
         if kind is None or kind.message is not pending.message:
             kind = self._learn(pending)
         group = kind.group
-        if kind.channel is None:
+        channel = kind.channel
+        if channel is None:
             seq = pending.seq
             group.issued = place = (group.issued if seq is None else seq - group.skew) + 1
         else:
-            place = group.channels[kind.channel] = group.channels.get(kind.channel, 0) + 1
-        note = [self._next(), now_ns, 0, place, kind, self._step, group]
-        self._keep(note)
+            place = group.channels[channel] = group.channels.get(channel, 0) + 1
+        number, at = self._next()
+        _pack(self._data, at, number, now_ns, 0, place, kind.code, self._step, number)
+        note = number, place, group, channel is not None
         if blocks:
-            self._current = self._calling = note
-        if now_ns >= self._due_ns:
-            self._write_soon(now_ns)
+            self._current = note
+            self._calling = True
         return note
 
     def returned(self, note: Note, result: Any) -> None:
         """Note that the training thread's call of one collective has returned what it will wait for."""
-        self._calling = None
+        self._calling = False
         self._works[id(result) if type(result) is not _Tensor else _key(result)] = note
 
     def returned_calls(self, note: Note | None, result: Any, calls: Noted, now_ns: int) -> None:
         """Note that the call of these collectives, the last of them `note`, has returned."""
-        self._calling = None
+        self._calling = False
         if note is None:
             return
         if len(calls) == 1 and is_plain(calls[0][1].call):
@@ -185,31 +188,22 @@ class Flight:
             # Ranks do not share what the group's count grows by here.
             shared = len(calls) if call.unnumbered else 0
             self._slot(pending.message.group).skew += after - before - shared
-        others = self._before(note, len(calls) - 1)
+        number, place, group, is_point_to_point = note
         if call.blocking:
-            for each in (*others, note):
-                _finish(each, now_ns)
+            self._finished(range(number - len(calls) + 1, number + 1), now_ns)
+            if not is_point_to_point:
+                group.finished = max(group.finished, place)
             return
         self.hands(result, note)
-        if others:
-            self._batches[note[_NUMBER]] = others
+        if len(calls) > 1:
+            self._batches[number] = len(calls)
 
     def returned_operator(
-        self,
-        note: Note | None,
-        result: Any,
-        calls: Sequence[tuple[PendingCollective, Call]],
-        now_ns: int,
+        self, note: Note | None, result: Any, calls: Sequence[tuple[PendingCollective, Call]], now_ns: int
     ) -> None:
         """Note that an operator has returned; as `returned_calls`."""
-        self.returned_calls(
-            note, result, [(pending, _Said(self._groups, call)) for pending, call in calls], now_ns
-        )
-
-    def _before(self, note: Note, most: int) -> list[Note]:
-        """Return the other calls of a batch that a call is the last of."""
-        number, first = note[_NUMBER], note[_NUMBER] - most
-        return [each for each in tuple(self._notes) if first <= each[_NUMBER] < number] if most else []
+        noted = [(pending, _Said(self._groups, call)) for pending, call in calls]
+        self.returned_calls(note, result, noted, now_ns)
 
     def hands(self, result: Any, note: Note | None = None) -> None:
         """Note that a call, the last one if not another is named, is waited for by this Work or result."""
@@ -218,34 +212,43 @@ class Flight:
 
     def raised(self, note: Note | None) -> None:
         """Note that a call, or the wait for it, raised an exception."""
-        self._calling = None
-        self._raised = 0 if note is None else max(note[_NUMBER], 0)
+        self._calling = False
+        self._raised = 0 if note is None else max(note[0], 0)
+        self._note()
 
     def waits(self, key: int, now_ns: int) -> None:
         """Note that the training thread begins to wait for the Work of that id, or result at that address."""
-        self._waiting = self._works.pop(key, None) or [-layout.UNKNOWN_CALL, 0, 0, 0, None, -1, self._nowhere]
+        self._waited_for = self._works.pop(key, _UNKNOWN)
         self._waiting_ns = now_ns
+        self._waiting = True
 
     def waited(self, now_ns: int) -> None:
         """Note that the wait is over."""
-        note, self._waiting = self._waiting, None
-        if note is not None and self._waits_block:
-            note[_FINISHED] = now_ns
-            note[_GROUP].finished = note[_PLACE]
+        self._waiting = False
+        number, place, group, _ = self._waited_for
+        if self._current[0] - number < self._reach:
+            self._words[number % _RING * _ENTRY_WORDS + _FINISHED_WORD] = now_ns
+            group.finished = place
             if self._batches:
-                for each in self._batches.pop(note[_NUMBER], ()):
-                    each[_FINISHED] = now_ns
+                first = number - self._batches.pop(number, 1) + 1
+                self._finished(range(first, number), now_ns)
 
     def wait_raised(self) -> None:
         """Note that the wait raised an exception."""
-        note, self._waiting = self._waiting, None
-        self.raised(note)
+        self._waiting = False
+        self.raised(self._waited_for)
+
+    def _finished(self, numbers: Iterable[int], now_ns: int) -> None:
+        """Note that calls are done, those that are still in the ring."""
+        for number in numbers:
+            if self._current[0] - number < _RING:
+                self._words[number % _RING * _ENTRY_WORDS + _FINISHED_WORD] = now_ns
 
     # -- what a kind of call says ----------------------------------------------------------------------
 
     def _learn(self, pending: PendingCollective) -> Kind:
         message, place = pending.message, pending.place
-        place.kind = kind = Kind(message, place, self._slot(message.group))
+        place.kind = kind = self._kinds.learn(message, place, self._slot(message.group))
         return kind
 
     def _slot(self, name: str) -> GroupSlot:
@@ -258,20 +261,28 @@ class Flight:
         return slot
 
     def _new_slot(self, name: str, ranks: tuple[int, ...], text: str | None) -> GroupSlot:
-        slot = self._slots[name] = GroupSlot(len(self._slots), self._bases.get(name) or 0)
-        self._pieces += group_piece(slot.index, name, ranks, text)
+        index = len(self._slots)
+        slot = self._slots[name] = GroupSlot(index, self._bases.get(name) or 0)
+        if index < layout.GROUPS:
+            at = layout.GROUPS_AT + index * layout.GROUP_BYTES + layout.GROUP_TEXT_AT
+            self._put(at, group_text(name, ranks, text))
         return slot
+
+    def _put(self, at: int, data: bytes) -> None:
+        image = self._image
+        if image is not None:
+            image.place(at, data)
 
     # -- what the watchdog notes -----------------------------------------------------------------------
 
     def moved(self) -> tuple[object, ...]:
         """Return what changes whenever the training thread issues, finishes or begins something."""
-        calls = id(self._calling), id(self._waiting), self._current[_NUMBER]
-        return (*calls, self._waiting_ns, self._moved_ns, self._raised)
+        now = self._current[0], self._calling, self._waiting, self._waiting_ns
+        return (*now, self._moved_ns, self._raised)
 
     def is_blocked(self) -> bool:
         """Whether the training thread is in a collective's call, or in the wait for one."""
-        return self._calling is not None or self._waiting is not None
+        return self._calling or self._waiting
 
     def beat(self, now_ns: int, stood_since_ns: int) -> None:
         """Note that the process lives, and since when its training thread stands still; 0 if it moves."""
@@ -288,75 +299,36 @@ class Flight:
         self._stacks += 1
         data = layout.text_slot(says, self._stacks, layout.STACK_BYTES)
         if data is not None:
-            self._pieces.append((layout.STACKS_AT + self._stacks % 2 * layout.STACK_BYTES, data))
+            self._put(layout.STACKS_AT + self._stacks % 2 * layout.STACK_BYTES, data)
 
     # -- writing ---------------------------------------------------------------------------------------
-
-    def _write_soon(self, now_ns: int) -> None:
-        """Write the calls since the last time, unless the watchdog writes just now; not again for a while."""
-        self._due_ns = now_ns + WRITE_EVERY_NS
-        if self._image is not None and self._writing.acquire(blocking=False):
-            try:
-                notes = self._notes
-                fresh = notes[-1][_NUMBER] - self._written if notes else 0
-                if fresh <= MOST_WRITTEN:
-                    # The last one of those written before has ended meanwhile.
-                    self._write([notes[-back] for back in range(min(fresh + 1, len(notes)), 0, -1)])
-            finally:
-                self._writing.release()
 
     def write(self, *, repair: bool = False) -> None:
         """Bring the file up to date; `repair`: also one that was cut short or removed."""
         with self._writing:
-            self._write(None, repair=repair)
+            image = self._image
+            if image is None:
+                return
+            self._note()
+            for slot in tuple(self._slots.values()):
+                image.place_group(slot.index, slot.finished, max(slot.issued, slot.counted))
+            if self.lost is not None:
+                return
+            try:
+                if repair:
+                    image.repair()
+                image.write()
+            except OSError as error:
+                self.lost = reason(error)
 
-    def _write(self, notes: list[Note] | None, *, repair: bool = False) -> None:
-        image = self._image
-        if image is None:
-            return
-        try:
-            # Taken before the calls: one that is done by then is none to be in.
-            waiting, calling = self._waiting, self._calling
-            while self._pieces:
-                image.slot(*self._pieces.popleft())
-            changed = self._show(image, list(self._notes) if notes is None else notes)
-            layout.WORDS.pack_into(image.data, layout.WORDS_AT, *self._words(waiting, calling))
-            if notes is None:
-                for slot in tuple(self._slots.values()):
-                    image.group_places(slot.index, slot.finished, max(slot.issued, slot.counted))
-            if repair:
-                image.repair()
-            image.write(ring=changed)
-        except OSError as error:
-            self.lost = reason(error)
-            self._image = None
-            image.close()
-
-    def _words(self, waiting: Note | None, calling: Note | None) -> tuple[int, ...]:
-        blocked = 0
-        if waiting is not None:
-            blocked = 0 if waiting[_FINISHED] else -waiting[_NUMBER]
-        elif calling is not None:
-            blocked = 0 if calling[_FINISHED] else calling[_NUMBER]
-        since, moved, state = self._waiting_ns, self._moved_ns, STATES.index(self._state)
-        return (
-            self._beat_ns, self._step, blocked, since, state, moved, self._stood_since_ns, self._raised
+    def _note(self) -> None:
+        """Place the words: what is known besides the calls."""
+        waiting, calling, seen = self._waiting, self._calling, max(self._current[0], 0)
+        blocked = -self._waited_for[0] if waiting else seen if calling else 0
+        layout.WORDS.pack_into(
+            self._data, layout.WORDS_AT, self._beat_ns, self._step, blocked, self._waiting_ns,
+            STATES.index(self._state), self._moved_ns, self._stood_since_ns, self._raised, seen,
         )  # fmt: skip
-
-    def _show(self, image: Image, notes: Sequence[Note]) -> bool:
-        """Place calls in the image's ring that are not yet there so; returns whether there were any."""
-        shown, data, changed = self._shown, image.data, False
-        for number, issued, finished, place, kind, step, _ in notes:
-            index = number % layout.RING
-            if shown[index] != (number, finished):
-                shown[index] = number, finished
-                at = layout.RING_AT + index * layout.ENTRY.size
-                code = image.code(kind, number)
-                layout.ENTRY.pack_into(data, at, number, issued, finished, place, code, step, number)
-                changed = True
-        if notes:
-            self._written = max(self._written, notes[-1][_NUMBER])
-        return changed
 
     # -- ending ----------------------------------------------------------------------------------------
 
@@ -367,38 +339,28 @@ class Flight:
         if says is not None:
             self.stands_at(says)
         self._state, self._beat_ns = state, time.monotonic_ns()
-        # The watchdog may be held by a file server; its descriptor then stays open, lest it write elsewhere.
         if self._writing.acquire(timeout=_ENDING_S):
-            try:
-                self._write(None)
-                image, self._image = self._image, None
-                if image is not None:
-                    image.close()
-            finally:
-                self._writing.release()
+            self._writing.release()
+            self.write()
+            self._image.close()
+        else:
+            # The file's server holds the watchdog. The descriptor stays open, lest it write into another file.
+            self._image.remove_memory()
         self._forget()
 
     def let_go(self) -> None:
         """Write nothing any more, in a forked child: only the child's own descriptor is closed."""
-        image, self._image = self._image, None
         # The parent's watchdog may have held it.
         self._writing = threading.Lock()
-        if image is not None:
-            image.close()
+        if self._image is not None:
+            self._image.close(forked=True)
         self._forget()
 
     def _forget(self) -> None:
         self._image = None
+        self._data, self._words = _NOWHERE, memoryview(_NOWHERE).cast("q")
         self._works.clear()
         self._batches.clear()
-        self._notes.clear()
-
-
-def _finish(note: Note, now_ns: int) -> None:
-    """Note that a call that blocked is done."""
-    note[_FINISHED] = now_ns
-    if note[_KIND].channel is None:
-        note[_GROUP].finished = max(note[_GROUP].finished, note[_PLACE])
 
 
 def _key(result: torch.Tensor) -> int:

@@ -54,13 +54,20 @@ class Flying:
 
     def end(
         self, state: State, error: BaseException | None = None, trace: TracebackType | None = None
-    ) -> None:
-        """Note how the session ended: `error` is the exception that ended it."""
+    ) -> str | None:
+        """Note how the session ended: `error` is the exception that ended it.
+
+        Returns why the file could not be written at some time, None if it could.
+        """
         self.stop()
         says = None
         if error is not None:
             says = {"error": reason(error)[:_ERROR_MOST], "line": self._line(trace), "frames": _frames(trace)}
-        self._recorder.flight.end(state, says)
+        flight = self._recorder.flight
+        flight.end(state, says)
+        if flight.lost is None:
+            return None
+        return f"shardtoll hang cannot see this rank: its flight file cannot be written ({flight.lost})"
 
     def _line(self, trace: TracebackType | None) -> str | None:
         """Return the innermost line of the user's in a traceback; None if none is theirs."""

@@ -88,9 +88,9 @@ def audit(
     the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
     While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
-    `shardtoll hang` reads it, also after the job was killed. A thread brings it up to date four times a second.
-    Once the training thread has stood still for `hang_after_s` seconds, that thread writes the stacks of all
-    threads there too; with None it writes none.
+    `shardtoll hang` reads it, also after the job was killed. A thread brings it up to date four times a
+    second. Once the training thread has stood still for `hang_after_s` seconds, that thread writes the stacks
+    of all threads there too; with None it writes none.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
@@ -284,7 +284,9 @@ class Session:
                 self._capture.end()
             # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
             self._capture.flush()
-            self._flying.end("closed" if error is None else "failed", error, trace)
+            lost = self._flying.end("closed" if error is None else "failed", error, trace)
+            if lost is not None:
+                self._kept.notice("flight-missing", lost)
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._capture.finish()
