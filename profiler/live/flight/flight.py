@@ -40,9 +40,9 @@ _Tensor: Final = torch.Tensor
 _NOWHERE: Final = bytearray(layout.SIZE)
 """What is noted before and after the audit, and in a forked child, goes here; nobody reads it."""
 
-Note: TypeAlias = tuple[int, int, GroupSlot, bool]
-"""One call: number, place, slot of its group, whether it is a send or receive."""
-_UNKNOWN: Final[Note] = (-layout.UNKNOWN_CALL, 0, GroupSlot(layout.GROUPS, 0), True)
+Note: TypeAlias = tuple[int, int, int, GroupSlot]
+"""One call: number, the word that says when it finished, place, slot of its group."""
+_UNKNOWN: Final[Note] = (-layout.UNKNOWN_CALL, 0, 0, GroupSlot(layout.GROUPS, 0))
 """A call that is not known."""
 
 
@@ -89,8 +89,9 @@ class Flight:
         self._reach = _RING if waits_block else -1
         """A collective is marked as done if fewer than so many came after it."""
         offsets = [layout.RING_AT + slot % _RING * layout.ENTRY.size for slot in range(1, _RING + 1)]
-        self._next = zip(count(1), cycle(offsets), strict=False).__next__
-        """Returns the next number, and where in the file it goes."""
+        ends = [offset // 8 + 2 for offset in offsets]
+        self._next = zip(count(1), cycle(offsets), cycle(ends), strict=False).__next__
+        """Returns the next number, where in the file it goes, and which word says when it finished."""
         self._current = self._waited_for = _UNKNOWN
         """The call issued last, and the one waited for last."""
         self._calling = self._waiting = False
@@ -155,15 +156,14 @@ class Flight:
         if kind is None or kind.message is not pending.message:
             kind = self._learn(pending)
         group = kind.group
-        channel = kind.channel
-        if channel is None:
+        if kind.channel is None:
             seq = pending.seq
             group.issued = place = (group.issued if seq is None else seq - group.skew) + 1
         else:
-            place = group.channels[channel] = group.channels.get(channel, 0) + 1
-        number, at = self._next()
+            place = group.channels[kind.channel] = group.channels.get(kind.channel, 0) + 1
+        number, at, end = self._next()
         _pack(self._data, at, number, now_ns, 0, place, kind.code, self._step, number)
-        note = number, place, group, channel is not None
+        note = number, end, place, group
         if blocks:
             self._current = note
             self._calling = True
@@ -188,10 +188,10 @@ class Flight:
             # Ranks do not share what the group's count grows by here.
             shared = len(calls) if call.unnumbered else 0
             self._slot(pending.message.group).skew += after - before - shared
-        number, place, group, is_point_to_point = note
+        number, _, place, group = note
         if call.blocking:
             self._finished(range(number - len(calls) + 1, number + 1), now_ns)
-            if not is_point_to_point:
+            if call.op not in POINT_TO_POINT:
                 group.finished = max(group.finished, place)
             return
         self.hands(result, note)
@@ -225,9 +225,9 @@ class Flight:
     def waited(self, now_ns: int) -> None:
         """Note that the wait is over."""
         self._waiting = False
-        number, place, group, _ = self._waited_for
+        number, end, place, group = self._waited_for
         if self._current[0] - number < self._reach:
-            self._words[number % _RING * _ENTRY_WORDS + _FINISHED_WORD] = now_ns
+            self._words[end] = now_ns
             group.finished = place
             if self._batches:
                 first = number - self._batches.pop(number, 1) + 1

@@ -14,6 +14,8 @@ from typing import Final
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.profiler.live.flight.memory import Memory
 
+_PIECES: Final = 64
+"""If more parts have changed, all of them are written as one."""
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -50,6 +52,8 @@ class Image:
     def place(self, at: int, data: bytes) -> None:
         """Place bytes that stand neither among the words nor in the ring."""
         self.data[at : at + len(data)] = data
+        if len(self._changed) >= _PIECES:
+            self._changed = [(layout.GROUPS_AT, layout.SIZE)]
         self._changed.append((at, at + len(data)))
 
     def place_group(self, index: int, finished: int, issued: int) -> None:
@@ -64,11 +68,11 @@ class Image:
 
         A text that made room for another is overwritten after the calls that named it.
         """
-        count = len(self._changed)
-        changed, self._changed[:count] = self._changed[:count], []
+        changed, self._changed = self._changed, []
         self._put(layout.WORDS_AT, layout.GROUPS_AT)
-        for begin, end in changed:
-            self._put(begin, end)
+        while changed:
+            # By the end of the list, as the training thread may add to this one still.
+            self._put(*changed.pop())
 
     def repair(self) -> None:
         """Write a file anew that was cut short or removed; one that was replaced stays."""

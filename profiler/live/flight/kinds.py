@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import zlib
+from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import ref
+
+from msgspec.json import encode
 
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.records.flight import POINT_TO_POINT
@@ -12,6 +15,9 @@ from shardtoll.profiler.live.cause.call import Call
 from shardtoll.profiler.live.cause.pending import Message, Place
 
 _TEXT_MOST: Final = 120
+_TEXT_ROOM: Final = layout.TEXT_BYTES - layout.TEXT_HEAD.size
+_MANY: Final = 256
+"""So many users of a text are counted before those that are gone are left out."""
 Put = Callable[[int, bytes], None]
 """Takes where in the file bytes belong, and the bytes."""
 
@@ -53,40 +59,43 @@ class Kinds:
 
     def __init__(self, put: Put) -> None:
         self._put = put
-        self._texts: dict[Hashable, int] = {}
-        self._says: list[Hashable] = [None] * layout.TEXTS
-        self._users: list[WeakSet[Kind] | None] = [None] * layout.TEXTS
+        self._codes: dict[bytes, int] = {}
+        self._texts = [b""] * layout.TEXTS
+        self._users: list[list[ref[Kind]]] = [[] for _ in range(layout.TEXTS)]
         self._written = 0
 
     def learn(self, message: Message, place: Place, group: GroupSlot) -> Kind:
         """Return what calls that say this from here have in common."""
-        says = message, place.source, place.module, place.phase
-        code = self._texts.get(says)
+        text = _text(message, place)
+        code = self._codes.get(text)
         if code is None:
-            code = self._write(says, message, place)
+            code = self._write(text)
         kind = Kind(message, group, code)
         users = self._users[code % layout.TEXTS]
-        if users is None:
-            users = self._users[code % layout.TEXTS] = WeakSet()
-        users.add(kind)
+        if len(users) % _MANY == _MANY - 1:
+            users[:] = [user for user in users if user() is not None]
+        users.append(ref(kind))
         return kind
 
-    def _write(self, says: Hashable, message: Message, place: Place) -> int:
+    def _write(self, text: bytes) -> int:
         self._written += 1
         slot = self._written % layout.TEXTS
-        code = self._texts[says] = self._written * layout.TEXTS + slot
-        self._texts.pop(self._says[slot], None)
-        self._says[slot] = says
-        users, self._users[slot] = self._users[slot], None
-        for kind in users or ():
-            kind.message = None
-        self._put(layout.TEXTS_AT + slot * layout.TEXT_BYTES, _text(message, place, self._written))
+        self._codes.pop(self._texts[slot], None)
+        self._texts[slot] = text
+        code = self._codes[text] = self._written * layout.TEXTS + slot
+        users, self._users[slot] = self._users[slot], []
+        for user in users:
+            kind = user()
+            if kind is not None:
+                kind.message = None
+        head = layout.TEXT_HEAD.pack(self._written, len(text), zlib.crc32(text))
+        self._put(layout.TEXTS_AT + slot * layout.TEXT_BYTES, head + text)
         return code
 
 
-def _text(message: Message, place: Place, number: int) -> bytes:
+def _text(message: Message, place: Place) -> bytes:
     source, module = place.source, place.module
-    says: dict[str, Any] = {
+    says = {
         "op": message.op,
         "group": message.group[:_TEXT_MOST],
         "bytes": message.message_bytes,
@@ -98,11 +107,10 @@ def _text(message: Message, place: Place, number: int) -> bytes:
         "module": None if module is None else module[-_TEXT_MOST // 2 :],
         "phase": place.phase,
     }
-    whole = layout.text_slot(says, number, layout.TEXT_BYTES)
-    if whole is None:
-        small = {**says, "source": (says["source"] or "")[-40:] or None, "module": None}
-        whole = layout.text_slot(small, number, layout.TEXT_BYTES)
-    return whole or b""
+    text = encode(says)
+    if len(text) > _TEXT_ROOM:
+        text = encode({**says, "source": (says["source"] or "")[-40:] or None, "module": None})
+    return text if len(text) <= _TEXT_ROOM else b"{}"
 
 
 def group_text(name: str, ranks: tuple[int, ...], text: str | None) -> bytes:
