@@ -1,7 +1,7 @@
 """The memory of a rank that its flight file is written from: readers on its host see every call at once.
 
-It lies in the system's folder of shared memory, outlives a process that is killed, and is removed when an audit
-ends. The file in the run folder is up to a quarter second behind, and is all that other hosts see.
+It lies in the system's folder of shared memory, outlives a process that is killed, and is removed when an
+audit ends. The file in the run folder is up to a quarter second behind, and is all that other hosts see.
 """
 
 from __future__ import annotations

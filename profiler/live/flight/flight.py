@@ -344,7 +344,7 @@ class Flight:
             self.write()
             self._image.close()
         else:
-            # The file's server holds the watchdog. The descriptor stays open, lest it write into another file.
+            # The file's server holds the watchdog: a descriptor closed now might be another file's by then.
             self._image.remove_memory()
         self._forget()
 

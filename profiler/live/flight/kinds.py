@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from weakref import ref
 
 from msgspec.json import encode
