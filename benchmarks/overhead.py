@@ -125,6 +125,8 @@ def measure(arguments: argparse.Namespace) -> Result:
         shown = ("collective_us", "collective_us_q1", "collective_us_q3", "over_pwrite")
         line = "flight file: {:.2f} us a collective ({:.2f} to {:.2f}), x {:.2f} of one pwrite of an entry"
         print(line.format(*(figures[f"flight.{name}"] for name in shown)))
+        line = "  {:.2f} us if every call is of a new kind; a beat of the watchdog takes {:.0f} us"
+        print(line.format(*(figures[f"flight.{name}"] for name in ("new_kind_us", "beat_us"))))
     for case in () if arguments.flight else arguments.case or CASES:
         found = run_case(case, _measure, arguments)
         if found["samples"]:

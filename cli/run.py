@@ -84,7 +84,7 @@ def command(
             "--hang-after",
             metavar="SECONDS",
             help="Write the stacks of all threads to the run folder if one rank stands still longer than "
-            "this; 0 starts no watchdog. See shardtoll hang.",
+            "this; 0 writes no stacks. See shardtoll hang.",
         ),
     ] = None,
     output: Annotated[

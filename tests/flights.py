@@ -89,4 +89,5 @@ def write_flight(
         writer.returned_calls(issued, None, [(pending, said)], 1_000 * number + 500)
     if state is not None:
         writer.end(state)
+    writer.write()
     return writer

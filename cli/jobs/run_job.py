@@ -76,7 +76,7 @@ def run(script: Path, arguments: Sequence[str], nproc: int | None, options: RunO
         if unknown:
             raise UsageError(f"--checks {unknown[0]} is unknown", f"choose among {', '.join(CHECKS)}")
         if options.hang_after is not None and not 0 <= options.hang_after < 1e9:
-            raise UsageError(f"--hang-after is {options.hang_after}", "give seconds, or 0 for no watchdog")
+            raise UsageError(f"--hang-after is {options.hang_after}", "give seconds, or 0 for no stacks")
         writers = choose_writers(options.output, sources=1)
         if options.out is not None:
             make_folder(options.out)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from shardtoll.ledger.disk import flight_layout as layout
+from shardtoll.ledger.disk.flight_memory import memory_path
 from shardtoll.ledger.disk.store import flight_path, stacks_path
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Life, RankFlight
@@ -25,11 +27,25 @@ def read_flight(folder: Path, rank: int) -> RankFlight:
     path = flight_path(folder, rank)
     try:
         data = read_regular(path, layout.SIZE)
+        data = _memory(data) or data
         return parse_flight(data, str(path), stacks_path(folder, rank))
     except (OSError, ValueError) as error:
         raise RunFolderError(
             f"{path} is damaged or cut short ({first_line(error)})", "remove it to see the other ranks"
         ) from error
+
+
+def _memory(data: bytes) -> bytes | None:
+    """Return the memory that a file is written from; None if it is gone, or was another host's."""
+    head = data[: layout.HEAD_BYTES]
+    try:
+        length = layout.HEAD.unpack_from(head, 0)[2]
+        path = memory_path(json.loads(head[layout.HEAD.size :][:length]).get("memory"))
+        newer = None if path is None else read_regular(path, layout.SIZE)
+    except (OSError, ValueError, RecursionError, AttributeError, struct.error):
+        return None
+    same = newer is not None and len(newer) == layout.SIZE and newer[: layout.HEAD_BYTES] == head
+    return newer if same else None
 
 
 def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlight:
@@ -167,6 +183,12 @@ def _blocked(
 ) -> tuple[int | None, int | None]:
     """Return the number of the call that the training thread is in, and since when."""
     number = words[layout.BLOCKED]
+    newest = calls[-1] if calls else None
+    if newest is not None and newest.number > words[layout.SEEN]:
+        # The words were written before it was issued.
+        number = 0 if newest.finished_ns else newest.number
+    elif any(call.number == abs(number) and call.finished_ns for call in calls):
+        number = 0
     if number == 0:
         return None, None
     if number < 0 or number == layout.UNKNOWN_CALL:

@@ -1,8 +1,8 @@
 """Where what stands in a flight file: one file of fixed size a rank, written in place while the rank runs.
 
-All that the training thread writes for a collective is single words of eight bytes, or one entry of the
-ring that begins and ends with the same number: a reader sees an old value or a new one, and knows a torn
-entry by its two ends. Texts lie in slots with a length and a checksum. Times are monotonic ns of the host.
+All that the training thread writes for a collective is its entry in the ring, which begins and ends with
+the same number: a reader knows a torn entry by its two ends. The words are the watchdog's. Texts lie in
+slots with a length and a checksum. Times are monotonic ns of the host.
 
 Head, words, ring, groups, texts and two stack slots follow each other; all numbers are little-endian.
 """
@@ -15,7 +15,7 @@ import zlib
 from typing import Any, Final
 
 MAGIC: Final = b"shdtlFLT"
-VERSION: Final = 1
+VERSION: Final = 2
 HEAD: Final = struct.Struct("<8sII")
 """Magic, version, length of the JSON text that follows."""
 HEAD_BYTES: Final = 1024
@@ -38,7 +38,11 @@ STOOD_SINCE: Final = BEAT + 6
 """Since when the watchdog has seen the training thread issue and finish nothing; 0 if it moves."""
 RAISED: Final = BEAT + 7
 """Number of the call whose wait or issue raised an exception last; 0 none."""
+SEEN: Final = BEAT + 8
+"""Number of the call issued last when these words were written: they know nothing of later ones."""
 UNKNOWN_CALL: Final = 1 << 62
+WORDS: Final = struct.Struct("<9q")
+"""These words, in this order."""
 
 RING: Final = 512
 """Calls that are kept, the last ones."""
@@ -52,7 +56,9 @@ GROUP_BYTES: Final = 512
 GROUPS_AT: Final = RING_AT + RING * ENTRY.size
 """Each group: place of the last finished and of the last issued collective, 0 none, then its text. They are
 written when a step begins and while the rank stands still; what came since is in the ring."""
-GROUP_TEXT_AT: Final = 16
+PLACES: Final = struct.Struct("<2q")
+"""The two places that a group begins with."""
+GROUP_TEXT_AT: Final = PLACES.size
 
 TEXTS: Final = 512
 TEXT_BYTES: Final = 384
@@ -60,9 +66,7 @@ TEXTS_AT: Final = GROUPS_AT + GROUPS * GROUP_BYTES
 STACK_BYTES: Final = 4096
 STACKS_AT: Final = TEXTS_AT + TEXTS * TEXT_BYTES
 """Two slots: the one written last is the one with the larger number."""
-SPARE_AT: Final = STACKS_AT + 2 * STACK_BYTES
-"""Words that nobody reads, for groups that have no slot."""
-SIZE: Final = SPARE_AT + 64
+SIZE: Final = STACKS_AT + 2 * STACK_BYTES + 64
 
 RANKS_MOST: Final = 1 << 20
 """Ranks that all groups of a file may have together."""

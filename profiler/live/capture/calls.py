@@ -18,7 +18,7 @@ from shardtoll.profiler.live.cause.call import Call, resolve_group
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.methods import MethodDecoder
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective
-from shardtoll.profiler.live.flight.flight import is_plain
+from shardtoll.profiler.live.flight.kinds import is_plain
 
 _MOST: Final = 4096
 """Kinds of calls that are kept; uneven exchanges make new ones all the time."""

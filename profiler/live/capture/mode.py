@@ -35,6 +35,7 @@ from shardtoll.profiler.live.cause.accounting import Interval
 from shardtoll.profiler.live.cause.call import UNDECODED, Call, Decoder, Tensors, is_ordinary
 from shardtoll.profiler.live.cause.decode import arguments_of, decoder_of, is_wait
 from shardtoll.profiler.live.cause.pending import PendingCollective, Region
+from shardtoll.profiler.live.flight.flight import Note
 from shardtoll.profiler.live.values.operators import flops_of, has_flops, moved_bytes
 from shardtoll.profiler.live.values.results import outputs_of, surveyed_of
 
@@ -244,7 +245,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         begun_ns = entered_ns
         calls: tuple[Call, ...] = ()
         arguments: dict[str, Any] = {}
-        device, opened, number = recorder.device, None, 0
+        device, opened = recorder.device, None
+        note: Note | None = None
         try:
             arguments = arguments_of(func, args, kwargs)
             with contextlib.suppress(*UNDECODED):
@@ -255,7 +257,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     recorder.results.read_by_collective(func, call.inputs)
             issued = [(recorder.issue(call, caller, entered_ns), call) for call in calls]
             for pending, _ in issued:
-                number = recorder.flight.issue(pending, entered_ns)
+                note = recorder.flight.issue(pending, entered_ns)
             begun_ns = self._now_ns()
             for pending, _ in issued:
                 pending.issue_ns = begun_ns
@@ -267,7 +269,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = func(*args, **kwargs)
         except BaseException:
-            recorder.flight.raised(number)
+            recorder.flight.raised(note)
             raise
         if device is not None and opened is not None:
             device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
@@ -275,7 +277,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         try:
             returned_ns = self._now_ns()
-            recorder.flight.returned_operator(number, result, issued, returned_ns)
+            recorder.flight.returned_operator(note, result, issued, returned_ns)
             if recorder.region is not region:
                 return result
             recorder.issued(issued, result)

@@ -35,6 +35,7 @@ from shardtoll.profiler.live.cause.pending import (
     Region,
     growths,
 )
+from shardtoll.profiler.live.flight.flight import Note
 from shardtoll.profiler.live.times.training import TrainingThread
 
 log = logging.getLogger("shardtoll")
@@ -113,24 +114,25 @@ class Watch:
         self, original: Callable[..., Any], decode: MethodDecoder, args: Sequence[Any], kwargs: Any
     ) -> Any:
         """Make a call that is on no bill: only where the rank is now is noted."""
-        flight, thread, number = self._recorder.flight, get_ident(), 0
+        flight, thread = self._recorder.flight, get_ident()
+        note: Note | None = None
         issued: list[tuple[PendingCollective, Said]] = []
         self._inside.add(thread)
         try:
             try:
                 for each in self._calls.said(decode, args, kwargs) or ():
                     pending = PendingCollective(each.message, NOWHERE, 0, each.count())
-                    number = flight.issue(pending, self._now_ns())
+                    note = flight.issue(pending, self._now_ns())
                     issued.append((pending, each))
             except Exception:
                 log.debug("shardtoll: a call could not be noted", exc_info=True)
             try:
                 result = original(*args, **kwargs)
             except BaseException:
-                flight.raised(number)
+                flight.raised(note)
                 raise
             if issued:
-                flight.returned_calls(number, result, issued, self._now_ns())
+                flight.returned_calls(note, result, issued, self._now_ns())
             return result
         finally:
             self._inside.discard(thread)
@@ -162,7 +164,7 @@ class Watch:
         region: Region,
     ) -> Any:
         now_ns, recorder = self._now_ns, self._recorder
-        number = 0
+        note: Note | None = None
         entered_ns = begun_ns = now_ns()
         issued: list[tuple[PendingCollective, Said]] = []
         said: tuple[Said, ...] | None = ()
@@ -180,7 +182,7 @@ class Watch:
                     pending = PendingCollective(each.message, NOWHERE, 0, each.count())
                     self._place(pending, region, site, templates, frame, decode, args, kwargs)
                     issued.append((pending, each))
-                    number = recorder.flight.issue(pending, entered_ns)
+                    note = recorder.flight.issue(pending, entered_ns)
                 begun_ns = now_ns()
                 for pending, _ in issued:
                     pending.issue_ns = begun_ns
@@ -195,16 +197,16 @@ class Watch:
             else:
                 result = timed_call(recorder.device, original, args, kwargs, issued)
         except BaseException:
-            recorder.flight.raised(number)
+            recorder.flight.raised(note)
             raise
         if not issued:
             return result
         try:
             returned_ns = now_ns()
-            if said[-1].plain and len(issued) == 1:
-                recorder.flight.returned(number, result)
+            if note is not None and said[-1].plain and len(issued) == 1:
+                recorder.flight.returned(note, result)
             else:
-                recorder.flight.returned_calls(number, result, issued, returned_ns)
+                recorder.flight.returned_calls(note, result, issued, returned_ns)
             if recorder.region is not region:
                 return result
             if len(issued) == 1:

@@ -88,7 +88,7 @@ class ScriptOptions:
     checks: tuple[str, ...] = ()
     """As those of `audit()`, of the first module that is called in training."""
     hang_after_s: float | None = None
-    """As that of `audit()`; None its default, 0 no watchdog."""
+    """As that of `audit()`; None its default, 0 no stacks."""
 
 
 def run_script(

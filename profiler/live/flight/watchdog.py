@@ -1,8 +1,8 @@
-"""A thread that keeps a rank's heartbeat, and writes all Python stacks once the rank stands still too long.
+"""A thread that writes a rank's flight file, and all Python stacks once the rank stands still too long.
 
-While the training thread moves, a beat is one comparison and two words. Once it has issued and finished
-nothing since the last beat, the thread also keeps where it stands and the groups' own counts, which cover
-what C++ issues unseen. It needs the interpreter's lock for that and for the stacks, and no other lock.
+A beat takes some tens of microseconds. Once the training thread has issued and finished nothing since the
+last beat, the watchdog also notes where it stands and the groups' own counts, which cover what C++ issues
+unseen. It needs the interpreter's lock for that and for the stacks, and no other lock that a step waits for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from shardtoll.ledger.disk.store import recorder_path, stacks_path
 from shardtoll.profiler.live.cause.groups import live_groups
 from shardtoll.profiler.live.flight.flight import Flight
 
-LONGEST_BEAT_S: Final = 1.0
+LONGEST_BEAT_S: Final = 0.25
+"""How far the flight file of a rank that is killed may be behind."""
+_LOOK_NS: Final = 1_000_000_000
+"""Time between two looks at where the training thread stands."""
 _BEATS: Final = 4
 """At least so many beats before a rank counts as hung."""
 _SHORTEST_BEAT_S: Final = 0.05
@@ -35,8 +38,10 @@ _RECORDER_MOST_BYTES: Final = 64_000_000
 log = logging.getLogger("shardtoll")
 
 
-def beat_of(hang_after_s: float) -> float:
+def beat_of(hang_after_s: float | None) -> float:
     """Return the seconds from one heartbeat to the next."""
+    if hang_after_s is None:
+        return LONGEST_BEAT_S
     return min(max(hang_after_s / _BEATS, _SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
 
@@ -47,10 +52,10 @@ class Watchdog:
         self,
         flight: Flight,
         folder: Path,
-        hang_after_s: float,
+        hang_after_s: float | None,
         user_line: Callable[[FrameType], str | None],
     ) -> None:
-        """`user_line` returns the nearest line of the user's own code."""
+        """`hang_after_s` None: no stacks are written. `user_line` returns the nearest line of the user's."""
         self._flight = flight
         self._folder = folder
         self._limit_s = hang_after_s
@@ -71,22 +76,28 @@ class Watchdog:
             self._thread.join(_LEAVING_S)
 
     def _run(self) -> None:
-        beat_s, last, moved_at = beat_of(self._limit_s), None, time.monotonic_ns()
+        beat_s, last, looked_ns = beat_of(self._limit_s), None, 0
+        moved_ns = time.monotonic_ns()
         while not self._end.wait(beat_s):
             try:
                 now_ns = time.monotonic_ns()
                 seen = self._flight.moved()
-                if seen != last:
-                    last, moved_at, self._dumped = seen, now_ns, False
-                    self._flight.beat(now_ns, 0)
-                    continue
-                self._flight.beat(now_ns, moved_at)
-                self._stands(now_ns - moved_at)
+                moves = seen != last
+                if moves:
+                    last, moved_ns, looked_ns, self._dumped = seen, now_ns, 0, False
+                self._flight.beat(now_ns, 0 if moves else moved_ns)
+                if not moves and now_ns - looked_ns >= min(_LOOK_NS, beat_s * _BEATS * 1e9):
+                    looked_ns = now_ns
+                    self._look()
+                self._flight.write(repair=True)
+                if self._limit_s is not None and now_ns - moved_ns >= self._limit_s * 1e9:
+                    self._stands(now_ns - moved_ns)
             except Exception as error:
                 log.debug("shardtoll: the watchdog ended", exc_info=error)
                 return
 
-    def _stands(self, stood_ns: int) -> None:
+    def _look(self) -> None:
+        """Note where the training thread stands, and what groups have counted."""
         frame = sys._current_frames().get(self._watched)
         if frame is not None:
             self._flight.stands_at({"line": self._user_line(frame), "frames": frames_of(frame)})
@@ -98,7 +109,9 @@ class Watchdog:
                 continue
             ranks = tuple(dist.get_process_group_ranks(group))
             self._flight.counted(str(group.group_name), ranks, count)
-        if stood_ns >= self._limit_s * 1e9 and not self._dumped and not self._end.is_set():
+
+    def _stands(self, stood_ns: int) -> None:
+        if not self._dumped and not self._end.is_set():
             self._dumped = True
             self._dump(stood_ns / 1e9)
 

@@ -21,22 +21,24 @@ log = logging.getLogger("shardtoll")
 class Flying:
     """Keeps a rank's flight file while its audit is open."""
 
-    def __init__(self, recorder: Recorder, hang_after_s: float | None) -> None:
+    def __init__(self, recorder: Recorder, hang_after_s: float | None, *, is_fake: bool = False) -> None:
+        """`is_fake`: whether the backend transfers nothing, so that nothing can hang in it."""
         self._recorder = recorder
+        self._is_fake = is_fake
         self._limit_s = hang_after_s
         self._watchdog: Watchdog | None = None
 
     def open(self, folder: Path, world_size: int, run_id: str) -> str | None:
         """Make the file; returns why there is none, None if there is."""
-        limit_s = self._limit_s if world_size > 1 else None
-        beat_s = None if limit_s is None else beat_of(limit_s)
+        watched = world_size > 1 and not self._is_fake
+        beat_s = beat_of(self._limit_s) if watched else None
         try:
             self._recorder.flight.open(folder, world_size, run_id, hang_after_s=self._limit_s, beat_s=beat_s)
         except OSError as error:
             return f"shardtoll hang cannot see this rank: its flight file cannot be made ({reason(error)})"
-        if limit_s is not None:
+        if watched:
             line = self._recorder.attribution.stack.user_line
-            self._watchdog = Watchdog(self._recorder.flight, folder, limit_s, line)
+            self._watchdog = Watchdog(self._recorder.flight, folder, self._limit_s, line)
         return None
 
     def start(self) -> None:
@@ -52,13 +54,20 @@ class Flying:
 
     def end(
         self, state: State, error: BaseException | None = None, trace: TracebackType | None = None
-    ) -> None:
-        """Note how the session ended: `error` is the exception that ended it."""
+    ) -> str | None:
+        """Note how the session ended: `error` is the exception that ended it.
+
+        Returns why the file could not be written at some time, None if it could.
+        """
         self.stop()
         says = None
         if error is not None:
             says = {"error": reason(error)[:_ERROR_MOST], "line": self._line(trace), "frames": _frames(trace)}
-        self._recorder.flight.end(state, says)
+        flight = self._recorder.flight
+        flight.end(state, says)
+        if flight.lost is None:
+            return None
+        return f"shardtoll hang cannot see this rank: its flight file cannot be written ({flight.lost})"
 
     def _line(self, trace: TracebackType | None) -> str | None:
         """Return the innermost line of the user's in a traceback; None if none is theirs."""

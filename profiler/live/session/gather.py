@@ -33,6 +33,9 @@ _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
 _GRACE_S: Final = 1.0
 """What a rank sent before it ended has arrived by then."""
+_ALONE_S: Final = 0.75
+"""If no other rank has announced a session by then, rank 0 begins: it may be the only one. A rank announces
+itself as the first thing that it does when it opens one, long before it is ready."""
 _LEFT_OUT_S: Final = 3.0
 """Then the session begins without them: a rank without a session waits in its first collective meanwhile, and
 one that opens later still joins."""
@@ -179,6 +182,10 @@ class Meeting:
         except RuntimeError as error:
             log.warning("shardtoll: rank %d cannot reach the others: %s", self.rank, error)
             return
+        if self._wait_for("open", min(_ALONE_S, _PATIENCE_S)) and self._is_alone():
+            self._raise_failures(None)
+            log.warning("shardtoll: no rank but 0 has opened a session; those that still do so join it")
+            return
         for limit_s, then in ((_PATIENCE_S, "is waited for"), (_LEFT_OUT_S, "is left out")):
             missing = self._wait_for("open", limit_s)
             self._raise_failures(None)
@@ -186,6 +193,13 @@ class Meeting:
                 return
             if self.rank == 0:
                 log.warning("shardtoll: no session on rank %s, which %s", ", ".join(map(str, missing)), then)
+
+    def _is_alone(self) -> bool:
+        """Whether no other rank has announced a session."""
+        return not any(self._announced(rank) for rank in range(self.world_size) if rank != self.rank)
+
+    def _announced(self, rank: int) -> bool:
+        return bool(self._store.check([f"alive/{rank}"]))
 
     def _wait_for(self, what: str, limit_s: float) -> list[int]:
         """Wait until every rank has set its key of this name; return those that have not."""
@@ -240,7 +254,7 @@ class Meeting:
                     if self._store.check([f"done/{rank}"]):
                         ledgers[rank] = self._take(rank)
                         waiting.discard(rank)
-                    elif given_up:
+                    elif given_up or not self._announced(rank):
                         waiting.discard(rank)
                 if waiting:
                     time.sleep(_POLL_S)
@@ -260,13 +274,13 @@ class Meeting:
         return b"".join(chunks)
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the rank never opened a session, or ran beside us and its process has ended.
+        """Whether the rank ran beside us and its process has ended.
 
         A process of another PID namespace, as containers of one host are in, has no number here: whether it
         lives is unknown.
         """
-        if not self._store.check([f"alive/{rank}"]):
-            return True
+        if not self._announced(rank):
+            return False
         them = json.loads(self._store.get(f"alive/{rank}"))
         beside_us = them["host"] == socket.gethostname() and them["pid_namespace"] == _pid_namespace()
         return beside_us and not _is_alive(them["pid"])

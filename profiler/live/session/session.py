@@ -88,8 +88,9 @@ def audit(
     the same order). They need `model`. None adds a collective; one that fails ends the checks, not the audit.
 
     While the session is open each rank keeps a small flight file in the run folder, which says what it is in.
-    `shardtoll hang` reads it, also after the job was killed. Once the training thread has stood still for
-    `hang_after_s` seconds a watchdog thread writes the stacks of all threads there too; None starts none.
+    `shardtoll hang` reads it, also after the job was killed. A thread brings it up to date four times a
+    second. Once the training thread has stood still for `hang_after_s` seconds, that thread writes the stacks
+    of all threads there too; with None it writes none.
 
     Nothing inside a step is changed: no collective, synchronisation or random number is added, and a
     failure of the capture itself ends the capture, not the training.
@@ -112,7 +113,7 @@ def audit(
             'trace=True with level="watch"', 'traced steps are surveyed: leave level at "schedule"'
         )
     if hang_after_s is not None and not 0 < hang_after_s < math.inf:
-        raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no watchdog")
+        raise UsageError(f"hang_after_s is {hang_after_s}", "give seconds above 0, or None for no stacks")
     steps = trace_steps if trace else 0
     schedule = Schedule(level, survey_every)
     wanted = Checks.wanted(checks, check_every, model)
@@ -211,7 +212,7 @@ class Session:
             ranks=self.world_size,
             is_fake=is_fake,
         )
-        self._flying = Flying(self._capture.recorder, None if is_fake else self._hang_after_s)
+        self._flying = Flying(self._capture.recorder, self._hang_after_s, is_fake=is_fake)
         self._checks = GuardedChecks(
             self._capture.recorder,
             self._kept,
@@ -283,7 +284,9 @@ class Session:
                 self._capture.end()
             # To uninstall ends the recording of the transport's spans: the last steps' are taken before.
             self._capture.flush()
-            self._flying.end("closed" if error is None else "failed", error, trace)
+            lost = self._flying.end("closed" if error is None else "failed", error, trace)
+            if lost is not None:
+                self._kept.notice("flight-missing", lost)
             self._uninstall()
             # No step runs any more: now the device may be waited for.
             self._capture.finish()

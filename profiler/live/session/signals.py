@@ -6,13 +6,31 @@ In the hooks inside a step that would cost too much: there the frames of an exce
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
+
+_NUMBERS: Final = tuple(map(int, signal.valid_signals()))
+_handler: Final[Callable[[int], Any]] = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
+"""Without what makes its result an enumeration member: that takes most of a millisecond for all signals."""
+_ACTION_BYTES: Final = 512
+"""More than the structure of any system takes."""
+
+
+def _found() -> Any:
+    """Return the system's function; None on a system without it."""
+    try:
+        return ctypes.CDLL(None).sigaction
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+_sigaction: Final = _found()
 
 
 class Deferred:
@@ -22,6 +40,8 @@ class Deferred:
 
     def __init__(self) -> None:
         self._kept: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._actions: dict[int, Any] = {}
+        """What the system does at a signal: not Python's own handler where the user's faulthandler stands."""
         self._came: list[int] = []
 
     def __enter__(self) -> None:
@@ -29,11 +49,13 @@ class Deferred:
             # Handlers run on the main thread alone.
             return
         try:
-            for number in signal.valid_signals():
-                handler = signal.getsignal(number)
+            for number in _NUMBERS:
+                handler = _handler(number)
                 if callable(handler):
+                    self._actions[number] = _action(number)
                     self._kept[number] = handler
                     signal.signal(number, self._note)
+                    _act(number, self._actions[number])
             Deferred._active = bool(self._kept)
         except BaseException:
             self._restore()
@@ -47,9 +69,10 @@ class Deferred:
         raised: BaseException | None = None
         Deferred._active = Deferred._active and not self._kept
         for number, handler in self._kept.items():
-            while signal.getsignal(number) is not handler:
+            while _handler(number) is not handler:
                 try:
                     signal.signal(number, handler)
+                    _act(number, self._actions[number])
                 except BaseException as error:  # noqa: BLE001 - of a handler that is back already
                     raised = raised if raised is not None else error
         return raised
@@ -67,6 +90,23 @@ class Deferred:
                 raised = raised if raised is not None else error
         if raised is not None:
             raise raised
+
+
+def _action(number: int) -> Any:
+    """Return the action of a signal, as the system's library has it; None if that cannot be asked for.
+
+    `signal.signal` sets the action too, and takes a signal from what C installed: `faulthandler.register`, or
+    a change by `signal.siginterrupt`.
+    """
+    if _sigaction is None:
+        return None
+    action = ctypes.create_string_buffer(_ACTION_BYTES)
+    return action if _sigaction(number, None, action) == 0 else None
+
+
+def _act(number: int, action: Any) -> None:
+    if _sigaction is not None and action is not None:
+        _sigaction(number, action, None)
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -106,8 +146,8 @@ def _was_given(frame: FrameType, before: FrameType | None) -> bool:
 def _installed() -> frozenset[CodeType]:
     """Return the code of the handlers that are installed now."""
     codes = set()
-    for number in signal.valid_signals():
-        handler: object = signal.getsignal(number)
+    for number in _NUMBERS:
+        handler: object = _handler(number)
         while isinstance(handler, functools.partial):
             handler = handler.func
         for place in (handler, vars(type(handler)).get("__call__")):

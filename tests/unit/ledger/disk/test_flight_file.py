@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +14,24 @@ import pytest
 from shardtoll.ledger import RunFolderError
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
+from shardtoll.ledger.disk.flight_memory import memory_path, remove_dead
 from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
+from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
+from shardtoll.profiler.live.flight.flight import Flight
 from tests.flights import write_flight
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def noted(place: Place, message: Message, seq: int | None = None) -> PendingCollective:
     return PendingCollective(message, place, 0, seq)
+
+
+def written(writer: Flight, folder: Path) -> RankFlight:
+    """Return what is read once the watchdog has written."""
+    writer.write()
+    return read_flight(folder, writer.rank)
 
 
 def test_what_was_noted_is_read(tmp_path: Path):
@@ -38,7 +53,7 @@ def test_the_ring_keeps_the_last_calls_and_groups_the_rest(tmp_path: Path):
     other = Message("barrier", "other", 2), Place("other")
     writer.issue(noted(other[1], other[0]), 1)
     writer.begin(7, 5)
-    flight = read_flight(tmp_path, 0)
+    flight = written(writer, tmp_path)
     assert len(flight.calls) == layout.RING
     assert flight.calls[-2].number == layout.RING + 40
     assert flight.step == 7
@@ -59,16 +74,16 @@ def test_texts_make_room_for_others_and_come_back(tmp_path: Path):
     for number in range(layout.TEXTS):
         kept.append(Place("other", source=f"other.py:{number} (f)"))
         writer.issue(noted(kept[-1], first[0]), 1)
-    assert read_flight(tmp_path, 0).calls[0].source != "first.py:1 (f)"
+    assert written(writer, tmp_path).calls[0].source != "first.py:1 (f)"
     writer.issue(noted(first[1], first[0]), 1)
-    assert read_flight(tmp_path, 0).calls[-1].source == "first.py:1 (f)"
+    assert written(writer, tmp_path).calls[-1].source == "first.py:1 (f)"
 
 
 def test_long_names_are_cut_and_never_lost(tmp_path: Path):
     writer = write_flight(tmp_path, 0, 0, state=None)
     place = Place("forward", source="x" * 500 + ".py:9 (step)", module="m." * 500)
     writer.issue(noted(place, Message("all_reduce", "g" * 300, 2, "float32", 16)), 1)
-    (call,) = read_flight(tmp_path, 0).calls
+    (call,) = written(writer, tmp_path).calls
     assert call.op == "all_reduce"
     assert call.source is not None
     assert call.source.endswith(".py:9 (step)")
@@ -78,12 +93,12 @@ def test_places_are_the_groups_count_less_what_ranks_do_not_share(tmp_path: Path
     writer = write_flight(tmp_path, 0, 0, state=None)
     message, place = Message("all_reduce", "world", 2), Place("other")
     send = Message("send", "world", 2, root=1), Place("other")
-    assert writer.issue(noted(place, message, 0), 1) == 1
+    assert writer.issue(noted(place, message, 0), 1)[0] == 1
     writer.issue(noted(send[1], send[0], 1), 1)
     slot = writer._slots["world"]
     slot.skew += 1
     writer.issue(noted(place, message, 2), 1)
-    assert [call.place for call in read_flight(tmp_path, 0).calls] == [1, 1, 2]
+    assert [call.place for call in written(writer, tmp_path).calls] == [1, 1, 2]
 
 
 def test_after_the_end_nothing_more_is_written(tmp_path: Path):
@@ -184,16 +199,109 @@ def test_groups_have_no_more_ranks_than_the_job(tmp_path: Path, world: int | Non
 def test_since_when_a_call_that_raised_was_waited_for(tmp_path: Path):
     writer = write_flight(tmp_path, 0, 1, state=None)
     message = Message("all_reduce", "world", 2)
-    assert read_flight(tmp_path, 0).raised_since_ns is None
-    epoch_ns = (read_flight(tmp_path, 0).calls[0].issued_ns or 0) - 1_000
+    assert written(writer, tmp_path).raised_since_ns is None
+    epoch_ns = (written(writer, tmp_path).calls[0].issued_ns or 0) - 1_000
     work = object()
-    number = writer.issue(noted(Place("other"), message), 5_000)
-    writer.hands(work, number)
+    note = writer.issue(noted(Place("other"), message), 5_000)
+    writer.hands(work, note)
     writer.waits(id(work), 7_000)
     writer.wait_raised()
+    kept = written(writer, tmp_path)
+    assert (kept.raised, kept.raised_since_ns) == (note[0], 7_000 + epoch_ns)
+    note = writer.issue(noted(Place("other"), message), 9_000)
+    writer.raised(note)
+    kept = written(writer, tmp_path)
+    assert (kept.raised, kept.raised_since_ns) == (note[0], 9_000 + epoch_ns)
+
+
+def test_texts_beyond_all_slots_cost_no_kept_call_its_text(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    places = [Place("other", source=f"a.py:{number} (f)") for number in range(3 * layout.TEXTS)]
+    for _ in range(2):
+        for place in places:
+            writer.issue(noted(place, Message("all_reduce", "world", 2)), 1)
+    calls = written(writer, tmp_path).calls
+    assert [call.source for call in calls] == [place.source for place in places[-layout.RING :]]
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed", "replaced", "folder"])
+def test_a_file_that_is_cut_short_or_removed_is_written_anew(tmp_path: Path, harm: str):
+    folder = tmp_path / "run"
+    writer = write_flight(folder, 0, 3, state=None)
+    path = flight_path(folder, 0)
+    if harm == "cut":
+        os.truncate(path, 100)
+    elif harm == "folder":
+        folder.rename(tmp_path / "away")
+    else:
+        path.unlink()
+    if harm == "replaced":
+        path.write_text("of somebody else")
+    message = Message("all_reduce", "world", 2)
+    for number in range(3 * layout.RING):
+        writer.issue(noted(Place("other", source=f"b.py:{number} (f)"), message), 1)
+    writer.begin(5, 1)
+    writer.write(repair=True)
+    writer.end("closed")
+    assert writer.lost is None
+    if harm == "replaced":
+        assert path.read_text() == "of somebody else"
+    else:
+        kept = read_flight(tmp_path / "away" if harm == "folder" else folder, 0)
+        assert (kept.state, kept.calls[-1].number) == ("closed", 3 + 3 * layout.RING)
+
+
+def test_a_file_that_cannot_be_written_is_given_up_and_said(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 1, state=None)
+    image = writer._image
+    assert image is not None
+    os.close(image._file)
+    image._file = os.open(flight_path(tmp_path, 0), os.O_RDONLY)
+    writer.write()
+    assert "Bad file descriptor" in str(writer.lost)
+    writer.issue(noted(Place("other"), Message("barrier", "world", 2)), 1)
+    writer.end("closed")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
+from tests.flights import write_flight
+writer = write_flight(Path(sys.argv[1]), 0, 2, state=None)
+message = Message("all_reduce", "world", 2, "float32", 16)
+writer.issue(PendingCollective(message, Place("other", source="last.py:1 (f)"), 0), 5_000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_rank_leaves_its_last_call_on_its_host(tmp_path: Path):
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, check=False, timeout=60)
+    whole = flight_path(tmp_path, 0).read_bytes()
     kept = read_flight(tmp_path, 0)
-    assert (kept.raised, kept.raised_since_ns) == (number, 7_000 + epoch_ns)
-    number = writer.issue(noted(Place("other"), message), 9_000)
-    writer.raised(number)
-    kept = read_flight(tmp_path, 0)
-    assert (kept.raised, kept.raised_since_ns) == (number, 9_000 + epoch_ns)
+    assert (kept.life, kept.calls[-1].source, kept.blocked) == ("dead", "last.py:1 (f)", 3)
+    assert len(parse_flight(whole, "x").calls) == 2, "the file itself was written before"
+    name = json.loads(whole[layout.HEAD.size : layout.HEAD_BYTES].rstrip(b"\0"))["memory"]
+    path = memory_path(name)
+    assert path is not None
+    assert path.exists()
+    remove_dead()
+    assert not path.exists()
+    assert read_flight(tmp_path, 0).calls[-1].number == 2
+
+
+def test_memory_of_a_process_that_lives_stays_until_its_end(tmp_path: Path):
+    writer = write_flight(tmp_path, 0, 1, state=None)
+    image = writer._image
+    assert image is not None
+    path = image._memory._path
+    assert path is not None
+    remove_dead()
+    assert path.exists()
+    writer.end("closed")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "shardtoll-1-2-3-x", "", None, 7])
+def test_only_names_that_we_give_are_looked_for(name: object):
+    assert memory_path(name) is None

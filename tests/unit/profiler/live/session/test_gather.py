@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -111,6 +112,8 @@ def test_a_rank_that_hands_over_and_ends_at_once_is_not_lost(
     opened: list[Meeting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two looks of rank 0 the others may both hand over and end."""
+    for rank in (1, 2):
+        alive(opened[rank], os.getpid())
 
     def ends_now(rank: int) -> bool:
         if not opened[0]._store.check([f"done/{rank}"]):
@@ -223,3 +226,34 @@ def test_a_session_of_rank_0_alone_moves_no_later_one(meetings: list[Meeting], c
     assert joined(meetings)
     for rank in (1, 2):
         assert f"rank {rank} opened 0 that rank 0 did not, and missed 1 of rank 0's" in caplog.text
+
+
+def test_ranks_that_announced_no_session_are_not_waited_for(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    lone = meetings[0]
+    lone.open(lambda: None)
+    waited: list[float] = []
+    wait = lone._wait_for
+    monkeypatch.setattr(lone, "_wait_for", lambda what, limit_s: waited.append(limit_s) or wait(what, 0.01))
+    lone.start_together()
+    assert waited == [gather._ALONE_S]
+    assert "no rank but 0 has opened a session" in caplog.text
+
+    def sleeps(_: float) -> None:
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(gather.time, "sleep", sleeps)
+    assert lone.collect(60.0) == {}
+
+
+def test_a_rank_that_announced_its_session_is_waited_for(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    together([lambda m=m: m.open(lambda: None) for m in meetings[:2]])  # type: ignore[misc]
+    lone, waited = meetings[0], []
+    wait = lone._wait_for
+    monkeypatch.setattr(lone, "_wait_for", lambda what, limit_s: waited.append(limit_s) or wait(what, 0.01))
+    lone.start_together()
+    assert waited == [gather._ALONE_S, gather._PATIENCE_S, gather._LEFT_OUT_S]
+    assert "no session on rank 1, 2, which is left out" in caplog.text

@@ -1,0 +1,62 @@
+"""The memory of a rank that its flight file is written from: readers on its host see every call at once.
+
+It lies in the system's folder of shared memory, outlives a process that is killed, and is removed when an
+audit ends. The file in the run folder is up to a quarter second behind, and is all that other hosts see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path("/dev/shm")
+_NAME: Final = re.compile(r"shardtoll-(\d{1,20})-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}\Z")
+
+
+def new_name() -> str | None:
+    """Return a name for the memory of this process: its namespace, number and start; None if unknown."""
+    pid = os.getpid()
+    space, started = _namespace(), started_ticks(pid)
+    return (
+        None if space is None or started is None else f"shardtoll-{space}-{pid}-{started}-{uuid.uuid4().hex}"
+    )
+
+
+def memory_path(name: object) -> Path | None:
+    """Return where the memory of that name lies; None if that is no such name."""
+    return FOLDER / name if isinstance(name, str) and _NAME.match(name) else None
+
+
+def remove_dead() -> None:
+    """Remove what processes of this user have left that were killed."""
+    space = _namespace()
+    try:
+        names = [match for entry in os.scandir(FOLDER) if (match := _NAME.match(entry.name))]
+    except OSError:
+        return
+    for name in names:
+        if int(name[1]) == space and started_ticks(int(name[2])) != int(name[3]):
+            try:
+                (FOLDER / name[0]).unlink(missing_ok=True)
+            except OSError:
+                # Of another user.
+                continue
+
+
+def started_ticks(pid: int) -> int | None:
+    """Return when a process started, which tells it from a later one of its number; None if it is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _namespace() -> int | None:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None

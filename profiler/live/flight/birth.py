@@ -1,0 +1,38 @@
+"""What tells this process from every other one, for a reader that asks whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from shardtoll.ledger.disk.flight_memory import started_ticks
+
+
+def birth() -> dict[str, Any]:
+    """Return host, process and clock as the head of a flight file has them; None where unknown."""
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname()[:200],
+        "boot": _boot_id(),
+        "pids": _pid_namespace(),
+        "born_ticks": started_ticks(os.getpid()),
+        "epoch_ns": time.time_ns() - time.monotonic_ns(),
+    }
+
+
+def _boot_id() -> str | None:
+    """Return what tells one start of this host from another; None if the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str | None:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
