@@ -179,6 +179,11 @@ def check_values(table: str, data: pa.Table) -> None:
         words = _CLOSED.get(item.name)
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+    if table == "steps" and data.num_rows > 1:
+        # A rank's step is one row: all that is put beside steps goes by rank and number.
+        rows = data.group_by(["rank", "step"], use_threads=False).aggregate([]).num_rows
+        if rows < data.num_rows:
+            raise ValueError(f"steps holds {data.num_rows - rows:,} rows of steps that it has already")
 
 
 def _most(name: str) -> int | None:
