@@ -11,6 +11,7 @@ Start reading in `report`.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import sys
 from importlib import import_module
@@ -47,6 +48,15 @@ def main() -> None:
         # Cleaned and shortened when it was made.
         sys.stderr.write(f"shardtoll: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
+    except OSError as error:
+        # Whatever looks at a path first meets it; only an argument, or what a pattern gave, can be so long.
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        from shardtoll.ledger.records.errors import UsageError
+
+        told = UsageError(f"{error.filename} cannot be used ({error.strerror})", "give a shorter path")
+        sys.stderr.write(f"shardtoll: {told}\n")
+        sys.exit(told.exit_code)
 
 
 def _told() -> tuple[type[Exception], ...]:

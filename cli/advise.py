@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,6 +11,10 @@ from shardtoll.cli.inputs.options import Width, fabric_option, output_option
 
 if TYPE_CHECKING:
     from shardtoll.ledger.answers.advice import Question
+
+
+_MOST_BYTES: Final = 1 << 20
+"""Bytes of a plan that is read."""
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -122,18 +126,17 @@ def _tables(plan: Path) -> dict[str, Any]:
     import sys
 
     from shardtoll.ledger import UsageError
+    from shardtoll.ledger.records.regular import read_regular
 
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        if plan.stat().st_size > 1 << 20:
-            raise UsageError(f"{plan} is larger than 1 MB", "give a plan, as docs/advise.md shows")
-        return dict(tomllib.loads(plan.read_text(encoding="utf-8")))
+        return dict(tomllib.loads(read_regular(plan, _MOST_BYTES).decode("utf-8")))
     except OSError as error:
         raise UsageError(
-            f"cannot read {plan} ({error.strerror})", "name a TOML file, or give --model"
+            f"cannot read {plan} ({error.strerror or error})", "name a TOML file, or give --model"
         ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{plan} is no TOML file ({error!s:.80})", "see docs/advise.md") from error

@@ -5,9 +5,13 @@ Arrow's stream format needs no footer: whole batches before the cut can always b
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from collections.abc import Iterable
+from io import BufferedRandom, BufferedWriter
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,9 +26,11 @@ _LARGEST_BYTES: Final = 256 << 20
 class Journal:
     """Writes batches of one table; each is with the kernel before `append` returns."""
 
-    def __init__(self, table: str, file: IO[bytes]) -> None:
+    def __init__(self, table: str, file: BufferedRandom | BufferedWriter) -> None:
         self._table = table
         self._file = file
+        self._cut: OSError | None = None
+        """Why a batch could not be written whole: what comes after it would not be read back."""
         self.rows = 0
         """Rows written so far."""
         # Steps repeat each other: a fifth of the bytes, and quicker than writing them all. By this thread: a
@@ -45,9 +51,15 @@ class Journal:
         self._write(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        if self._cut is not None:
+            raise self._cut
         if batch.num_rows:
-            self._stream.write_batch(batch)
-            self._file.flush()
+            try:
+                self._stream.write_batch(batch)
+                self._file.flush()
+            except OSError as error:
+                self._cut = error
+                raise
             self.rows += batch.num_rows
 
     def close(self) -> None:
@@ -58,23 +70,49 @@ class Journal:
     def finish(self) -> pa.Table:
         """End the stream, close the file and return its rows, wherever the file's name has gone meanwhile.
 
-        The file must have been opened for reading too. Raises OSError if it lacks rows that were written.
+        The file must have been opened for reading too. Raises CutJournal, which has the rows that are there,
+        if the stream cannot be ended, as on a full disk, or lacks rows that were written.
         """
+        trouble = self._cut
         try:
-            self._stream.close()
-            self._file.flush()
-            self._file.seek(0)
-            table = _whole_batches(pa.PythonFile(self._file, "r"), self._table)
+            if trouble is None:
+                try:
+                    self._stream.close()
+                    self._file.flush()
+                except OSError as error:
+                    trouble = error
+            table = self._on_disk()
         finally:
-            self._file.close()
+            self.abandon()
         # More than counted, if a signal handler raised between writing and counting.
-        if table.num_rows < self.rows:
-            raise OSError(f"{self._table} lost rows")
+        if trouble is None and table.num_rows < self.rows:
+            trouble = OSError(f"{self._table} lost rows")
+        if trouble is not None:
+            raise CutJournal(trouble, table)
+        return table
+
+    def _on_disk(self) -> pa.Table:
+        """Return the rows that the file holds, without what waits in front of a full disk."""
+        raw = self._file.raw
+        place = raw.tell()
+        raw.seek(0)
+        table = _whole_batches(pa.PythonFile(raw, "r"), self._table)
+        # What waits is written from here, if the disk has room by then.
+        raw.seek(place)
         return table
 
     def abandon(self) -> None:
-        """Close the file as it is, without the stream's end."""
-        self._file.close()
+        """Close the file as it is, without the stream's end. What a full disk cannot hold is lost."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class CutJournal(OSError):
+    """A journal that lacks rows or its end; `rows` is what it holds."""
+
+    def __init__(self, error: OSError, rows: pa.Table) -> None:
+        super().__init__(error.errno or errno.EIO, error.strerror or str(error))
+        self.rows = rows
 
 
 class JournalTail:
@@ -99,7 +137,7 @@ class JournalTail:
         """
         schema = SCHEMAS[self._table]
         check_regular(self._path)
-        with pa.OSFile(str(self._path), "rb") as file:
+        with pa.OSFile(os.fsencode(self._path), "rb") as file:
             if file.size() < self._read_bytes:
                 # Another job's file by the same name.
                 self._read_bytes, self._parts = 0, []
@@ -140,7 +178,7 @@ def read_journal(table: str, path: Path) -> pa.Table:
 
     Raises FileNotFoundError when there is no such file, ValueError when it holds another schema.
     """
-    with pa.OSFile(str(path), "rb") as file:
+    with pa.OSFile(os.fsencode(path), "rb") as file:
         return _whole_batches(file, table)
 
 

@@ -7,9 +7,11 @@ rank killed at any moment leaves every finished step readable.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardtoll.ledger.disk.journal import Journal, read_journal
+from shardtoll.ledger.disk.journal import CutJournal, Journal, read_journal
 from shardtoll.ledger.records.errors import RunFolderError, SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.plain import from_plain, to_plain
@@ -94,9 +96,11 @@ class RankWriter:
         self._journals: dict[str, Journal] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # ValueError: the name has a NUL, or characters that this locale cannot write.
+            why = getattr(error, "strerror", None) or error
             raise RunFolderError(
-                f"run folder {folder} cannot be made ({error.strerror or error})", "name another with out="
+                f"run folder {folder} cannot be made ({why})", "name another with out="
             ) from error
         try:
             clear(folder, rank)
@@ -143,6 +147,8 @@ class RankWriter:
         for table, journal in self._journals.items():
             try:
                 tables[table] = journal.finish()
+            except CutJournal as error:
+                trouble, tables[table] = error, error.rows
             except OSError as error:
                 trouble, tables[table] = error, empty_table(table)
         ledger = Ledger(run, tuple(groups), finished_only(tables) if trouble else tables, tuple(findings))
@@ -234,6 +240,30 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
             _write_parquet(folder / _name(table, rank, "parquet"), data)
     meta = rank_meta(ledger.run, ledger.groups, ledger.findings, run_id=run_id, closed=True)
     _write_whole(path, json.dumps(meta, allow_nan=False).encode())
+
+
+def replace_ranks(folder: Path, ledgers: Sequence[Ledger], run_id: str) -> None:
+    """Write ranks' ledgers in place of whatever the folder has of them, which goes only once all are written.
+
+    Raises OSError where they cannot be written; the folder is then as it was.
+    """
+    with tempfile.TemporaryDirectory(prefix=".anew-", dir=folder) as aside:
+        for ledger in ledgers:
+            write_rank(Path(aside), ledger, run_id)
+        for ledger in ledgers:
+            clear(folder, ledger.run.ranks_seen[0])
+        for path in Path(aside).iterdir():
+            os.replace(path, folder / path.name)
+
+
+def ranks_left(folder: Path, run_id: str, but: Collection[int]) -> list[Ledger]:
+    """Return what ranks of a run left in the folder, but for some ranks; none that cannot be read."""
+    left = []
+    for rank in ranks_in(folder) if folder.is_dir() else ():
+        if rank not in but and _run_id(folder, rank) == run_id:
+            with contextlib.suppress(RunFolderError, SchemaError):
+                left.append(read_rank(folder, rank))
+    return left
 
 
 def table_path(folder: Path, table: str, rank: int, *, closed: bool) -> Path:

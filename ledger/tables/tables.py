@@ -86,6 +86,9 @@ NOT_IN_JSON: Final = ("events",)
 BEFORE: Final[Mapping[str, str]] = {"level": "survey"}
 """Columns that must be known but that earlier versions did not write -> what all their rows were."""
 
+_TOTAL: Final = 4e18
+"""What a column of amounts may add up to: sums and differences of two such still fit 64 bits."""
+
 _CLOSED: Final[Mapping[str, tuple[str, ...]]] = {"phase": PHASES, "level": LEVELS}
 """Columns that hold one of a few words."""
 
@@ -174,11 +177,23 @@ def check_values(table: str, data: pa.Table) -> None:
             if most is not None and (pc.max(values).as_py() > most or pc.min(values).as_py() < -most):
                 raise ValueError(f"{table}.{item.name} holds a number beyond {most:.0e}")
         measured = item.name.endswith(("_ns", "_bytes")) and item.name not in INSTANTS
-        if (measured or item.name in _COUNTED) and pc.min(values).as_py() < 0:
-            raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
+        if measured or item.name in _COUNTED:
+            if pc.min(values).as_py() < 0:
+                raise ValueError(f"{table}.{item.name} holds {pc.min(values).as_py()}")
+            # Added up by every analysis: in 64 bits a larger total comes out as another number.
+            if (
+                pa.types.is_integer(item.type)
+                and pc.sum(values.cast(pa.float64(), safe=False)).as_py() > _TOTAL
+            ):
+                raise ValueError(f"{table}.{item.name} adds up to more than {_TOTAL:.0e}")
         words = _CLOSED.get(item.name)
         if words is not None and not set(pc.unique(values).to_pylist()) <= set(words):
             raise ValueError(f"{table}.{item.name} holds none of {', '.join(words)}")
+    if table == "steps" and data.num_rows > 1:
+        # A rank's step is one row: all that is put beside steps goes by rank and number.
+        rows = data.group_by(["rank", "step"], use_threads=False).aggregate([]).num_rows
+        if rows < data.num_rows:
+            raise ValueError(f"steps holds {data.num_rows - rows:,} rows of steps that it has already")
 
 
 def _most(name: str) -> int | None:

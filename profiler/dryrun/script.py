@@ -34,7 +34,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                     raise
             except SystemExit as leaving:
                 ended = leaving
-            except BaseException as error:
+            except Exception as error:
                 if run.ledger is None:
                     where = line_of(error.__traceback__, script)
                     raise UsageError(

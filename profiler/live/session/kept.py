@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from shardtoll.ledger import Evidence, Finding, Group, Ledger, Notice, RankWriter, Run, StepRows, merge
 from shardtoll.ledger.disk.pack import pack, unpack
-from shardtoll.ledger.disk.store import UnfinishedFolder, clear, is_run_folder, read_run, write_rank
+from shardtoll.ledger.disk.store import (
+    UnfinishedFolder,
+    clear,
+    is_run_folder,
+    ranks_left,
+    read_run,
+    replace_ranks,
+    write_rank,
+)
+from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.live.cause.groups import Groups
@@ -24,6 +33,7 @@ from shardtoll.profiler.live.session.joining import with_trace
 from shardtoll.profiler.live.times.tracing import Tracer
 
 STEPS_SHOWN: Final = 16
+_UNFINISHED: Final = "folder-changed"
 
 
 class GradientFindings:
@@ -62,6 +72,23 @@ def _with(finding: Finding, steps: Sequence[int]) -> Finding:
 log = logging.getLogger("shardtoll")
 
 
+def _fixed(out: Path) -> Path:
+    """Return the folder by a name that still means it when the job changes its working folder."""
+    with contextlib.suppress(OSError):
+        return out.absolute()
+    return out
+
+
+def _with_notices(ledger: Ledger, notices: Sequence[Notice]) -> Ledger:
+    both = pa.concat_tables([ledger.tables["notices"], to_table("notices", notices)])
+    return replace(ledger, tables={**ledger.tables, "notices": both})
+
+
+def _is_unfinished(ledger: Ledger) -> bool:
+    """Whether a rank could not finish its files: then they hold less than what it handed over."""
+    return _UNFINISHED in ledger.tables["notices"].column("kind").to_pylist()
+
+
 class Kept:
     """One rank's part of a run. `out` None: its folder is a temporary one, and goes with `let_go`."""
 
@@ -70,7 +97,7 @@ class Kept:
     ) -> None:
         self.meeting = Meeting(rank, world_size)
         self.findings = GradientFindings()
-        self.folder = out or Path(tempfile.mkdtemp(prefix="shardtoll-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="shardtoll-")) if out is None else _fixed(out)
         self.alone = False
         """Whether this is the job's only process, whatever its rank: of a fake process group."""
         self._rank = rank
@@ -79,8 +106,10 @@ class Kept:
         self._groups = groups
         self._notices: list[Notice] = []
         self._writer: RankWriter | None = None
-        self._gone: UnfinishedFolder | None = None
-        """Why this rank's files could not be finished."""
+        self._gone: str | None = None
+        """Why files in the folder could not be finished."""
+        self._here: Ledger | None = None
+        """This rank's records, once its files are closed."""
         self._described: tuple[Run, tuple[Group, ...], tuple[Finding, ...]] | None = None
 
     def meet(self) -> None:
@@ -127,10 +156,22 @@ class Kept:
         """Keep the rank's own description on disk up to date; written only when it changed."""
         description = self._description()
         if description != self._described:
-            # Without its folder a job goes on: the journals are open, and the end of the session says so.
-            with contextlib.suppress(FileNotFoundError):
+            # Without its folder, or on a full disk, a job goes on: the end of the session says so.
+            with contextlib.suppress(OSError):
                 self.writer.describe(*description)
                 self._described = description
+
+    def announce(self) -> None:
+        """Write the rank's first description. Raises on all ranks what it raises on one."""
+        with self.meeting.telling_others():
+            self._described = self._description()
+            try:
+                self.writer.describe(*self._described)
+            except OSError as error:
+                why = error.strerror or error
+                raise RunFolderError(
+                    f"run folder {self.folder} cannot be written ({why})", "name another with out="
+                ) from error
 
     def _description(self) -> tuple[Run, tuple[Group, ...], tuple[Finding, ...]]:
         return self._run(), self._groups.all_records(), self.findings.findings()
@@ -140,44 +181,56 @@ class Kept:
 
         Rank 0 waits at most `limit_s` seconds for the others.
         """
-        self.append(StepRows(None, notices=tuple(self._notices)))
+        unsaid: Sequence[Notice] = ()
         try:
-            ledger_here = self.writer.close(*self._description())
+            self.append(StepRows(None, notices=tuple(self._notices)))
+        except OSError:
+            # The disk is full; `close` says so too.
+            unsaid = self._notices
+        try:
+            here = self.writer.close(*self._description())
         except UnfinishedFolder as error:
-            self._gone = error
-            ledger_here = self._saying_so(error)
+            here = self._unfinished(error.ledger, error.message, unsaid)
         if tracer is not None:
-            ledger_here = with_trace(ledger_here, tracer, self.folder)
+            here = with_trace(here, tracer, self.folder)
+        self._here = here
         if self._rank != 0 and not self.alone:
-            self.meeting.hand_over(pack(ledger_here))
+            self.meeting.hand_over(pack(here))
             return None
-        others = {rank: unpack(data) for rank, data in self.meeting.collect(limit_s).items()}
-        if self._gone is not None:
-            return self._anew([ledger_here, *others.values()])
+        others = [unpack(data) for _, data in sorted(self.meeting.collect(limit_s).items())]
         if self._is_temporary:
-            return merge([ledger_here, *others.values()])
-        for ledger in others.values():
-            write_rank(self.folder, ledger, self.meeting.run_id)
-        return read_run(self.folder)
+            return merge([here, *others])
+        if self._gone is None and not any(_is_unfinished(other) for other in others):
+            try:
+                for other in others:
+                    write_rank(self.folder, other, self.meeting.run_id)
+                return read_run(self.folder)
+            except (OSError, RunFolderError) as error:
+                here = self._unfinished(
+                    here, f"run folder {self.folder} cannot be finished ({first_line(error)})"
+                )
+        return self._anew([here, *others])
 
-    def _saying_so(self, error: UnfinishedFolder) -> Ledger:
-        """Return what was read back of files that were removed or changed, with a notice that says so."""
-        notice = Notice(self._rank, "folder-changed", f"rank {self._rank}: {error.message}")
-        notices = pa.concat_tables([error.ledger.tables["notices"], to_table("notices", [notice])])
-        return replace(error.ledger, tables={**error.ledger.tables, "notices": notices})
+    def _unfinished(self, ledger: Ledger, why: str, unsaid: Sequence[Notice] = ()) -> Ledger:
+        """Return what is there of files that cannot be finished, with notices that say so."""
+        self._gone = why
+        return _with_notices(ledger, [*unsaid, Notice(self._rank, _UNFINISHED, f"rank {self._rank}: {why}")])
 
     def _anew(self, parts: Sequence[Ledger]) -> Ledger:
-        """Write all ranks anew into the folder that was asked for; return them merged."""
-        assert self._gone is not None
+        """Write all ranks anew into the folder that was asked for; return them merged.
+
+        What the folder has is replaced only by what is written whole: a disk may be full.
+        """
+        here = {part.run.ranks_seen[0] for part in parts}
+        parts = [*parts, *ranks_left(self.folder, self.meeting.run_id, here)]
+        why = self._gone or f"run folder {self.folder} cannot be finished by every rank"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for part in parts:
-                clear(self.folder, part.run.ranks_seen[0])
-                write_rank(self.folder, part, self.meeting.run_id)
+            replace_ranks(self.folder, parts, self.meeting.run_id)
             written = f"the records of {len(parts)} ranks are written anew to {self.folder}"
         except OSError as error:
             written = f"they cannot be written anew ({error.strerror or error}): session.report() has them"
-        log.warning("shardtoll: %s; %s", self._gone.message, written)
+        log.warning("shardtoll: %s; %s", why, written)
         return merge(parts)
 
     def leave(self) -> None:
@@ -195,7 +248,10 @@ class Kept:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def bare(self) -> Ledger:
-        """Return what can be said when the records themselves could not be kept: why."""
+        """Return what can be said when the ranks' records could not be put together: why."""
+        if self._here is not None:
+            text = f"rank {self._rank} was interrupted as it gathered the records: only its own are counted"
+            return _with_notices(self._here, [Notice(self._rank, "gather-incomplete", text)])
         tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
         run, groups, findings = self._description()
         return Ledger(run, groups, tables, findings)

@@ -227,7 +227,7 @@ class Session:
             if missing is not None:
                 self._kept.notice("flight-missing", missing)
             self._capture.prepare(self._trace_steps)
-            self._kept.describe()
+            self._kept.announce()
             # Ranks meet before anything is installed: an interrupt while waiting leaves nothing behind.
             self._kept.meeting.start_together()
             self._install()

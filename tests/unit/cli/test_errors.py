@@ -250,3 +250,56 @@ def test_a_failed_check_has_its_own_exit_code(shardtoll, run_folder: Path, monke
     monkeypatch.setattr(report, "ANALYZE", SimpleNamespace(load=lambda: over))
     ran = shardtoll("report", run_folder)
     assert (ran.code, ran.err) == (1, "shardtoll: over budget: mend it\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report", "PATH"],
+        ["serve", "PATH"],
+        ["whatif", "PATH"],
+        ["verify", "PATH", "PATH"],
+        ["compare", "PATH", "PATH"],
+        ["hang", "PATH"],
+        ["check", "PATH", "--budget", "PATH"],
+        ["budget", "init", "PATH"],
+        ["calibrate", "PATH"],
+        ["fabrics", "show", "PATH"],
+        ["fabrics", "eval", "PATH"],
+        ["forecast", "run", "PATH", "--world", "8"],
+        ["forecast", "eval", "PATH"],
+        ["advise", "PATH"],
+        ["run", "PATH"],
+        ["dryrun", "PATH", "--world", "2", "--gpu", "h100-sxm"],
+    ],
+    ids=lambda command: " ".join(command[:2]).removesuffix(" PATH"),
+)
+def test_no_command_waits_for_what_is_no_file(shardtoll, tmp_path: Path, command: list[str]):
+    """A pipe, a device without an end, links that lead to themselves, names longer than any."""
+    pipe, loop, endless = (tmp_path / f"{name}.toml" for name in ("pipe", "loop", "endless"))
+    os.mkfifo(pipe)
+    loop.symlink_to(loop.name)
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, loop, endless, "x" * 5_000 + ".toml", "/".join(["y" * 200] * 30)):
+        ran = shardtoll(*[str(path) if word == "PATH" else word for word in command])
+        assert ran.code == 2, ran
+        assert ran.err.startswith("shardtoll: "), ran.err
+        assert ran.err.count("\n") == 1
+        assert len(ran.err) <= 301
+
+
+@pytest.mark.parametrize("ending", [".kernels.toml", ".budget.toml", ".fabric.toml"])
+def test_nor_does_an_option(shardtoll, run_folder: Path, tmp_path: Path, ending: str):
+    trace = tmp_path / "rank0.json"
+    trace.write_text('{"traceEvents": []}')
+    pipe, endless = tmp_path / f"pipe{ending}", tmp_path / f"endless{ending}"
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    commands = {
+        ".kernels.toml": ("report", trace, "--kernels"),
+        ".budget.toml": ("check", run_folder, "--budget"),
+        ".fabric.toml": ("report", run_folder, "--fabric"),
+    }
+    for path in (pipe, endless):
+        ran = shardtoll(*commands[ending], path)
+        assert (ran.code, ran.err.count("\n")) == (2, 1), ran

@@ -174,3 +174,33 @@ def test_the_error_line_is_the_one_the_command_line_prints(folder):
     path.write_bytes(b"")
     error = _refused(folder)
     assert str(error) == f"{error.message}: {HINT}"
+
+
+def test_steps_that_a_file_holds_twice_are_refused(folder):
+    path = folder / "steps.rank00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, table]), path)
+    with pytest.raises(RunFolderError, match="holds 2 rows of steps that it has already"):
+        read_run(folder)
+
+
+def test_a_folder_whose_name_is_no_utf8_is_read(folder):
+    renamed = folder.with_name(os.fsdecode(b"run\xff\xfe"))
+    folder.rename(renamed)
+    assert read_run(renamed).tables["steps"].num_rows
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"), [("counts", "issued", 2**63 - 1), ("steps", "idle_ns", 10**16)]
+)
+def test_amounts_whose_sum_would_overflow_are_refused(folder, table, name, value):
+    path = folder / f"{table}.rank00000.parquet"
+    rows = pq.read_table(path).slice(0, 1)
+    many = pa.concat_tables([rows] * 500)
+    place = many.schema.get_field_index(name)
+    many = many.set_column(
+        place, many.schema.field(place), pa.array([value] * 500, many.schema.field(place).type)
+    )
+    pq.write_table(many, path)
+    with pytest.raises(RunFolderError, match=rf"{table}\.{name} adds up to more than 4e\+18"):
+        read_run(folder)
