@@ -28,6 +28,7 @@ from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.ledger import Ledger, Report, ShardtollError, analyze, read_run
+from shardtoll.ledger.answers.what_if import WhatIf
 from shardtoll.profiler import audit
 
 MS: Final = 1e6
@@ -59,7 +60,11 @@ def predicted(case: Case, report: Report, median_ms: float) -> dict[str, Any]:
         )[:1]
         if not fixes:
             return {"missing": case.kind}
-    answer = report.whatif(*fixes, **case.asked)
+    return predicted_by(report.whatif(*fixes, **case.asked), median_ms)
+
+
+def predicted_by(answer: WhatIf, median_ms: float) -> dict[str, Any]:
+    """Return an answer's step and band, in ms, where the step before is the median one."""
     step = answer.before.step_ns
     per = median_ms / step
     return {
