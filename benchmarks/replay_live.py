@@ -3,7 +3,8 @@
     python benchmarks/replay_live.py -o benchmarks/results/replay-live.json
     python benchmarks/replay_live.py --only "late rank"
 
-Each case of `replay_programs.py` runs as it is and changed, in turns. The run as it is predicts the step of
+Each case of `replay_programs.py` runs as it is and changed, at one time: what else the machine does delays
+both, and their sleeps take no core from each other. The run as it is predicts the step of
 the changed one; the noise is how far the repeats of the changed one differ, as a share of their median.
 Predictions and measured steps are those of each run's median step: on a machine that does other work some
 steps take twice as long, and which run has them is chance.
@@ -23,24 +24,25 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from replay_programs import CASES, Case
-from replay_ranks import forked
+from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.ledger import Ledger, Report, ShardtollError, analyze, read_run
+from shardtoll.ledger.answers.what_if import WhatIf
 from shardtoll.profiler import audit
 
 MS: Final = 1e6
-STEPS: Final = 16
-MOST_S: Final = 60.0
+STEPS: Final = 14
+MOST_S: Final = 180.0
 
 
-def work(name: str, changed: bool, out: str) -> None:
+def work(name: str, changed: int, out: str) -> None:
     """Be one rank of one program."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     warnings.simplefilter("ignore", FutureWarning)
     dist.init_process_group("gloo")
-    model, step = CASES[name].build(changed)
+    model, step = CASES[name].build(bool(changed))
     with audit(model, out=out) as session:
         for _ in range(STEPS):
             with session.step():
@@ -58,7 +60,11 @@ def predicted(case: Case, report: Report, median_ms: float) -> dict[str, Any]:
         )[:1]
         if not fixes:
             return {"missing": case.kind}
-    answer = report.whatif(*fixes, **case.asked)
+    return predicted_by(report.whatif(*fixes, **case.asked), median_ms)
+
+
+def predicted_by(answer: WhatIf, median_ms: float) -> dict[str, Any]:
+    """Return an answer's step and band, in ms, where the step before is the median one."""
     step = answer.before.step_ns
     per = median_ms / step
     return {
@@ -76,17 +82,16 @@ def row(name: str, repeats: int) -> dict[str, Any]:
     made: list[dict[str, Any]] = []
     measured: list[float] = []
     for _ in range(repeats):
-        for changed in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                forked(work, case.ranks, (name, changed, folder), MOST_S)
-                ledger = read_run(Path(folder))
-            if changed:
-                measured.append(step_ms(ledger))
-            else:
-                try:
-                    made.append(predicted(case, analyze(ledger), step_ms(ledger)))
-                except ShardtollError as error:
-                    made.append({"missing": str(error)[:200]})
+        with tempfile.TemporaryDirectory() as folder:
+            outs = [Path(folder, part) for part in ("as_is", "changed")]
+            pids = [started(work, case.ranks, (name, changed, str(outs[changed]))) for changed in (0, 1)]
+            ended([*pids[0], *pids[1]], MOST_S)
+            as_is, changed = (read_run(out) for out in outs)
+        measured.append(step_ms(changed))
+        try:
+            made.append(predicted(case, analyze(as_is), step_ms(as_is)))
+        except ShardtollError as error:
+            made.append({"missing": str(error)[:200]})
     there = [each for each in made if "missing" not in each]
     if not there:
         return {"case": name, "ranks": case.ranks, "refused": made[0]["missing"]}
@@ -139,7 +144,10 @@ def main(argv: list[str] | None = None) -> None:
     for name in CASES:
         if options.only not in name:
             continue
-        rows.append(row(name, options.repeats))
+        try:
+            rows.append(row(name, options.repeats))
+        except RuntimeError as error:
+            rows.append({"case": name, "refused": str(error)[:200]})
         print(json.dumps(rows[-1]), flush=True)
         if options.out is not None:
             told = {"load": os.getloadavg()[0], "summary": summary(rows), "rows": rows}

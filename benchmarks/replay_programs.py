@@ -116,16 +116,15 @@ def _overlapped(changed: bool) -> tuple[None, Step]:
     return None, step
 
 
-def _gathered_twice(changed: bool) -> tuple[None, Step]:
-    """The same parts are gathered twice, 4 MB a rank."""
-    part = torch.ones(1_000_000)
-    parts = torch.empty(1_000_000 * dist.get_world_size())
+def _broadcast(changed: bool) -> tuple[None, Step]:
+    """32 MB that all ranks have are broadcast."""
+    whole = torch.ones(8_000_000)
 
     def step() -> None:
-        work(part[:SMALL], 40.0, 0.0)
-        for _ in range(1 if changed else 2):
-            dist.all_gather_into_tensor(parts, part)
-        work(part[:SMALL], 20.0, 0.0)
+        work(whole[:SMALL], 20.0, 0.0)
+        if not changed:
+            dist.broadcast(whole, 0)
+        work(whole[:SMALL], 10.0, 0.0)
         dist.all_reduce(torch.ones(1))
 
     return None, step
@@ -252,7 +251,7 @@ class Case:
 CASES: Final[Mapping[str, Case]] = {
     "collective removed": Case(2, _skewed, {"without": ("all_gather",)}),
     "collective removed, 4 ranks": Case(4, _skewed, {"without": ("all_gather",)}),
-    "transfer removed": Case(2, _gathered_twice, kind="redundant-collective"),
+    "transfer removed": Case(2, _broadcast, {"without": ("broadcast",)}),
     "overlapped": Case(2, _overlapped, kind="exposed-communication"),
     "late rank, 2 ranks": Case(2, _late, {"ranks": (1,)}),
     "late rank, 4 ranks": Case(4, lambda changed: _late(changed, late=2), {"ranks": (2,)}),

@@ -8,18 +8,17 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 
-def forked(
+def started(
     work: Callable[..., None],
     ranks: int,
     arguments: tuple[Any, ...],
-    most_s: float,
     environment: Callable[[int], Mapping[str, str]] = lambda _: {},
-) -> None:
-    """Run `work(*arguments)` on that many ranks. Raises RuntimeError where one fails or takes longer."""
+) -> list[int]:
+    """Start `work(*arguments)` on that many ranks of one job; return their processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -31,8 +30,13 @@ def forked(
             place |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
             _rank(work, arguments, {**place, **environment(rank)})
         pids.append(pid)
+    return pids
+
+
+def ended(pids: Sequence[int], most_s: float) -> None:
+    """Wait for these processes. Raises RuntimeError where one fails or all together take longer."""
     deadline, codes = time.monotonic() + most_s, dict[int, int]()
-    while len(codes) < ranks and time.monotonic() < deadline:
+    while len(codes) < len(pids) and time.monotonic() < deadline:
         for pid in pids:
             if pid not in codes:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -43,8 +47,8 @@ def forked(
         if pid not in codes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    if len(codes) < ranks or any(codes.values()):
-        raise RuntimeError(f"{arguments}: ranks ended with {codes}, of {ranks}")
+    if len(codes) < len(pids) or any(codes.values()):
+        raise RuntimeError(f"{len(pids)} ranks ended with {sorted(codes.values())}")
 
 
 def _rank(work: Callable[..., None], arguments: tuple[Any, ...], environment: Mapping[str, str]) -> NoReturn:

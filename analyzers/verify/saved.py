@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from shardtoll.analyzers.two_runs.pair import TwoRuns
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, Chosen
@@ -11,28 +12,34 @@ from shardtoll.ledger.answers.verification import Judged, Kept, Saving
 from shardtoll.ledger.report.scores import KindScore, Score, ScoredFinding
 from shardtoll.ledger.words.human import duration
 
+ENDS: Final = ("saving_ns", "saving_low_ns", "saving_high_ns")
+"""Of a finding: what it is predicted to save, and the ends of its band."""
+
 
 def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> Saving:
     """Compare what the judged findings predicted with what the step's time became.
 
-    A saving is an upper bound, so it is kept where the step became shorter by no more than that; what the
-    `rest` of the bill predicted of what is gone with it counts too, for the step's time knows no cause.
+    A saving is an upper bound, or the high end of a band is one, so it is kept where the step became shorter
+    by no more than that; what the `rest` of the bill predicted of what is gone with it counts too, for the
+    step's time knows no cause.
     """
     change = runs.slowest_change()
     # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
-    predicted, besides = _predicted(judged), _predicted(rest)
     step = _whole(change.before)
-    if predicted is not None and step is not None:
-        predicted = min(predicted, step)
+    predicted, low_end, high_end = (_capped(_predicted(judged, end), step) for end in ENDS)
+    besides = _predicted(rest, "saving_high_ns")
     if besides is not None and step is not None:
-        besides = min(besides, step - (predicted or 0))
+        besides = max(0, min(besides, step - (high_end or 0)))
     # A saving is before less after.
     measured, low, high = (
         None if end is None else -end for end in (change.difference, change.high, change.low)
     )
     others = "gone" if all(each.after is None for each in rest if _counts(each)) else "gone or smaller"
     counts = len(runs.slowest[0]), len(runs.slowest[1])
-    kept, why = _kept(measured, (low, high), predicted, besides, others)
+    kept, why = _kept(measured, (low, high), high_end, besides, others)
+    replayed = any(each.finding.replayed is not None for each in judged if _counts(each))
+    if replayed and predicted is not None:
+        why += f"; replay predicted {duration(predicted)} ({duration(low_end)} to {duration(high_end)})"
     if 2 <= min(counts) < LEAST_STEPS:
         # An interval of few steps is too narrow where they hang together: it proves nothing by itself.
         kept = "cannot be told" if kept in ("kept", "exceeded", "longer") else kept
@@ -55,6 +62,8 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         kept=kept,
         why=why,
         timed=runs.timed_words(),
+        predicted_low_ns=low_end if replayed else None,
+        predicted_high_ns=high_end if replayed else None,
     )
 
 
@@ -67,13 +76,20 @@ def _slowed(report: Report, chosen: Chosen) -> bool:
     return report.run.source == "live" and chosen.level == "surveyed"
 
 
-def _predicted(judged: Iterable[Judged]) -> int | None:
-    """Return what all that is gone, or smaller, was to save; None where nothing was claimed for it."""
+def _capped(predicted: int | None, step: int | None) -> int | None:
+    return predicted if predicted is None or step is None else min(predicted, step)
+
+
+def _predicted(judged: Iterable[Judged], end: str = "saving_ns") -> int | None:
+    """Return what all that is gone, or smaller, was to save, or an end of its band; None where nothing was
+    claimed for it. An upper bound's band goes down to 0."""
     parts = []
     for each in judged:
-        claimed = each.finding.saving_ns
-        if claimed is None or not _counts(each):
+        if each.finding.saving_ns is None or not _counts(each):
             continue
+        claimed = getattr(each.finding, end)
+        if claimed is None:
+            claimed = 0 if end == "saving_low_ns" else each.finding.saving_ns
         if each.after is not None:
             was, now = each.finding.toll_ns, each.after.toll_ns
             claimed = min(claimed, max(0, was - now)) if was is not None and now is not None else claimed
@@ -141,6 +157,11 @@ def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
     verdicts = [finding.verdict for finding, _ in of]
     gone = [score for finding, score in of if finding.verdict == "gone" and finding.predicted_ns is not None]
     ratios = [ratio for ratio in map(_ratio, gone) if ratio is not None]
+    held = [
+        score.held
+        for finding, score in of
+        if finding.replayed and finding.verdict in ("gone", "smaller") and score.held is not None
+    ]
     return KindScore(
         kind=kind,
         verified=len(of),
@@ -151,6 +172,8 @@ def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
         exceeded=sum(score.kept == "exceeded" for score in gone),
         ratio=sum(ratios) / len(ratios) if ratios else None,
         timed=len(ratios),
+        bands=len(held),
+        held=sum(held),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from shardtoll.dashboards.facts import replayed_words
 from shardtoll.dashboards.words.text import answer, clip
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.verification import Gradients, Judged, Quantity, Verification
@@ -49,9 +50,7 @@ def place(finding: Finding) -> str:
 
 def predicted(judged: Judged) -> str:
     """Return what the finding said could be saved a step."""
-    return (
-        human.duration(judged.finding.saving_ns) if judged.finding.saving_ns is not None else "none claimed"
-    )
+    return replayed_words.saving(judged.finding) if judged.finding.saving_ns is not None else "none claimed"
 
 
 def differences(gradients: Gradients) -> list[str]:

@@ -22,10 +22,19 @@ from shardtoll.ledger.words import human
 
 TABLE_WIDTH: Final = 72
 """Narrower terminals get the figures as lines."""
-SCORE_WIDTH: Final = 110
+SCORE_WIDTH: Final = 122
 """The same of the score."""
 SCORE_HEADS: Final = (
-    *("verified", "gone", "smaller", "still there", "unknown", "exceeded", "measured / predicted"),
+    *(
+        "verified",
+        "gone",
+        "smaller",
+        "still there",
+        "unknown",
+        "exceeded",
+        "measured / predicted",
+        "bands held",
+    ),
 )
 DAMAGED_SHOWN: Final = 5
 _FIGURE_HEADS: Final = ("per step", "before", "after", "change")
@@ -140,11 +149,15 @@ def score(name: str, lines: Sequence[KindScore], damaged: Sequence[int], width: 
             parts.append(Text(f"{line.kind}: " + ", ".join(f"{what} {words}" for what, words in cells)))
     elif lines:
         parts.append(table(("kind", *SCORE_HEADS), [(line.kind, *_score_cells(line)) for line in lines]))
-    note = "a prediction is an upper bound: measured / predicted at or below 1 keeps it"
+    note = (
+        "a prediction is an upper bound unless it was replayed: measured / predicted at or below 1 keeps it; "
+        "a replayed one has a band, which held if it meets the measured interval"
+    )
     return Group(*parts, Text(note, style="dim"))
 
 
 def _score_cells(line: KindScore) -> tuple[str, ...]:
     ratio = human.UNKNOWN if line.ratio is None else f"{line.ratio:.2f} (of {line.timed})"
     counts = (line.verified, line.gone, line.smaller, line.still, line.unknown, line.exceeded)
-    return (*map(str, counts), ratio)
+    bands = f"{line.held} of {line.bands}" if line.bands else "–"
+    return (*map(str, counts), ratio, bands)

@@ -101,6 +101,19 @@ class Saving:
     why: str
     timed: str = "all steps"
     """Which steps of the runs were timed, as `watched steps`."""
+    predicted_low_ns: int | None = None
+    """Ends of the prediction's band; None if no judged finding's saving was replayed."""
+    predicted_high_ns: int | None = None
+
+    @property
+    def held(self) -> bool | None:
+        """Whether what was measured, with its interval, meets the predicted band; None where either is
+        unknown."""
+        ends = (self.low_ns, self.high_ns, self.predicted_low_ns, self.predicted_high_ns)
+        if any(end is None for end in ends):
+            return None
+        low, high, least, most = (end for end in ends if end is not None)
+        return low <= most and high >= least
 
 
 @dataclass(frozen=True, slots=True)

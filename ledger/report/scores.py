@@ -33,6 +33,8 @@ class ScoredFinding(msgspec.Struct, frozen=True):
     """In words that stay the same when lines move."""
     verdict: Verdict
     predicted_ns: int | None
+    replayed: bool = False
+    """Whether that is a prediction by replay, not an upper bound."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,9 +55,15 @@ class Score(msgspec.Struct, frozen=True, tag_field="score_version", tag=1):
     high_ns: int | None
     predicted_ns: int | None
     """Of all findings of the line that are gone or smaller, together: the step's time knows no cause."""
+    predicted_low_ns: int | None = None
+    """Ends of the prediction's band; None if nothing was replayed, and in lines of earlier versions."""
+    predicted_high_ns: int | None = None
+    held: bool | None = None
+    """Whether the band held what was measured; None where that cannot be told."""
 
     def __post_init__(self) -> None:
-        for number in (self.measured_ns, self.low_ns, self.high_ns, self.predicted_ns):
+        band = (self.predicted_low_ns, self.predicted_high_ns)
+        for number in (self.measured_ns, self.low_ns, self.high_ns, self.predicted_ns, *band):
             if number is not None and abs(number) > MOST_NS:
                 raise ValueError(f"{number} ns is no time")
 
@@ -78,6 +86,10 @@ class KindScore:
     less than that; None without."""
     timed: int
     """How many fixes that mean is over."""
+    bands: int = 0
+    """Fixes whose saving was predicted by replay, and could be measured."""
+    held: int = 0
+    """Those of them whose band held what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,13 @@ def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
         before=verification.before,
         after=verification.after,
         findings=tuple(
-            ScoredFinding(answer.finding.kind, place, answer.verdict, answer.finding.saving_ns)
+            ScoredFinding(
+                answer.finding.kind,
+                place,
+                answer.verdict,
+                answer.finding.saving_ns,
+                answer.finding.replayed is not None,
+            )
             for answer, place in zip(verification.findings, places, strict=True)
         ),
         gradients=verification.gradients.answer,
@@ -117,6 +135,9 @@ def score_of(verification: Verification, places: tuple[str, ...]) -> Score:
         low_ns=saving.low_ns,
         high_ns=saving.high_ns,
         predicted_ns=saving.predicted_ns,
+        predicted_low_ns=saving.predicted_low_ns,
+        predicted_high_ns=saving.predicted_high_ns,
+        held=saving.held,
     )
 
 
