@@ -119,6 +119,9 @@ def replace_accelerator(shim: Playing, replaced: Replaced) -> None:
     }
     for name, answer in answers.items():
         replaced.put_where_it_is(owner, name, answer)
+    for name in ("_get_accelerator", "_accelerator_getAccelerator"):
+        # FSDP2 makes its own mesh of what this says.
+        replaced.put_where_it_is(torch._C, name, lambda *_: torch.device("cuda"))
 
 
 def _wish(frame: Any) -> str:

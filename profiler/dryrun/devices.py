@@ -154,6 +154,10 @@ def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
     if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
         made = value.detach()
+        if weakref.getweakrefs(made):
+            # The fake mode keeps a weak reference to what it makes first of a kind, and none to copies of it;
+            # a tensor that somebody refers to cannot be exchanged.
+            made = value.detach()
         if isinstance(tensor, torch.nn.Parameter):
             made = torch.nn.Parameter(made, tensor.requires_grad)
         torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
