@@ -70,6 +70,11 @@ def derive(report: Report, name: str) -> Derived:
     return Derived(values, notes, _step_ns(report))
 
 
+def layout_of_values(values: dict[str, Any]) -> Layout:
+    """Return the layout among a run's values."""
+    return Layout(**values["current"])
+
+
 def _all_layers(report: Report) -> int | None:
     """Blocks that all ranks' attentions are in; None if modules are unknown."""
     table = report.tables["computes"]

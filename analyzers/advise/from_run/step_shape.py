@@ -1,4 +1,4 @@
-"""The model's shape from the matmuls of one step: what a rank multiplied, times what tensor parallelism cut."""
+"""The model's shape from the matmuls of one step: what a rank multiplied, times what tensor parallel cut."""
 
 from __future__ import annotations
 
@@ -122,6 +122,9 @@ def _down(parts: Sequence[tuple[int, int]], hidden: int, inner: int) -> int | No
 def _ups(parts: Sequence[tuple[int, int]], hidden: int, inner: int, keys: int) -> list[int]:
     """Columns of the projections out of the hidden width, without those of attention."""
     out = [n for k, n in parts if k == hidden]
+    if inner == hidden and hidden in out:
+        # Attention's output projection is square.
+        out.remove(hidden)
     for own in ((inner + 2 * keys,), (inner, keys, keys), (inner, 2 * keys)):
         left = list(out)
         try:
