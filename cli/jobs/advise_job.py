@@ -1,4 +1,4 @@
-"""What `shardtoll advise` does with a run, a script or a plan: a step is read, or made dry, and asked about."""
+"""What `shardtoll advise` does with a run, script or plan: a step is read or made dry, then asked about."""
 
 from __future__ import annotations
 
@@ -199,8 +199,7 @@ def _derived(
     script = Path(path)
     if not script.is_file():
         raise UsageError(f"there is no script {path}", "name a Python file, then -- and its own arguments")
-    machine = {
-        "world": options.get("gpus", 1), "gpu": options.get("gpu", "h100-sxm"), "fabric": options.get("fabric"),
-    }  # fmt: skip
+    machine = {"world": options.get("gpus", 1), "gpu": options.get("gpu", "h100-sxm")}
+    machine["fabric"] = options.get("fabric")
     report = dry_report(script, arguments, machine)
     return derive(report, script.name), report
