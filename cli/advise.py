@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from shardtoll.cli.inputs.options import Width, fabric_option, output_option
-
-if TYPE_CHECKING:
-    from shardtoll.ledger.answers.advice import Question
 
 
 _MOST_BYTES: Final = 1 << 20
@@ -19,9 +16,17 @@ _MOST_BYTES: Final = 1 << 20
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
 def command(
-    plan: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PLAN.toml]", help="Model, machine and current layout.", show_default=False),
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|SCRIPT.py|PLAN.toml]",
+            help="A recorded, traced or dry run; a training script, which runs dry; or a plan file.",
+            show_default=False,
+        ),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENTS]", help="The script's own arguments.", show_default=False),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="A published model, as llama3-8b.")
@@ -74,6 +79,14 @@ def command(
             help="Compare one layout with the best, as dp=8,tp=8,micro_batch=2.",
         ),
     ] = None,
+    confirm: Annotated[
+        str | None,
+        typer.Option(
+            "--confirm",
+            metavar="TEMPLATE",
+            help="Run a script's best layouts dry; how it takes one, as '--tp {tp} --batch {micro_batch}'.",
+        ),
+    ] = None,
     output: Annotated[
         list[Path] | None, output_option("Write x.html, x.json or x.md too (repeatable).")
     ] = None,
@@ -84,11 +97,14 @@ def command(
 
     Every legal layout is pruned by its forecast peak memory and priced by the forecast of its step. The
     simplest layout within 2 % of the fastest is advised. The effective batch stays as it is unless asked.
+    Of a run or a script, model, batch and layout are taken from its step.
 
     \b
     Examples:
       shardtoll advise --model llama3-8b --gpus 64 --gpu h100-sxm --batch-tokens 4M
       shardtoll advise plan.toml --max-memory 85% -o advice.html -o advice.json
+      shardtoll advise runs/a --gpu h100-sxm
+      shardtoll advise train.py --gpus 16 --confirm '--tp {tp} --batch {micro_batch}' -- --model 8b
       shardtoll advise --model llama3-8b --gpus 8 --explain dp=4,tp=2,sharding=fsdp,micro_batch=2
     """
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
@@ -99,29 +115,35 @@ def command(
         "batch_tokens": batch_tokens, "precision": precision, "price_per_gpu_hour": price,
         "memory_share": _share(max_memory),
     }  # fmt: skip
-    question = _question(plan, {name: value for name, value in options.items() if value is not None})
-    from shardtoll.analyzers.advise.advise import Beside, advise
-    from shardtoll.analyzers.advise.explain import layout_of
+    given = {name: value for name, value in options.items() if value is not None}
+    beside: dict[str, Any] = {
+        "failures_per_day": failures_per_day, "checkpoint_blocked_s": checkpoint_seconds,
+    }  # fmt: skip
+    kind = _kind(path, arguments, confirm)
+    from shardtoll.cli.jobs.advise_job import advised
 
-    beside = Beside(failures_per_day=failures_per_day, checkpoint_blocked_s=checkpoint_seconds)
-    if explain is not None:
-        from dataclasses import replace
-
-        question = replace(question, current=layout_of(explain, question))
-    advice = advise(question, beside=beside)
+    advice = advised(kind, path, arguments or [], given, beside, explain, confirm)
     show_answer("advise", advice, as_json=as_json, width=width)
     write_answer("advise", advice, output or [], as_json=as_json)
 
 
-def _question(plan: Path | None, options: dict[str, Any]) -> Question:
-    from shardtoll.analyzers.advise.question_file import question_of
+def _kind(path: str | None, arguments: list[str] | None, confirm: str | None) -> str:
+    """Return what is asked about: options, plan, script or run. UsageError for what only a script takes."""
+    from shardtoll.ledger import UsageError
 
-    if plan is None:
-        return question_of(options, "advise")
-    return question_of({**_tables(plan), **options}, plan.name)
+    kind = "options" if path is None else {".toml": "plan", ".py": "script"}.get(Path(path).suffix, "run")
+    if kind != "script" and arguments:
+        raise UsageError(
+            f"unexpected argument {arguments[0]!r:.40}", "only a script takes arguments, after --"
+        )
+    if kind != "script" and confirm is not None:
+        raise UsageError(
+            "--confirm needs a script, which runs dry", "name the script in place of the run or plan"
+        )
+    return kind
 
 
-def _tables(plan: Path) -> dict[str, Any]:
+def tables(plan: Path) -> dict[str, Any]:
     """Return what the file says; UsageError if it is no TOML."""
     import sys
 

@@ -60,6 +60,16 @@ def sections(advice: Advice) -> Iterator[Section]:
         )  # fmt: skip
     if advice.current is not None:
         yield Section("The layout that you named", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
+    if advice.confirmed:
+        runs = tuple(
+            (
+                each.words, human.duration(each.forecast_ns),
+                human.duration(each.dry_ns) if each.same else f"the script ran {each.ran}",
+                _percent(each.dry_ns / each.forecast_ns - 1) if each.same else "not confirmed",
+            )
+            for each in advice.confirmed
+        )  # fmt: skip
+        yield Section("The best layouts, run dry", ("layout", "forecast", "dry run", "difference"), runs)
     if advice.levers:
         levers = tuple(
             (
@@ -96,6 +106,13 @@ def sections(advice: Advice) -> Iterator[Section]:
 
 def lines(advice: Advice) -> Iterator[str]:
     """Yield sentences about batch, loaders, failures and the search."""
+    if advice.recorded_step_ns is not None and advice.current is not None:
+        forecast = advice.current.step_ns
+        within = "within" if forecast.low <= advice.recorded_step_ns <= forecast.high else "outside"
+        yield (
+            f"The run's step takes {human.duration(advice.recorded_step_ns)}, its layout's forecast is "
+            f"{human.duration(forecast.expected)}: {within} the band."
+        )
     yield advice.batch.words
     if advice.loader is not None:
         yield advice.loader.words

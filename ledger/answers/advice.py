@@ -159,6 +159,23 @@ class ScalePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A layout that a script ran dry: its operators and collectives priced one by one."""
+
+    words: str
+    """The layout that was asked for."""
+    ran: str
+    """The layout that the script ran."""
+    same: bool
+    forecast_ns: float
+    """Step by the plan's forecast."""
+    dry_ns: float
+    """Step by the dry run."""
+    arguments: str
+    """What the script was given."""
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """The answer."""
 
@@ -188,6 +205,10 @@ class Advice:
     """Legal layouts whose memory does not fit."""
     capacity_bytes: int
     notes: tuple[str, ...] = field(default=())
+    confirmed: tuple[Confirmed, ...] = ()
+    """Dry runs of the best layouts; empty if none was asked for."""
+    recorded_step_ns: float | None = None
+    """Step of the run that was asked about; None without a run."""
 
     @property
     def lost(self) -> tuple[str, float] | None:

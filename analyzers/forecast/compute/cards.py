@@ -9,6 +9,7 @@ from typing import Final
 
 from shardtoll.analyzers.forecast.compute.grid import gpus_with
 from shardtoll.analyzers.roofline import Gpu, known_gpus
+from shardtoll.analyzers.roofline.machines.gpu import load_gpu
 from shardtoll.ledger import UsageError
 
 _USUAL_SHARE: Final = 0.8
@@ -68,10 +69,12 @@ def _peak_dtype(dtype: str) -> str:
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the GPU of that name; UsageError with names that are alike for an unknown one."""
-    for gpu in known_gpus():
-        if gpu.name == name:
-            peak = gpu.peak_tflops.get("bfloat16") or gpu.peak_tflops.get("float16")
+    """Return the GPU of that name or TOML file; UsageError with names that are alike for an unknown one."""
+    file = name.endswith(".toml")
+    for gpu in (load_gpu(name),) if file else known_gpus():
+        if file or gpu.name == name:
+            peaks = gpu.peak_tflops
+            peak = peaks.get("bfloat16") or peaks.get("float16") or peaks.get("float32")
             reached = gpu.reached_matmul_tflops
             share = reached.value / peak.value if reached is not None and peak is not None else _USUAL_SHARE
             return Card(name, gpu, gpu.memory_gbps.value, share)

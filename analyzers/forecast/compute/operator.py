@@ -70,6 +70,9 @@ def _matmul(card: Card, work: Matmul) -> Price:
 
 
 def _attention(card: Card, work: Attention) -> Price:
+    if work.dtype == "float32":
+        # The tables are of kernels that take 16 bits.
+        return _by_constant(card, work.flops, 0.0, work.dtype)
     sibling = sibling_of(card.name, "attention", "bfloat16")
     grid = None if sibling is None else grid_of("attention", sibling.name)
     assert sibling is not None, "some GPU has a table of attention"

@@ -181,14 +181,14 @@ def _streamed(model: ModelShape, share: Share, dtype: str, traits: Traits) -> tu
 
 
 @lru_cache(maxsize=16384)
-def head_terms(model: ModelShape, share: Share, gpu: str, traits: Traits) -> Terms:
+def head_terms(model: ModelShape, share: Share, gpu: str, traits: Traits, dtype: str = "bfloat16") -> Terms:
     """Return the times of the output projection and the loss; logits are 16 bits wide before the loss."""
     columns = max(1, model.vocab // share.tp)
     m, n, k = share.tokens, columns, model.hidden
     # Rows that are no multiple of 16 bytes leave tensor cores half idle; a vocabulary that is cut is padded.
     odd = 2.0 if share.tp == 1 and columns % 8 else 1.0
-    forward = odd * price_operator(gpu, Matmul(m, n, k)).expected_ns
-    backward = odd * _sum(gpu, (Matmul(m, k, n), Matmul(n, k, m)))
+    forward = odd * price_operator(gpu, Matmul(m, n, k, dtype)).expected_ns
+    backward = odd * _sum(gpu, (Matmul(m, k, n, dtype), Matmul(n, k, m, dtype)))
     moved = traits.loss_bytes * share.tokens * columns
     return Terms((forward, backward), (0.0, 0.0), (0.0, 0.0), (0.5 * moved, 0.5 * moved), 16)
 

@@ -27,6 +27,10 @@ class Groups:
     context: Placement
     data: Placement
     """Ranks with equal parameters: data and context parallel together."""
+    shards: Placement
+    """Those of them that share one copy of the state: all, or a part (HSDP)."""
+    copies: Placement
+    """Ranks that hold the same shard in different copies (HSDP)."""
     expert: Placement
     pair: Placement
     """Two neighbours of the pipeline."""
@@ -112,12 +116,15 @@ def groups_of(plan: TrainingPlan, network: Network) -> Groups:
         1 if layout.ep > layout.dp * layout.cp or "bridge" in plan.framework.casefold() else layout.tp
     )
     stage = inner * layout.dp
+    shard = layout.shard_size or layout.dp
     return Groups(
         network,
         per_node,
         place_group(layout.tp, 1, per_node),
         place_group(layout.cp, layout.tp, per_node),
         place_group(layout.dp * layout.cp, layout.tp, per_node),
+        place_group(shard * layout.cp, layout.tp, per_node),
+        place_group(layout.dp // shard, inner * shard, per_node),
         place_group(layout.ep, expert_stride, per_node),
         place_group(2, stage, per_node) if layout.pp > 1 else place_group(1, 1, per_node),
     )

@@ -54,7 +54,9 @@ def phases_of(plan: TrainingPlan, traits: Traits, groups: Groups, constants: Con
     share = share_of(plan, traits)
     dtype = DTYPES[plan.precision]
     terms = block_terms(plan.model, share, plan.gpu, dtype, traits)
-    head = head_terms(plan.model, share, plan.gpu, traits)
+    head = head_terms(
+        plan.model, share, plan.gpu, traits, "float32" if plan.precision == "fp32" else "bfloat16"
+    )
     forward = _pass(plan, traits, constants, terms, 0)
     backward = _pass(plan, traits, constants, terms, 1)
     forward = forward.plus(groups.block_collectives(plan, share, traits, constants, "forward"))

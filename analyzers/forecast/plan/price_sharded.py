@@ -22,18 +22,30 @@ def sharded_parts(
     root = local_parameters(plan, 0, ends=1 if model.tied else 2)
     wide = 2 if plan.precision != "fp32" else 4
 
-    def timed(op: str, count: float, width: int) -> float:
-        one = groups.time(op, count * width, groups.data, constants, *scopes).expected_ns
-        return one + 1000 * constants.get("call_us", *scopes)
+    call_ns = 1000 * constants.get("call_us", *scopes)
+    shards = (layout.shard_size or layout.dp) * layout.cp
 
-    optimizer = optimizer_ns(plan, traits, constants, (block * model.layers + root) / (layout.dp * layout.cp))
+    def gather(count: float) -> float:
+        return (
+            groups.time("all_gather", count * wide, groups.shards, constants, *scopes).expected_ns + call_ns
+        )
+
+    def scatter(count: float) -> float:
+        size = count * traits.gradient_bytes
+        one = groups.time("reduce_scatter", size, groups.shards, constants, *scopes).expected_ns + call_ns
+        if groups.copies.ranks == 1:
+            return one
+        # Copies of a shard average what was scattered to them (HSDP).
+        between = groups.time("all_reduce", size / shards, groups.copies, constants, *scopes)
+        return one + between.expected_ns + call_ns
+
+    optimizer = optimizer_ns(plan, traits, constants, (block * model.layers + root) / shards)
     one = phases.embedding.plus(phases.block_forward, model.layers).plus(phases.block_backward, model.layers)
     one = one.plus(phases.head_forward).plus(phases.head_backward)
     times = ShardedTimes(
         phases.embedding.time_ns, phases.block_forward.time_ns, phases.block_backward.time_ns,
         phases.head_forward.time_ns + phases.head_backward.time_ns,
-        timed("all_gather", block, wide), timed("reduce_scatter", block, traits.gradient_bytes),
-        timed("all_gather", root, wide), timed("reduce_scatter", root, traits.gradient_bytes),
+        gather(block), scatter(block), gather(root), scatter(root),
         optimizer,
     )  # fmt: skip
     regathers = "grad" not in plan.notes.get("sharding", "")

@@ -68,7 +68,8 @@ def _filled(
     return PricedRow(
         named.number, named.group, named.model, named.gpu, named.gpus, named.metric, None,
         step, price.tokens_per_s_gpu, price.mfu, min(1.0, waits / price.step_ns.expected),
-        _gib(memory), None if memory is None else memory.fits(), read.assumed, anchor.number if anchor else None,
+        _gib(memory), None if memory is None else memory.fits(), read.assumed,
+        anchor.number if anchor else None,
         None if measured is None else measured / 1e9, measured_memory_gib(row),
     )  # fmt: skip
 

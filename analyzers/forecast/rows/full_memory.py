@@ -14,8 +14,8 @@ from shardtoll.ledger.answers.plan_memory import PlanMemory
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
 RETRIES: Final = (4.0, 2.5, 8.5)
-"""Factor on such a step, with its ends. hf-ultrascale has four runs whose expected peak exceeds the GPU: they took
-2.6, 2.6, 4.5 and 8.3 times as long as forecast; none of the 216 others exceeds it. Fitted to those four."""
+"""Factor on such a step, with its ends. Four runs of hf-ultrascale have an expected peak above the memory:
+they took 2.6, 2.6, 4.5 and 8.3 times as long as forecast. No other of its 220 has one. Fitted to the four."""
 _FITTED_ROWS: Final = 50
 """A framework's memory is known well enough to say so from this many measured rows on."""
 

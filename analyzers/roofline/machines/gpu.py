@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Final
 
 from shardtoll.analyzers.roofline.machines.quantity import Quantity
 from shardtoll.analyzers.roofline.machines.table import Table, read_toml
+from shardtoll.ledger import FabricError
 
 DATA: Final = "shardtoll.analyzers.roofline.fabrics"
 GPUS_FILE: Final = "gpus.toml"
@@ -85,6 +87,22 @@ def known_gpus() -> tuple[Gpu, ...]:
     root = read_toml(text, GPUS_FILE)
     gpus = [read_gpu(root.table(name), name) for name in root.data]
     return tuple(sorted(gpus, key=lambda gpu: gpu.name))
+
+
+def load_gpu(path: str) -> Gpu:
+    """Return the accelerator that a TOML file describes, one table as `gpus.toml` has them.
+
+    FabricError for a file that cannot be read or describes none.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FabricError(f"cannot read {path!r:.80}", "name a TOML file that describes a GPU") from error
+    root = read_toml(text, path)
+    if len(root.data) != 1:
+        raise FabricError(f"{path} describes {len(root.data)} GPUs", "give one table, as [mine]")
+    name = next(iter(root.data))
+    return read_gpu(root.table(name), name)
 
 
 _MEMORY_SHARE: Final = (0.93, 1.09)

@@ -1,0 +1,97 @@
+"""What a run asks advice about: its model, batch and layout, as the values of a plan file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from shardtoll.analyzers.advise.from_run.step_layout import checkpointing_of, degrees_of, sharding_of
+from shardtoll.analyzers.advise.from_run.step_ops import precision_of, step_ops
+from shardtoll.analyzers.advise.from_run.step_shape import shape_of
+from shardtoll.analyzers.roofline import gpu_of_run
+from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger.answers.training_plan import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A run's values for a question, and how they were found."""
+
+    values: dict[str, Any]
+    """Keys of a plan file: model, current, sequence, gpu, precision, gpus_per_node."""
+    notes: tuple[str, ...]
+    step_ns: float | None
+    """Time of the run's step on its slowest rank, the median over steps; None of a run without steps."""
+
+
+def derive(report: Report, name: str) -> Derived:
+    """Return what a run says of itself. Raises UsageError if it does not show a transformer's shape."""
+    run = report.run
+    degrees = degrees_of(report)
+    ops = step_ops(report)
+    step = shape_of(ops, degrees.tp, degrees.pp, degrees.cp, name)
+    sharding, sequence_parallel = sharding_of(report, degrees)
+    layout = Layout(
+        dp=degrees.dp,
+        sharding=sharding,
+        shard_size=degrees.shard_size,
+        tp=degrees.tp,
+        sequence_parallel=sequence_parallel,
+        pp=degrees.pp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        micro_batch=step.micro_batch,
+        accumulation=step.passes,
+        checkpointing=checkpointing_of(ops),
+    )
+    model = step.model
+    layers = _all_layers(report)
+    if layers is not None and layers > model.layers:
+        model = replace(model, layers=layers)
+    values: dict[str, Any] = {
+        "model": {key: value for key, value in asdict(model).items() if value is not None},
+        "current": {key: value for key, value in asdict(layout).items() if value is not None},
+        "sequence": step.sequence,
+        "precision": precision_of(ops),
+    }
+    gpu = run.gpu or (found.name if (found := gpu_of_run(run)) is not None else None)
+    if gpu is not None:
+        values["gpu"] = gpu
+    if run.ranks_per_host and run.gpu:
+        values["gpus_per_node"] = run.ranks_per_host
+    if run.fabric:
+        values["fabric"] = run.fabric
+    notes = (
+        f"The run has {model.layers} blocks of width {model.hidden:,}, {model.heads} heads "
+        f"({model.kv_heads} of keys), {model.ffn:,} columns and {model.vocab:,} classes; "
+        f"{step.micro_batch} x {step.sequence:,} tokens a micro-batch, {step.passes} a step.",
+        f"Its layout comes from {degrees.source}.",
+    )
+    return Derived(values, notes, _step_ns(report))
+
+
+def layout_of_values(values: dict[str, Any]) -> Layout:
+    """Return the layout among a run's values."""
+    return Layout(**values["current"])
+
+
+def _all_layers(report: Report) -> int | None:
+    """Blocks that all ranks' attentions are in; None if modules are unknown."""
+    table = report.tables["computes"]
+    if not table.num_rows or not report.run.mesh:
+        return None
+    places = set()
+    for rank in report.run.ranks_seen:
+        try:
+            ops = step_ops(report, rank)
+        except UsageError:
+            continue
+        places |= {op.module for op in ops if op.is_attention and op.phase == "forward"}
+    return len(places) if places and None not in places else None
+
+
+def _step_ns(report: Report) -> float | None:
+    steps = report.steps
+    if steps.empty or steps["duration_ns"].isna().all():
+        return None
+    return float(steps.groupby("step")["duration_ns"].max().median())

@@ -1,0 +1,113 @@
+"""The layout that ran, from the mesh, the groups and the collectives of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from shardtoll.analyzers.advise.from_run.step_ops import StepOp
+from shardtoll.ledger import Report
+from shardtoll.ledger.answers.training_plan import Checkpointing, Sharding
+
+_NAMES: Final = {
+    "tp": ("tp", "tensor", "model", "mp"),
+    "pp": ("pp", "pipe", "pipeline", "stage"),
+    "cp": ("cp", "context", "seq", "sequence"),
+    "ep": ("ep", "expert", "experts"),
+}
+_REPLICATE: Final = ("replicate", "dp_replicate", "ddp", "rep")
+_SHARD: Final = ("shard", "dp_shard", "fsdp", "dp_shard_cp")
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """How the ranks are divided, with what says so."""
+
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    dp: int
+    shard_size: int | None
+    source: str
+
+
+def degrees_of(report: Report) -> Degrees:
+    """Return the degrees: of the mesh's dimensions by name, else of the groups by what they send."""
+    run, calls = report.run, report.collectives
+    sizes = {_name(dim): size for dim, size in run.mesh.items()}
+    degree = {kind: _product(sizes, names) for kind, names in _NAMES.items()}
+    source = "mesh " + " x ".join(f"{dim} {size}" for dim, size in run.mesh.items())
+    if not run.mesh:
+        source = "groups by what they send"
+        degree.update(_by_calls(calls, run.world_size))
+    inner = degree["tp"] * degree["pp"] * degree["cp"]
+    if inner < 1 or run.world_size % inner:
+        degree.update(tp=1, pp=1, cp=1)
+        inner = 1
+    dp = run.world_size // inner
+    replicas, shards = _product(sizes, _REPLICATE), _product(sizes, _SHARD)
+    hybrid = replicas > 1 and 1 < shards < dp
+    return Degrees(
+        degree["tp"], degree["pp"], degree["cp"], degree["ep"], dp, shards if hybrid else None, source
+    )
+
+
+def _name(dim: str) -> str:
+    return dim.casefold().removeprefix("mesh_")
+
+
+def _product(sizes: dict[str, int], names: Sequence[str]) -> int:
+    made = 1
+    for name in names:
+        made *= sizes.get(name, 1)
+    return made
+
+
+def _by_calls(calls: pd.DataFrame, world: int) -> dict[str, int]:
+    """Degrees without a mesh: stages send, tensor-parallel groups reduce in forward."""
+    made: dict[str, int] = {}
+    forward = calls[(calls["phase"] == "forward") & (calls["op"].isin(["all_reduce", "reduce_scatter"]))]
+    inner = [int(size) for size in forward["group_size"].dropna().unique() if 1 < size < world]
+    if inner:
+        made["tp"] = min(inner)
+    sends = calls[calls["op"].isin(["send", "recv"])]
+    stages = [int(size) for size in sends["group_size"].dropna().unique() if size > 1]
+    if stages:
+        made["pp"] = min(stages) if min(stages) < world or not inner else 1
+    return made
+
+
+def sharding_of(report: Report, degrees: Degrees) -> tuple[Sharding, bool]:
+    """What replicas share, and whether tensor parallelism shards the sequence too."""
+    calls = report.collectives
+    steps = calls["step"].dropna()
+    if not steps.empty:
+        calls = calls[calls["step"] == steps.max()]
+    cut = calls["mesh_dim"].map(lambda dim: _name(str(dim)) in _NAMES["tp"] if dim else False).astype(bool)
+    if not report.run.mesh and degrees.tp > 1:
+        cut = calls["group_size"] == degrees.tp
+    tensor, data = calls[cut], calls[~cut]
+    sequence = bool(((tensor["op"] == "reduce_scatter") & (tensor["phase"] == "forward")).any())
+    gathers = data[data["op"] == "all_gather"]
+    scatters = bool((data["op"] == "reduce_scatter").any())
+    if scatters and (gathers["phase"] == "forward").any():
+        # Backward gathers the last blocks at least if parameters are sharded again after forward.
+        again = len(gathers[gathers["phase"].isin(["backward", "recompute"])])
+        return ("fsdp" if again or degrees.dp == 1 else "zero2"), sequence
+    late = data[data["phase"].isin(["optimizer", "other"])]
+    if scatters or late["op"].isin(["all_gather", "broadcast"]).any():
+        return "zero1", sequence
+    return "ddp", sequence
+
+
+def checkpointing_of(ops: Sequence[StepOp]) -> Checkpointing:
+    """How much of forward is repeated in backward."""
+    repeated = sum(op.count for op in ops if op.phase == "recompute" and (op.matmul or op.is_attention))
+    if not repeated:
+        return "none"
+    forward = sum(op.count for op in ops if op.phase == "forward" and (op.matmul or op.is_attention))
+    return "full" if repeated >= 0.7 * forward else "selective"

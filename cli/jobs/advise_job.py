@@ -1,0 +1,205 @@
+"""What `shardtoll advise` does with a run, script or plan: a step is read or made dry, then asked about."""
+
+from __future__ import annotations
+
+import string
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shardtoll.ledger import UsageError
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.advise.from_run.run_question import Derived
+    from shardtoll.ledger import Report
+    from shardtoll.ledger.answers.advice import Advice, Confirmed
+    from shardtoll.ledger.answers.training_plan import Layout
+
+LIMIT_S: Final = 900
+"""Seconds after which a dry run is given up."""
+TRIED: Final = 3
+"""Layouts that are confirmed at most."""
+
+
+def values_of_run(path: str) -> tuple[Derived, Report]:
+    """Return what a run folder, a saved report or traces say of themselves. Raises UsageError in one line."""
+    from shardtoll.analyzers.advise.from_run.run_question import derive
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.traces import TraceOptions
+
+    report = one_report(path, None, TraceOptions(cache=True))
+    return derive(report, Path(path).name), report
+
+
+def dry_report(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Report:
+    """Return the report of a script's dry run, made by another process; UsageError with its own line."""
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.traces import TraceOptions
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "shardtoll.cli", "dryrun", "--out", folder]
+        for name in ("world", "gpu", "fabric"):
+            if options.get(name) is not None:
+                command += [f"--{name}", str(options[name])]
+        try:
+            done = subprocess.run(
+                [*command, str(script), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UsageError(
+                f"the dry run of {script} took more than {LIMIT_S} s", "try a smaller --gpus"
+            ) from error
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+            raise UsageError(
+                f"the dry run of {script.name} failed: {said[-1]:.300}", "run shardtoll dryrun to see more"
+            )
+        return one_report(folder, None, TraceOptions(cache=False))
+
+
+def question_values(derived: Derived, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a question: the run's, then what the options say; with what changed in words.
+
+    Raises UsageError if neither says which GPU to advise for.
+    """
+    values = dict(derived.values)
+    notes = list(derived.notes)
+    if "gpu" not in values and "gpu" not in options:
+        raise UsageError(
+            "the run was on no known GPU: its forecast needs one",
+            "name the GPU to advise for with --gpu, as h100-sxm",
+        )
+    current = values["current"]
+    world = current["dp"] * current["tp"] * current["pp"] * current["cp"]
+    sequences = current["dp"] * current["micro_batch"] * current["accumulation"]
+    if options.get("gpus", world) != world:
+        notes.append(f"The run had {world:,} GPUs: its layout is not among those of {options['gpus']:,}.")
+        del values["current"]
+        values["batch_tokens"] = str(sequences * values["sequence"])
+    values["gpus"] = world
+    if options.get("gpu", values.get("gpu")) != values.get("gpu"):
+        # Fabric and node are of the machine that the run was made for.
+        values.pop("fabric", None)
+        values.pop("gpus_per_node", None)
+    return {**values, **options}, notes
+
+
+def confirmed(
+    advice: Advice, script: Path, arguments: Sequence[str], template: str, options: Mapping[str, Any]
+) -> tuple[Confirmed, ...]:
+    """Run the best layouts dry, as far as the script takes them.
+
+    `template`: arguments of the script with names of the layout in braces, as `--tp {tp}`. Raises UsageError
+    for a name that no layout has.
+    """
+    from shardtoll.analyzers.advise.from_run.run_question import derive, layout_of_values
+    from shardtoll.analyzers.advise.layouts import words
+    from shardtoll.ledger.answers.advice import Confirmed
+
+    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    made: list[Confirmed] = []
+    for candidate in dict.fromkeys((advice.best, *advice.ties)):
+        if candidate is None or len(made) == TRIED:
+            continue
+        filled = filled_template(template, names, candidate.layout)
+        report = dry_report(script, [*arguments, *filled], options)
+        ran = layout_of_values(derive(report, script.name).values)
+        same = _alike(ran, candidate.layout)
+        steps = report.steps["duration_ns"]
+        made.append(
+            Confirmed(
+                words=candidate.words,
+                ran=words(ran),
+                same=same,
+                forecast_ns=candidate.step_ns.expected,
+                dry_ns=float(steps.median()),
+                arguments=" ".join(filled),
+            )
+        )
+    return tuple(made)
+
+
+def filled_template(template: str, names: set[str], layout: Layout) -> list[str]:
+    """Return the arguments of a layout. UsageError for an unknown name."""
+    import shlex
+
+    values = {name: value for name, value in asdict(layout).items() if value is not None}
+    for name in names:
+        if name not in values:
+            raise UsageError(
+                f"--confirm: unknown name {name!r:.40}", f"use {', '.join(sorted(values))} in braces"
+            )
+    return shlex.split(template.format(**values))
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether a dry run had the layout: degrees, sharding, micro-batch and checkpointing."""
+    names = ("dp", "tp", "pp", "cp", "ep", "sharding", "micro_batch", "accumulation", "checkpointing")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def advised(
+    kind: str,
+    path: str | None,
+    arguments: Sequence[str],
+    options: dict[str, Any],
+    beside: dict[str, Any],
+    explain: str | None,
+    confirm: str | None,
+) -> Advice:
+    """Return the advice on options, a plan file, a script or a run."""
+    from dataclasses import replace
+
+    from shardtoll.analyzers.advise.advise import Beside, advise
+    from shardtoll.analyzers.advise.explain import layout_of
+    from shardtoll.analyzers.advise.question_file import question_of
+
+    values, place, notes, step_ns = options, "advise", [], None
+    if kind == "plan":
+        from shardtoll.cli.advise import tables
+
+        assert path is not None
+        values, place = {**tables(Path(path)), **options}, Path(path).name
+    elif kind in ("script", "run"):
+        assert path is not None
+        derived, report = _derived(kind, path, arguments, options)
+        values, notes = question_values(derived, options)
+        place, step_ns = Path(path).name, derived.step_ns
+        from shardtoll.analyzers.advise.from_run.measured import measured_beside
+
+        beside = {
+            **measured_beside(report),
+            **{name: each for name, each in beside.items() if each is not None},
+        }
+    question = question_of(values, place)
+    if explain is not None:
+        question = replace(question, current=layout_of(explain, question))
+    advice = advise(question, beside=Beside(**beside))
+    if confirm is not None and path is not None:
+        machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
+        advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, confirm, machine))
+    return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns)
+
+
+def _derived(
+    kind: str, path: str, arguments: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Derived, Report]:
+    if kind == "run":
+        return values_of_run(path)
+    from shardtoll.analyzers.advise.from_run.run_question import derive
+
+    script = Path(path)
+    if not script.is_file():
+        raise UsageError(f"there is no script {path}", "name a Python file, then -- and its own arguments")
+    machine = {"world": options.get("gpus", 1), "gpu": options.get("gpu", "h100-sxm")}
+    machine["fabric"] = options.get("fabric")
+    report = dry_report(script, arguments, machine)
+    return derive(report, script.name), report
