@@ -9,7 +9,6 @@ import typer
 
 from shardtoll.cli.inputs.options import Width, fabric_option, output_option
 
-
 _MOST_BYTES: Final = 1 << 20
 """Bytes of a plan that is read."""
 
