@@ -37,6 +37,6 @@ def sentence(
         if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
             waiting = "".join(more).removeprefix(", ").replace(" of it ", " of that time is ", 1)
             head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
-            return f"{head}. {both}{f': {waiting}' if waiting else ''}", ()
+            return f"{head}. Also, {both}{f': {waiting}' if waiting else ''}", ()
     then = f", then see finding {warned[0]}" if warned else ""
     return f"The network is not at fault: {both}; {brief}", (*more, f"; give each rank a core{then}")

@@ -144,16 +144,16 @@ def _written(case: Told) -> tuple[str, str]:
     if case.why == "embedding":
         table = case.modules[0] if case.modules else "tok_embeddings"
         return (
-            f"Every rank{over} adds up the gradient of the whole table. ColwiseParallel gives each its own "
-            "channels, in backward too. RowwiseParallel shards the table only: torch 2.13 adds up all rows "
-            "on every rank and then keeps its own.",
+            f"Give each rank its own channels of the table by ColwiseParallel, in backward too: every "
+            f"rank{over} adds up the gradient of the whole table. RowwiseParallel shards the table only: "
+            "torch 2.13 adds up all rows on every rank and then keeps its own.",
             f"parallelize_module(model, {_mesh(case)}, "
             f'{{"{table}": ColwiseParallel(output_layouts=Replicate())}})',
         )
     text = (
-        f"Give each rank its share{over}: shard one operand, or slice the input before the operator and "
-        "reduce or gather the smaller result. Keep the replicas if every rank must hold the result: they "
-        "avoid a collective, and this is their price."
+        f"Give each rank its share of the work{over}: shard one operand, or slice the input before the "
+        "operator and reduce or gather the smaller result. Keep the replicas if every rank must hold the "
+        "result: they avoid a collective, and this is their price."
     )
     if "backward" in case.phases:
         text += " The gradient of a weight is then a part on each rank, to be summed by one all_reduce."

@@ -566,7 +566,7 @@ def test_collectives_that_cost_most_come_before_shared_cores_in_the_headline():
     hidden = [replace(row, implicit=True, caused_by_op="aten.mm.default") for row in rows]
     said = reported(hidden, leadups, run=run_of(RANKS, cores=2)).headline
     assert said.startswith("DTensor's implicit collectives cost most: exposed communication takes ")
-    assert "; start with finding 1. 4 ranks share 2 CPU cores and delay each other: " in said
+    assert "; start with finding 1. Also, 4 ranks share 2 CPU cores and delay each other: " in said
     assert said.endswith("% of that time is waiting.")
 
 
