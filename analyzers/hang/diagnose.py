@@ -19,7 +19,6 @@ from shardtoll.ledger.answers.hang import (
 )
 from shardtoll.ledger.records.flight import RankFlight
 
-_MOST_ABSENT = 1000
 _GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
 
 
@@ -39,10 +38,7 @@ def diagnose(
     diagnosis = _diagnosis(job, limit_ns)
     stands = tuple(_stand(job, number, diagnosis.waits) for number in job.ranks)
     waited_for = {rank for wait in diagnosis.waits.values() for rank in wait.missing}
-    missing = [rank for rank in job.absent() if rank in waited_for]
-    absent = tuple(RankStand(rank, "no file") for rank in missing[:_MOST_ABSENT])
-    if len(missing) > _MOST_ABSENT:
-        notes = (*notes, f"no file of {len(missing):,} ranks was given, {_MOST_ABSENT:,} of them are listed")
+    absent = tuple(RankStand(rank, "no file") for rank in job.absent() if rank in waited_for)
     return HangAnswer(
         hang=diagnosis.hang,
         why=diagnosis.why,
