@@ -14,6 +14,8 @@ from shardtoll.ledger.records.flight import FlightCall, RankFlight
 DEFAULT_AFTER_NS: Final = 120_000_000_000
 SURE_AFTER_NS: Final = 1_000_000_000
 """Ranks that can never go on are called hung after this; files of ranks are not read at one instant."""
+_MOST_RANKS: Final = 1 << 17
+"""A damaged file could name any number."""
 _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
 """A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
@@ -204,7 +206,7 @@ class Job:
         named = {rank for ranks in self.members.values() for rank in ranks}
         sizes = [rank.flight.world_size for rank in self.ranks.values() if rank.flight.world_size]
         if sizes:
-            named |= set(range(min(max(sizes), 1 << 20)))
+            named |= set(range(min(max(sizes), _MOST_RANKS)))
         return tuple(sorted(named - self.ranks.keys()))
 
 

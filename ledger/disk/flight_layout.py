@@ -68,8 +68,8 @@ STACKS_AT: Final = TEXTS_AT + TEXTS * TEXT_BYTES
 """Two slots: the one written last is the one with the larger number."""
 SIZE: Final = STACKS_AT + 2 * STACK_BYTES + 64
 
-RANKS_MOST: Final = 1 << 20
-"""Ranks that all groups of a file may have together."""
+RANKS_MOST: Final = 1 << 17
+"""Ranks that all groups of a file may have together: a damaged file could name any number."""
 
 TEXT_HEAD: Final = struct.Struct("<qII")
 """Number of the writing, length, checksum."""

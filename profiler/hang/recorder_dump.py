@@ -17,7 +17,7 @@ _MOST_ENTRIES: Final = 100_000
 _MOST_SIZES: Final = 64
 _MOST_TENSORS: Final = 4096
 _MOST_FRAMES: Final = 128
-_MOST_RANKS: Final = 1 << 20
+_MOST_RANKS: Final = 1 << 17
 """Ranks that all groups of a dump may have together."""
 _PATH: Final = 4096
 _TEXT: Final = 400

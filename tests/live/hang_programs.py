@@ -35,7 +35,12 @@ def run(name: str, folder: str, level: str = "schedule") -> None:
     hang(PROGRAMS[name], folder, level)
 
 
-def hang(make: Callable[[], Callable[[int], None]], folder: str, level: str = "schedule") -> None:
+def hang(
+    make: Callable[[], Callable[[int], None]],
+    folder: str,
+    level: str = "schedule",
+    after_s: float = HANG_AFTER_S,
+) -> None:
     """Run a program's steps under an audit; the process ends once the job is said to hang."""
     rank, out, over = dist.get_rank(), Path(folder, "run"), threading.Event()
     watching = threading.Thread(
@@ -44,7 +49,7 @@ def hang(make: Callable[[], Callable[[int], None]], folder: str, level: str = "s
     watching.start()
     step = make()
     try:
-        with audit(out=out, level=level, hang_after_s=HANG_AFTER_S, gather_limit_s=2.0) as session:  # type: ignore[arg-type]
+        with audit(out=out, level=level, hang_after_s=after_s, gather_limit_s=2.0) as session:  # type: ignore[arg-type]
             for number in range(STEPS):
                 with session.step():
                     step(number)

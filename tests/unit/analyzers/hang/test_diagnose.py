@@ -359,3 +359,9 @@ def test_ranks_without_a_file_are_looked_up_once():
     told = answer(here)
     assert time.process_time() - began < 5
     assert (told.why, len(told.ranks)) == ("no file", 40_000)
+
+
+def test_a_job_has_no_more_ranks_than_any_that_exists():
+    lone = flight(0, [call(1, finished_ns=None)], world=4, blocked_s=30)
+    lone = replace(lone, world_size=1 << 40)
+    assert len(Job([lone], NOW).absent()) < 1 << 18

@@ -179,13 +179,13 @@ def test_ranks_fit_as_runs():
     assert layout.ranks_of([[4, 3, 2]], world=8) == ()
 
 
-@pytest.mark.parametrize("world", [4, 1 << 20, None])
+@pytest.mark.parametrize("world", [4, layout.RANKS_MOST, None])
 def test_groups_have_no_more_ranks_than_the_job(tmp_path: Path, world: int | None):
-    write_flight(tmp_path, 0, world=1 << 20 if world is None else world)
+    write_flight(tmp_path, 0, world=layout.RANKS_MOST if world is None else world)
     path = flight_path(tmp_path, 0)
     data = bytearray(path.read_bytes())
     for index in range(layout.GROUPS):
-        slot = layout.text_slot({"name": str(index), "ranks": [[0, 1 << 20, 1]]}, 1, 400)
+        slot = layout.text_slot({"name": str(index), "ranks": [[0, layout.RANKS_MOST, 1]]}, 1, 400)
         assert slot is not None
         begin = layout.GROUPS_AT + index * layout.GROUP_BYTES + layout.GROUP_TEXT_AT
         data[begin : begin + len(slot)] = slot
@@ -193,7 +193,7 @@ def test_groups_have_no_more_ranks_than_the_job(tmp_path: Path, world: int | Non
         data = data.replace(b"world_size", b"world_sizf", 1)
     path.write_bytes(data)
     ranks = [len(group.ranks) for group in read_flight(tmp_path, 0).groups]
-    assert (len(ranks), sum(ranks)) == (layout.GROUPS, 0 if world == 4 else 1 << 20)
+    assert (len(ranks), sum(ranks)) == (layout.GROUPS, 0 if world == 4 else layout.RANKS_MOST)
 
 
 def test_since_when_a_call_that_raised_was_waited_for(tmp_path: Path):
