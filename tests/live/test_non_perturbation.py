@@ -102,7 +102,7 @@ def test_what_is_raised_in_a_step_passes_and_the_steps_before_it_count(
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_interrupt_while_ranks_are_waited_for_passes_and_nothing_is_left(level: str) -> None:
     assert both(level, "closing") == [
-        {"arrived": "KeyboardInterrupt", "folder is gone": True},
+        {"arrived": "KeyboardInterrupt", "folder is gone": True, "steps": [0], "told": True},
         {"arrived": "", "folder is gone": True},
     ]
 
