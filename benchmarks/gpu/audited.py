@@ -45,6 +45,8 @@ _CommDebugMode: Any = CommDebugMode  # torch leaves its constructor untyped
 def _made(device: str, strategy: str) -> tuple[nn.Module, Any, Size]:
     place = Place(device)
     size = TINY if place.rehearses else REAL
+    # Attention's backward adds in any order otherwise, and no two runs of a program are bit-equal.
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(0)
     model: Any = Decoder(size).to(device, place.dtype)
     if strategy == "ddp":

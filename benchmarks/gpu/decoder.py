@@ -86,6 +86,17 @@ class Decoder(nn.Module):
         self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, size.vocabulary, bias=False)
         self.recompute = recompute
 
+    @classmethod
+    def on(cls, device: str, dtype: torch.dtype, size: Size, *, recompute: bool = False) -> Decoder:
+        """Return one made on the device in the dtype: by way of float32 the largest would not fit."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(device):
+                return cls(size, recompute=recompute)
+        finally:
+            torch.set_default_dtype(before)
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return logits for (batch, positions)."""
         x = self.embed(tokens)
@@ -101,8 +112,12 @@ def batch(size: Size, device: str) -> torch.Tensor:
 
 
 def trainer(model: nn.Module, tokens: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Return a training step over these tokens, which returns its loss."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    """Return a training step over these tokens, which returns its loss.
+
+    On a card the optimizer is fused: the other kinds hold copies as large as the parameters for a moment.
+    """
+    fused = tokens.device.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=not fused)
 
     def step() -> torch.Tensor:
         logits = model(tokens[:, :-1])

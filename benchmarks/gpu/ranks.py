@@ -67,6 +67,8 @@ def _start(rank: int, world_size: int, port: int, log: Path, arguments: list[str
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(world_size),
         "NCCL_DEBUG": "ERROR",
+        # cuBLAS is deterministic only with workspaces of a fixed size.
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
     with log.open("wb") as file:
         command = [sys.executable, "-m", "gpu.ranks", *arguments]

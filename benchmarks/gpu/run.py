@@ -34,25 +34,40 @@ class Part:
     name: str
     limit_s: float
     about: str
+    needs: tuple[str, ...] = ()
+    """Modules that it imports, beside torch and numpy."""
 
 
+_OURS: Final = ("pyarrow", "msgspec", "isal", "zstandard", "pandas", "rich")
+"""What shardtoll itself imports to record and to read."""
 PARTS: Final = (
-    Part("card_tests", 100, "tests/gpu"),
-    Part("audited", 110, "audits under DDP and FSDP2: counts, bytes, times against other readings"),
-    Part("overhead", 80, "what watching and surveying add, beside CommDebugMode and torch.profiler"),
-    Part("tables", 85, "matrix products, attention, bandwidth and launches of this card"),
-    Part("models", 125, "step time and peak memory of six models"),
-    Part("traces", 35, "recordings to keep as test data"),
+    Part("card_tests", 95, "tests/gpu", (*_OURS, "pytest")),
+    Part("audited", 105, "audits under DDP and FSDP2: counts, bytes, times against other readings", _OURS),
+    Part("overhead", 75, "what watching and surveying add, beside CommDebugMode and torch.profiler", _OURS),
+    Part("tables", 80, "matrix products, attention, bandwidth and launches of this card"),
+    Part("models", 110, "step time and peak memory of six models"),
+    Part("traces", 30, "recordings to keep as test data", _OURS),
+    Part("foreseen", 55, "dry runs of the models, held against their measurement", (*_OURS, "typer")),
 )
+WHOLE_S: Final = 520.0
+"""All parts together; one that begins late has less than its limit. 9 minutes are all there is."""
+_LEAST_S: Final = 10.0
+"""A part that has less left is not begun."""
 REHEARSED: Final = 4
 """In rehearsal limits are so many times as long."""
-NEEDED: Final = ("torch", "numpy", "pandas", "pyarrow", "msgspec", "isal", "zstandard", "rich")
-"""Modules that parts import; a machine that lacks one cannot run them, and is told so before."""
 
 
-def lacking() -> list[str]:
-    """Return the needed modules that this Python does not have."""
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def lacking(one: Part) -> list[str]:
+    """Return the modules that a part needs and this Python does not have."""
+    return [name for name in ("torch", "numpy", *one.needs) if importlib.util.find_spec(name) is None]
+
+
+def left_out(one: Part, out: Path, why: str) -> dict[str, Any]:
+    """Write and return the result of a part that cannot run here; the others may."""
+    result: dict[str, Any] = {"part": one.name, "finished": False, "ok": False, "checks": [], "notes": []}
+    result |= {"ended": why, "seconds": 0.0}
+    (out / f"{one.name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 def run_part(one: Part, out: Path, device: str) -> dict[str, Any]:
@@ -120,6 +135,7 @@ def line(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Run the plan; return the exit code."""
+    deadline_s = time.monotonic() + WHOLE_S
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -131,11 +147,6 @@ def main() -> int:
     if unknown:
         parser.error(
             f"no part is named {', '.join(sorted(unknown))}: name some of {', '.join(o.name for o in PARTS)}"
-        )
-    absent = lacking()
-    if absent:
-        parser.error(
-            f"this Python lacks {', '.join(absent)}: pip install {' '.join(absent)}, or name another Python"
         )
     if not arguments.rehearse and not _has_cuda():
         parser.error(
@@ -150,7 +161,7 @@ def main() -> int:
         if arguments.rehearse:
             # A rehearsal looks for mistakes, on a CPU that others may use too.
             one = replace(one, limit_s=REHEARSED * one.limit_s)
-        results.append(run_part(one, arguments.out, "cpu" if arguments.rehearse else "cuda"))
+        results.append(_result(one, arguments.out, deadline_s, rehearse=arguments.rehearse))
         print(f"  {line(results[-1])}", flush=True)
     machine: dict[str, Any] = next((result["machine"] for result in results if "machine" in result), {})
     about = ", ".join(f"{key} {value}" for key, value in machine.items())
@@ -160,7 +171,22 @@ def main() -> int:
     return 0 if all(result["ok"] for result in results) else 1
 
 
+def _result(one: Part, out: Path, deadline_s: float, *, rehearse: bool) -> dict[str, Any]:
+    """Run a part if this Python has what it needs and time is left."""
+    absent = lacking(one)
+    if absent:
+        return left_out(one, out, f"this Python lacks {', '.join(absent)}: pip install {' '.join(absent)}")
+    if rehearse:
+        return run_part(one, out, "cpu")
+    left_s = deadline_s - time.monotonic()
+    if left_s < _LEAST_S:
+        return left_out(one, out, f"the {WHOLE_S:g} s of all parts were over")
+    return run_part(replace(one, limit_s=min(one.limit_s, left_s)), out, "cuda")
+
+
 def _has_cuda() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
     import torch
 
     return bool(torch.cuda.is_available())

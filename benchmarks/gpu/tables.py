@@ -8,6 +8,7 @@ nominal FLOPs over time, attention's causal half counted once. Inputs are random
 from __future__ import annotations
 
 import csv
+import gc
 import itertools
 import math
 import statistics
@@ -202,7 +203,13 @@ def measure(sheet: Sheet, place: Place, out: Path) -> None:
             if time.monotonic() > deadline:
                 late += 1
                 continue
-            row = measured(place, gpu, case)
+            try:
+                row = measured(place, gpu, case)
+            except torch.OutOfMemoryError:
+                gc.collect()
+                _cuda.empty_cache()
+                sheet.note(f"out of memory: {case.row}")
+                continue
             writer.writerow({field.name: getattr(row, field.name) for field in fields(Row)})
             file.flush()
             count += 1

@@ -117,7 +117,11 @@ def interrupted_while_closing(level: str) -> dict[str, Any]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     folder = session._kept.folder
-    return {"arrived": arrived, "folder is gone": not folder.exists()}
+    seen = {"arrived": arrived, "folder is gone": not folder.exists()}
+    if session.ledger is not None:
+        notices = session.ledger.tables["notices"].column("kind").to_pylist()
+        seen |= {"steps": _steps_of(session), "told": "gather-incomplete" in notices}
+    return seen
 
 
 def nested(level: str) -> dict[str, Any]:

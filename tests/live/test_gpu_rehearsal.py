@@ -33,7 +33,7 @@ def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
     done = run("--rehearse", "-o", tmp_path)
     results = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert done.returncode == 0, done.stdout + json.dumps(results, indent=1)
-    assert set(results) == {"card_tests", "audited", "overhead", "tables", "models", "traces"}
+    assert set(results) == {"card_tests", "audited", "overhead", "tables", "models", "traces", "foreseen"}
     for result in results.values():
         assert result["finished"]
         assert result["checks"]
@@ -51,9 +51,13 @@ def test_every_part_of_the_plan_runs_on_the_cpu_and_its_checks_hold(tmp_path):
     assert {"launch", "memory copy", "attention_fwd_causal", "attention_bwd_causal", "gemm"} <= kinds
     with (tmp_path / "models.csv").open(encoding="utf-8") as file:
         assert [row["variant"] for row in csv.DictReader(file)] == ["plain", "recompute", "compile"]
+    with (tmp_path / "dry_run.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["variant"] for row in rows] == ["plain", "recompute", "compile"]
+    assert all(float(row["foreseen_step_s"]) > 0 for row in rows if row["variant"] != "compile")
     with tarfile.open(tmp_path / "traces.tar") as tar:
         assert len(tar.getnames()) == 3
-    assert len((tmp_path / "summary.md").read_text().splitlines()) == 10
+    assert len((tmp_path / "summary.md").read_text().splitlines()) == 11
     # As many as one may bring home from a machine that gives back eight.
     assert len(list(tmp_path.glob("*.log"))) == 0
 
@@ -69,6 +73,19 @@ def test_a_part_that_comes_too_late_leaves_what_it_had_and_is_no_success(tmp_pat
     assert result["ended"] == "stopped after 0.2 s"
     assert json.loads((tmp_path / "tables.json").read_text())["ok"] is False
     assert "stopped after 0.2 s" in plan.line(result)
+
+
+def test_a_part_that_this_python_cannot_run_is_left_out_and_the_others_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(PLAN.parent)
+    import run as plan
+
+    one = plan.Part("tables", 1, "", ("json", "no_such_module"))
+    result = plan._result(one, tmp_path, 0.0, rehearse=False)
+    assert result["ended"] == "this Python lacks no_such_module: pip install no_such_module"
+    assert json.loads((tmp_path / "tables.json").read_text()) == result
+    late = plan._result(plan.Part("tables", 1, ""), tmp_path, 0.0, rehearse=False)
+    assert late["ended"] == "the 520 s of all parts were over"
+    assert "lacks no_such_module" in plan.line(result)
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,11 @@ def test_what_is_raised_in_a_step_passes_and_the_steps_before_it_count(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_interrupt_while_ranks_are_waited_for_passes_and_nothing_is_left(level: str) -> None:
-    assert both(level, "closing") == [
-        {"arrived": "KeyboardInterrupt", "folder is gone": True},
-        {"arrived": "", "folder is gone": True},
-    ]
+    leading, other = both(level, "closing")
+    # On a busy machine the interrupt may come before the rank's own files are closed.
+    assert leading.pop("steps") in ([0], [])
+    assert leading == {"arrived": "KeyboardInterrupt", "folder is gone": True, "told": True}
+    assert other == {"arrived": "", "folder is gone": True}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,7 +1,9 @@
-"""A run folder that is removed or renamed, or that another job takes, while a job writes to it."""
+"""A run folder that is removed, renamed or emptied in mid-run, a full disk, a job that changes its folder."""
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,42 @@ def steps(out: str, change: str) -> dict[str, Any]:
     session.close()
     if session.ledger is None:
         return {}
+    return _told(session)
+
+
+def full(out: str) -> dict[str, Any]:
+    """Train on while the disk is full for both ranks, from the third step on; the limit stands in for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    trained = 0
+    try:
+        with audit(out=out, level="survey") as session:
+            for number in range(6):
+                if number == 2:
+                    own = Path(out).glob(f"*.rank{dist.get_rank():05d}.arrows")
+                    most = max(path.stat().st_size for path in own)
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (most + 100, hard))
+                with session.step():
+                    dist.all_reduce(torch.ones(8))
+                trained += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    return {"trained": trained, **({} if session.ledger is None else _told(session))}
+
+
+def moving(out: str) -> dict[str, Any]:
+    """Name the run folder from the working folder, and go to another before the session ends."""
+    before = Path.cwd()
+    os.chdir(Path(out).parent)
+    try:
+        with audit(out=Path(out).name, level="survey") as session, session.step():
+            os.chdir(before)
+            dist.all_reduce(torch.ones(8))
+    finally:
+        os.chdir(before)
+    return {} if session.ledger is None else _told(session)
+
+
+def _told(session: Any) -> dict[str, Any]:
     tables = session.ledger.tables
     rows = zip(*(tables["steps"].column(name).to_pylist() for name in ("rank", "step")), strict=True)
     return {
@@ -64,3 +102,19 @@ def test_files_that_were_emptied_are_told_of(tmp_path: Path) -> None:
     first, _ = run_ranks(here.steps, 2, str(tmp_path / "run"), "emptied")
     assert "folder-changed" in first["notices"]
     assert "capture-stopped" not in first["notices"]
+
+
+def test_a_full_disk_ends_the_capture_and_no_training(tmp_path: Path) -> None:
+    first, second = run_ranks(here.full, 2, str(tmp_path / "run"))
+    assert (first["trained"], second["trained"]) == (6, 6)
+    whole = [[rank, step] for rank in range(2) for step in range(2)]
+    assert [row for row in first["steps"] if row[1] < 2] == whole
+    assert {"capture-stopped", "folder-changed"} <= set(first["notices"])
+    kept = read_run(tmp_path / "run")
+    assert kept.tables["steps"].num_rows >= len(whole)
+
+
+def test_a_job_may_change_its_working_folder(tmp_path: Path) -> None:
+    first, _ = run_ranks(here.moving, 2, str(tmp_path / "run"))
+    assert first == {"steps": [[0, 0], [1, 0]], "notices": []}
+    assert read_run(tmp_path / "run").tables["steps"].num_rows == 2

@@ -252,6 +252,11 @@ class Kept:
         if self._here is not None:
             text = f"rank {self._rank} was interrupted as it gathered the records: only its own are counted"
             return _with_notices(self._here, [Notice(self._rank, "gather-incomplete", text)])
-        tables = {**empty_tables(), "notices": to_table("notices", self._notices)}
+        notices = list(self._notices)
+        if not any(notice.kind == "capture-stopped" for notice in notices):
+            text = f"rank {self._rank} was interrupted as its session closed: no step is counted"
+            kept = "" if self._is_temporary else f"; those that were written are in {self.folder}"
+            notices.append(Notice(self._rank, "gather-incomplete", text + kept))
+        tables = {**empty_tables(), "notices": to_table("notices", notices)}
         run, groups, findings = self._description()
         return Ledger(run, groups, tables, findings)
