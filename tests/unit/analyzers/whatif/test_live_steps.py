@@ -24,7 +24,7 @@ GATHERED_MS = 2
 
 
 def made(watched: Iterable[int] = (1, 2, 3), capture_ms: int = 10, op: str = "all_gather") -> Ledger:
-    """A job of two ranks; step 0 is surveyed: all of its times are doubled, and capture's own work is on top."""
+    """A job of two ranks; step 0 is surveyed: times are doubled, and capture's own work is on top."""
     rows: list[Collective] = []
     steps: list[Step] = []
     for number in (0, *watched):
