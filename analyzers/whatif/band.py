@@ -9,6 +9,7 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.outcome import Outcome
+from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class Doubt:
     clock_ns: float
     """How far the ranks' clocks may be apart where their times were compared."""
     spread_ns: float
-    """Standard error of the mean step: the next run's steps are other ones."""
+    """Standard error of the mean step. The changed run's steps are other ones, with an error of their own."""
+    run_ns: float
+    """By how much runs of one program differ on a quiet machine, as `compare` has it."""
     unknown_share: float
     """Share of the critical path that is gaps without a reason on record."""
 
@@ -31,7 +34,9 @@ class Doubt:
 
         Gaps without a reason may belong to what an edit removes, or not: so much of the saving is open.
         """
-        independent = np.hypot(np.hypot(self.replay_ns, self.clock_ns), 2 * self.spread_ns)
+        # Two standard errors of a difference of two means.
+        spread = 2 * np.sqrt(2) * self.spread_ns
+        independent = np.hypot(np.hypot(self.replay_ns, self.clock_ns), np.hypot(spread, self.run_ns))
         return float(independent + abs(saving_ns) * min(1.0, self.unknown_share))
 
 
@@ -51,6 +56,7 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
         replay_error=float(max(errors, default=0.0)),
         clock_ns=float(np.median(skew)) if len(skew) else 0.0,
         spread_ns=_spread(context),
+        run_ns=RUN_NOISE * lasted,
         unknown_share=unknown_share,
     )
 

@@ -1,6 +1,6 @@
 """What `shardtoll verify` found, for terminals and files.
 
-It may import `dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.answers`, `ledger.report`,
-`ledger.words`.
+It may import `dashboards.facts`, `dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.answers`,
+`ledger.report`, `ledger.words`.
 Start reading in `verdict`.
 """

@@ -112,3 +112,18 @@ def test_a_pair_is_its_runs_in_their_order_and_not_where_they_lie():
     one, other = sample_reports.report(), sample_reports.unknown()
     assert pair_of(one, other) == pair_of(sample_reports.report(), sample_reports.unknown())
     assert len({pair_of(one, other), pair_of(other, one), pair_of(one, one)}) == 3
+
+
+def test_bands_that_held_are_counted_of_replayed_savings_only(tmp_path: Path):
+    replayed = (ScoredFinding("straggler", "weight", "gone", 100, True),)
+    scores = [
+        score("a", findings=replayed, predicted_low_ns=60, predicted_high_ns=100, held=True),
+        score("b", findings=replayed, predicted_low_ns=95, predicted_high_ns=100, held=False),
+        score("c", findings=replayed),
+        score("d", held=True),
+    ]
+    for one in scores:
+        append(tmp_path / "x.jsonl", one)
+    assert read(tmp_path / "x.jsonl").scores == tuple(scores)
+    (line,) = history(scores)
+    assert (line.bands, line.held) == (2, 1)
