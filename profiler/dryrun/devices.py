@@ -150,6 +150,15 @@ def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.is_contiguous() else torch.empty(tensor.shape, device="meta").stride()
 
 
+def _address(func: Any, tensor: torch.Tensor) -> int:
+    """Return an address that only views of the same storage share; programs tell parameters apart by it."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if not isinstance(local, FakeTensor):
+        return int(func(tensor))
+    empty = local.untyped_storage().nbytes() == 0
+    return 0 if empty else _key(local) + local.storage_offset() * local.element_size()
+
+
 def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give a tensor other data; a real one that gets fake data becomes a fake one, the same object."""
     if isinstance(value, FakeTensor) and type(tensor) in (torch.Tensor, torch.nn.Parameter):
@@ -212,6 +221,7 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.pin_memory: lambda _, tensor, *__, **___: tensor,
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),
             torch.Tensor.get_device: lambda _, tensor: self.tensors.gpu.index if self._on_gpu(tensor) else -1,
+            torch.Tensor.data_ptr: _address,
             torch.Tensor.type: self._type,
             torch.nn.functional.scaled_dot_product_attention: self._attention,
             **self.values.handlers(self.tensors.is_host),

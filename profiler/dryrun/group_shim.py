@@ -41,8 +41,8 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
 
     @functools.wraps(original)
     def init_process_group(
-        backend: Any = None,
-        init_method: Any = None,
+        _backend: Any = None,
+        _method: Any = None,
         timeout: Any = None,
         world_size: int | None = -1,
         rank: int | None = -1,
