@@ -96,6 +96,7 @@ ANALYSES: Final = (
     Analysis("stalls.data_stall", "data-stall"),
     Analysis("stalls.host_sync", "host-sync"),
     Analysis("stalls.transfer_stall", "transfer-stall"),
+    Analysis("stalls.checkpoint_stall", "checkpoint-stall", "stalls"),
     Analysis("stages.pipeline_bubble", "pipeline-bubble"),
     Analysis("stages.pipeline_imbalance", "pipeline-imbalance"),
     Analysis("trust.unmatched_collectives", "unmatched-collectives"),
