@@ -99,6 +99,7 @@ ANALYSES: Final = (
     Analysis("stalls.host_sync", "host-sync"),
     Analysis("stalls.launch_bound", "launch-bound", "stalls"),
     Analysis("stalls.transfer_stall", "transfer-stall"),
+    Analysis("stalls.checkpoint_stall", "checkpoint-stall", "stalls"),
     Analysis("stages.pipeline_bubble", "pipeline-bubble"),
     Analysis("stages.pipeline_imbalance", "pipeline-imbalance"),
     Analysis("trust.unmatched_collectives", "unmatched-collectives"),

@@ -27,7 +27,7 @@ RANKS: Final = 4
 SEQUENCES: Final = 8
 MODELS: Final = {
     "wide": {"layers": 4, "dim": 512, "heads": 8, "hidden": 2048, "vocab": 512, "context": 64},
-    "deep": {"layers": 12, "dim": 192, "heads": 6, "hidden": 768, "vocab": 512, "context": 128},
+    "deep": {"layers": 12, "dim": 192, "heads": 8, "hidden": 768, "vocab": 512, "context": 128},
     "long": {"layers": 4, "dim": 256, "heads": 8, "hidden": 512, "vocab": 2048, "context": 512},
 }
 LAYOUTS: Final = {

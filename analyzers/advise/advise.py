@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.analyzers.advise.batches import batch_advice
-from shardtoll.analyzers.advise.failures import LLAMA3, FailureRate, failure_advice
+from shardtoll.analyzers.advise.failures import failure_advice
 from shardtoll.analyzers.advise.layouts import lighter
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
@@ -19,6 +19,7 @@ from shardtoll.analyzers.forecast.memory.reported import reported_bytes
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, FailureRate
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import (
     Advice,

@@ -1,65 +1,14 @@
-"""Checkpoints against failures: how often to write one, and what share of the time makes progress.
-
-Young 1974 and Daly 2006 ("A higher order estimate of the optimum checkpoint interval"): with a mean time
-between failures M and a checkpoint that blocks for d, the best interval is about sqrt(2 d M), by
-Daly's higher order sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + d / 18M) - d.
-"""
+"""Advice on checkpoints: what one costs, how often to write one, and what failures leave of the time."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Final
-
+from shardtoll.analyzers.shared.checkpoint_interval import (
+    LLAMA3,
+    FailureRate,
+    best_interval_s,
+    goodput,
+)
 from shardtoll.ledger.answers.advice import FailureAdvice
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRate:
-    """Failures that stop a job, per GPU and day."""
-
-    name: str
-    per_gpu_day: float
-    source: str
-
-
-LLAMA3: Final = FailureRate(
-    "llama3-16k",
-    419 / (16384 * 54),
-    "419 unexpected interruptions in 54 days on 16,384 H100s (The Llama 3 Herd of Models, "
-    "arXiv 2407.21783, 3.3.4)",
-)
-OPT: Final = FailureRate(
-    "opt-175b",
-    105 / (992 * 60),
-    "at least 105 restarts in two months on 992 A100s (OPT, arXiv 2205.01068, 2.5)",
-)
-RATES: Final = {rate.name: rate for rate in (LLAMA3, OPT)}
-
-
-def best_interval_s(blocked_s: float, mean_between_s: float) -> float:
-    """Daly's interval between checkpoints; the mean time itself if a checkpoint costs twice that."""
-    if blocked_s <= 0:
-        return 0.0
-    if blocked_s >= 2 * mean_between_s:
-        return mean_between_s
-    ratio = blocked_s / (2 * mean_between_s)
-    return math.sqrt(2 * blocked_s * mean_between_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - blocked_s
-
-
-def goodput(interval_s: float, blocked_s: float, recovery_s: float, mean_between_s: float) -> float:
-    """Share of the time that makes progress which stays, failures being a Poisson process.
-
-    Daly's model of exponential failures: a piece of work of `interval_s` with its checkpoint takes
-    M exp(R/M) (exp((t + d)/M) - 1) on average.
-    """
-    if interval_s <= 0:
-        return math.exp(-recovery_s / mean_between_s)
-    exponent = (interval_s + blocked_s) / mean_between_s
-    if exponent > 500:
-        return 0.0
-    spent = mean_between_s * math.exp(min(500.0, recovery_s / mean_between_s)) * math.expm1(exponent)
-    return min(1.0, interval_s / spent)
 
 
 def failure_advice(

@@ -7,7 +7,9 @@ from typing import Final, Literal, get_args
 
 from shardtoll.ledger.records.record import PHASES
 
-StallKind = Literal["data", "host-sync", "bubble", "launch", "host", "copy", "recompute", "unclassified"]
+StallKind = Literal[
+    "data", "host-sync", "bubble", "launch", "host", "copy", "recompute", "unclassified", "checkpoint"
+]
 STALL_KINDS: Final[tuple[str, ...]] = get_args(StallKind)
 IDLE_KINDS: Final = ("bubble", "data", "host-sync", "launch", "host")
 """Kinds whose `lost_ns` are parts of the step's idle time. Where several explain an instant the
@@ -29,7 +31,8 @@ class Stall:
     read values, which loses a CPU no idle time. `bubble`: idle inside a pipeline schedule. `launch`: a
     short gap before work that the host launched only after the device had fallen idle. `host`: idle for no
     other reason on record; live, the time between steps. `copy`: memory copies no compute hid. `recompute`:
-    compute done again for activation checkpointing. `unclassified`: device work that looks like communication
+    compute done again for activation checkpointing. `checkpoint`: live, the training thread wrote a
+    checkpoint, in the step or before it. `unclassified`: device work that looks like communication
     and is none we know.
     """
 
@@ -51,7 +54,7 @@ class Stall:
     source: str | None = None
     """`file.py:line (function)` of the user's own code."""
     bytes: int | None = None
-    """Bytes copied; None where that does not apply or is not known."""
+    """Bytes copied, or written to a checkpoint; None where that does not apply or is not known."""
     before_ns: int | None = None
     """The part of `total_ns` between the step before and this one. No step's duration contains it, so it is
     in no `lost_ns`: a loop waits for its batch before the step that uses it. None: not looked at."""

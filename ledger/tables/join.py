@@ -25,7 +25,7 @@ _RUNS_AS: Final = {("reduce_scatter", "all_reduce")}
 _KEPT_NOTICES: Final = ("file-cut", "launches-unseen")
 """What a trace has to say of itself that still holds when live records fill in what it lacks."""
 _BLIND: Final = "times-unknown"
-_PART_OF: Final = dict.fromkeys(IDLE_KINDS, "idle_ns") | {
+_PART_OF: Final = dict.fromkeys((*IDLE_KINDS, "checkpoint"), "idle_ns") | {
     "copy": "exposed_copy_ns",
     "recompute": "compute_ns",
     "unclassified": "unattributed_ns",

@@ -1,4 +1,4 @@
-"""What a run measured beside its step: how fast its loaders delivered."""
+"""What a run measured beside its step: how fast its loaders delivered, and what a checkpoint cost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,27 @@ def measured_beside(report: Report) -> dict[str, Any]:
     rate = loader_sequences_per_s(report)
     if rate is not None:
         made["loader_sequences_per_s"] = rate
+    made.update(checkpoint_cost(report))
+    return made
+
+
+def checkpoint_cost(report: Report) -> dict[str, Any]:
+    """Seconds that one checkpoint blocks the rank that it blocks longest, and GB/s of all ranks if known."""
+    if report.run.source == "dry":
+        return {}
+    rows = [row for row in report.tables["stalls"].to_pylist() if row["kind"] == "checkpoint"]
+    by_rank: dict[int, list[int]] = {}
+    for row in rows:
+        spent = by_rank.setdefault(row["rank"], [0, 0])
+        spent[0] += row["total_ns"]
+        spent[1] += row["count"]
+    if not by_rank:
+        return {}
+    blocked_ns, saves = max(by_rank.values())
+    made: dict[str, Any] = {"checkpoint_blocked_s": blocked_ns / max(1, saves) / 1e9}
+    written = [row["bytes"] for row in rows if row["bytes"] is not None]
+    if written and blocked_ns:
+        made["checkpoint_gbps"] = sum(written) / blocked_ns
     return made
 
 

@@ -82,18 +82,20 @@ def _data(region: Region, rank: int, idle: Sequence[Interval] | None) -> list[St
         earlier = [fetch for fetch in before if (fetch.name, fetch.source) == (name, source)]
         times = union(spans(mine))
         batches = [fetch.batch for fetch in (*earlier, *mine) if fetch.batch is not None]
+        saves = [fetch.bytes for fetch in (*earlier, *mine) if fetch.kind == "checkpoint"]
         before_ns = total_ns(union(spans(earlier)))
         rows.append(
             Stall(
                 step=region.step,
                 rank=rank,
-                kind="data",
+                kind="checkpoint" if saves else "data",
                 name=name,
                 phase="other",
-                count=len(batches),
+                count=len(saves) or len(batches),
                 total_ns=before_ns + total_ns(times),
                 lost_ns=0 if idle is None else total_ns(intersect(times, idle)),
                 source=source,
+                bytes=_sum(saves),
                 before_ns=before_ns,
                 samples=_sum([batch.samples for batch in batches]),
                 tokens=_sum([batch.tokens for batch in batches]),

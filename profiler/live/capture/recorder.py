@@ -459,6 +459,13 @@ class Recorder:
             source = self.attribution.stack.user_line(frame)
             self.region.fetches.append(Fetch(start_ns, end_ns, name, source, batch))
 
+    def saved(self, start_ns: int, end_ns: int, name: str, written: int | None, frame: FrameType) -> None:
+        """Note that the training thread wrote a checkpoint; `written`: its bytes, None if unknown."""
+        if self.region is not None:
+            source = self.attribution.stack.user_line(frame)
+            save = Fetch(start_ns, end_ns, name, source, None, "checkpoint", written)
+            self.region.fetches.append(save)
+
     def value_asked(self) -> None:
         """Note that a tensor subclass was asked for its value, which it has to make first."""
         self._value_asked_ns = self._value_asked_ns or self.now_ns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from shardtoll.ledger.records.ddp_causes import DDP
 from shardtoll.ledger.records.value import Value
@@ -179,7 +179,7 @@ class BatchSize:
 
 @dataclass(slots=True)
 class Fetch:
-    """The training thread fetched from a DataLoader; times are monotonic ns."""
+    """The training thread fetched from a DataLoader, or saved; times are monotonic ns."""
 
     start_ns: int
     end_ns: int
@@ -187,6 +187,9 @@ class Fetch:
     source: str | None
     batch: BatchSize | None
     """What came of it; None of the loader's start and its end."""
+    kind: Literal["data", "checkpoint"] = "data"
+    bytes: int | None = None
+    """Written to a checkpoint; None if unknown."""
 
 
 @dataclass(slots=True)

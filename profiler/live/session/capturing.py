@@ -46,6 +46,7 @@ from shardtoll.profiler.live.times.device_times import DeviceTimes
 from shardtoll.profiler.live.times.device_waits import patch_device_waits
 from shardtoll.profiler.live.times.drains import patch_backward, patch_ddp_outside, patch_reducers
 from shardtoll.profiler.live.times.loading import Loaded, Loading
+from shardtoll.profiler.live.times.saving import Saving
 from shardtoll.profiler.live.times.spans import patch_user_profiler, quiet_kineto
 from shardtoll.profiler.live.times.training import OnThisThread, patch_future_wait, patch_work_wait
 
@@ -143,6 +144,7 @@ class Capturing:
         undo.callback(OptimizerSteps(recorder, self.records_training, self.stop).install())
         loading = recorder.loading = Loading(recorder.now_ns, self._fetched, self._is_recording)
         undo.callback(loading.patch())
+        undo.callback(Saving(recorder.now_ns, self._saved, self._is_recording).patch())
         undo.callback(watch.training.unmark)
         watch.training.mark()
         undo.callback(open_doors(watch))
@@ -317,6 +319,9 @@ class Capturing:
             self.recorder.fetched(begun_ns, ended_ns, name, size, frame)
 
         self.guarded(note)
+
+    def _saved(self, begun_ns: int, ended_ns: int, name: str, written: int | None, frame: FrameType) -> None:
+        self.guarded(lambda: self.recorder.saved(begun_ns, ended_ns, name, written, frame))
 
     def _pause(self) -> None:
         excluded = self.recorder.excluded()

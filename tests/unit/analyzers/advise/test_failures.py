@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.analyzers.advise.batches import batch_advice, noise_scale
-from shardtoll.analyzers.advise.failures import LLAMA3, best_interval_s, failure_advice, goodput
+from shardtoll.analyzers.advise.failures import failure_advice
+from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, best_interval_s, goodput
 
 
 @given(st.floats(1, 600), st.floats(0.5, 500))

@@ -1,0 +1,109 @@
+"""When the training thread stands still while a checkpoint is written, and how many bytes came of it.
+
+While a session is open `torch.save` and the `save` and `async_save` of torch.distributed.checkpoint are
+replaced by ones that note when they were entered and left; they are put back on exit. Only calls of the
+training thread count, the outermost of those within others. Bytes are what the file has grown to: of a
+distributed checkpoint the files of this rank. Of an asynchronous one they are not yet written, so they stay
+unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from shardtoll.profiler.live.times.patches import Patches, patched
+
+SAVE: Final = "torch.save"
+DCP_SAVE: Final = "torch.distributed.checkpoint.save"
+DCP_ASYNC: Final = "torch.distributed.checkpoint.async_save"
+_MOST_FILES: Final = 4096
+
+NoteSave: TypeAlias = Callable[[int, int, str, "int | None", FrameType], None]
+"""Called with when the save began and ended (monotonic ns), its name, its bytes, and who asked for it."""
+
+
+class Saving:
+    """Notes the saves of the thread that it is made on."""
+
+    def __init__(self, now_ns: Callable[[], int], note: NoteSave, is_recording: Callable[[], bool]) -> None:
+        self._now_ns = now_ns
+        self._note = note
+        self._is_recording = is_recording
+        self._thread = get_ident()
+        self._inside = False
+
+    def patch(self) -> Callable[[], None]:
+        """Have saves noted; returns what undoes that."""
+
+        def patch(patches: Patches) -> None:
+            patches.around(torch, "save", lambda original: self._around(original, SAVE, _bytes_of_file))
+            # Not imported for this: a program that saves so has imported it, or names it by its module later.
+            checkpoint = sys.modules.get("torch.distributed.checkpoint")
+            for name, shown in (("save", DCP_SAVE), ("async_save", DCP_ASYNC)):
+                size = _bytes_of_rank if name == "save" else _unknown
+                patches.around(
+                    checkpoint, name, lambda original, a=shown, b=size: self._around(original, a, b)
+                )
+
+        return patched(patch)
+
+    def _around(
+        self, original: Callable[..., Any], name: str, size: Callable[..., int | None]
+    ) -> Callable[..., Any]:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or get_ident() != self._thread or not self._is_recording():
+                return original(*args, **kwargs)
+            self._inside = True
+            begun_ns = self._now_ns()
+            done = False
+            try:
+                result = original(*args, **kwargs)
+                done = True
+                return result
+            finally:
+                self._inside = False
+                ended_ns = self._now_ns()
+                written = size(*args, **kwargs) if done else None
+                self._note(begun_ns, ended_ns, name, written, sys._getframe(1))
+
+        return save
+
+
+def _bytes_of_file(_: object = None, f: Any = None, *__: object, **___: object) -> int | None:
+    """Bytes of the file that `torch.save(obj, f)` wrote; None of one that cannot say."""
+    try:
+        if isinstance(f, (str, os.PathLike)):
+            return os.stat(f).st_size
+        place = f.tell()
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return place if isinstance(place, int) else None
+
+
+def _bytes_of_rank(*_: object, checkpoint_id: Any = None, **__: object) -> int | None:
+    """Bytes of this rank's files in the folder of a distributed checkpoint; None of another store."""
+    if not isinstance(checkpoint_id, (str, os.PathLike)):
+        return None
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    total, seen = 0, 0
+    try:
+        for file in Path(checkpoint_id).glob(f"__{rank}_*.distcp"):
+            total += file.stat().st_size
+            seen += 1
+            if seen == _MOST_FILES:
+                return None
+    except OSError:
+        return None
+    return total if seen else None
+
+
+def _unknown(*_: object, **__: object) -> int | None:
+    return None
