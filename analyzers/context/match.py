@@ -13,14 +13,14 @@ Where no rank knows the size, group, place and op alone must agree: such a match
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from shardtoll.analyzers.context.peers import PEER_OPS, SYNCHRONISING, paired
-from shardtoll.analyzers.shared.tally import keep
+from shardtoll.analyzers.shared.tally import changes, codes, keep, numbered
 from shardtoll.ledger import Group, Ledger, Run
 
 OVERLAP_NS: Final = 100_000
@@ -30,7 +30,11 @@ UNEVEN_OPS: Final = ("all_to_all",)
 """Ranks may send different amounts in these: with a sequence number they are one whatever their sizes;
 by order, a size that differs leaves them unmatched, no more."""
 
-COMPARED: Final = ["op", "bytes", "dtype"]
+COLUMNS: Final = [
+    *("rank", "group", "group_size", "step", "seq", "op"),
+    *("message_bytes", "dtype", "root", "issue_ns"),
+]
+"""What matching reads of a record, besides times in traces."""
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -55,7 +59,7 @@ class Matches:
     """The last of these groups, which the ledger does not describe: all have the whole job as ranks."""
 
 
-def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[Group]]:
+def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.api.extensions.ExtensionArray, list[Group]]:
     """Return each row's group id, which is the group's place in the list returned with them.
 
     The list begins with the ledger's own groups. A group that was never described is known only when it is
@@ -67,7 +71,8 @@ def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[Gr
         numbers.setdefault((group.name, group.ranks), number)
     world = tuple(range(ledger.run.world_size))
     ids: list[int | None] = []
-    keys = rows[["group", "rank", "group_size"]].drop_duplicates()
+    columns = ["group", "rank", "group_size"]
+    key_of, keys = codes(rows[columns], columns)
     for name, rank, size in keys.itertuples(index=False):
         fits = [i for (n, ranks), i in numbers.items() if n == name and rank in ranks and len(ranks) == size]
         if not fits and size == len(world):
@@ -76,9 +81,23 @@ def _groups(ledger: Ledger, rows: pd.DataFrame) -> tuple[pd.Series[int], list[Gr
                 groups.append(Group(name, world))
             fits = [numbers[name, world]]
         ids.append(fits[0] if len(fits) == 1 else None)
-    keys["group_id"] = pd.array(ids, dtype="Int64")
-    joined = rows[["group", "rank", "group_size"]].merge(keys, how="left")
-    return joined["group_id"], groups
+    return pd.array(ids, dtype="Int64").take(key_of), groups
+
+
+def _apart(work: pd.DataFrame) -> list[int]:
+    """Return the groups whose ranks' numbers begin at different ones."""
+    numbered = work["seq"].notna().to_numpy(dtype=bool)
+    group, rank, seq = (
+        work[name].to_numpy(dtype=np.int64, na_value=0)[numbered] for name in ("group_id", "rank", "seq")
+    )
+    order = np.lexsort((seq, rank, group))
+    first = order[changes(group[order], rank[order])]
+    starts = np.flatnonzero(changes(group[first]))
+    if not len(starts):
+        return []
+    differ = np.minimum.reduceat(seq[first], starts) != np.maximum.reduceat(seq[first], starts)
+    apart: list[int] = group[first][starts[differ]].tolist()
+    return apart
 
 
 def _shifted(work: pd.DataFrame) -> set[int]:
@@ -87,12 +106,10 @@ def _shifted(work: pd.DataFrame) -> set[int]:
     A send or recv before the audit, or gloo's monitored barrier, took numbers on some ranks only: they stay
     apart for as long as the group lives. One record a rank is no story.
     """
-    numbered = work.dropna(subset=["seq"])
-    first = numbered.groupby(["group_id", "rank"])["seq"].min()
-    apart = first.groupby(level=0).nunique()
     shifted: set[int] = set()
-    for group_id in apart.index[apart > 1]:
-        rows = keep(numbered, numbered["group_id"] == group_id).sort_values("seq", kind="stable")
+    for group_id in _apart(work):
+        rows = keep(work, (work["group_id"] == group_id) & work["seq"].notna())
+        rows = rows.sort_values("seq", kind="stable")
         stories = {
             (
                 tuple(part["seq"] - part["seq"].min()),
@@ -118,69 +135,88 @@ def _slots(rows: pd.DataFrame, *, live: bool) -> pd.DataFrame:
     work = keep(work, ~(work["by_order"] & work["step"].isna())).copy()
     work["slot"] = work["seq"].where(~work["by_order"], work["step"])
     # Several records may share a number (coalesced ones): then their order tells them apart.
-    place = ["group_id", "by_order", "slot"]
-    work["nth"] = _asked_order(work, place)
-    work["slot_id"] = work.groupby([*place, "nth"], sort=False).ngroup()
+    place = numbered(work, ["group_id", "by_order", "slot"])
+    work["slot_id"] = _joined(place, _asked_order(work, place))
     return work
 
 
-def _asked_order(work: pd.DataFrame, place: list[str]) -> pd.Series[int]:
+def _joined(first: Ints, second: Ints) -> Ints:
+    """Return for each row the number of its pair of numbers, by first appearance."""
+    numbers, _ = pd.factorize(first * (int(second.max(initial=0)) + 1) + second)
+    return numbers.astype(np.int64)
+
+
+def _asked_order(work: pd.DataFrame, place: Ints) -> Ints:
     """Return each row's position among its rank's rows of the place.
 
     Ranks ask for a group's collectives in one order; on several streams they may begin in another. So
     issue times count, where every row of the place has one; else the order in which they began.
     """
-    asked = work["issue_ns"].notna().groupby([work[name] for name in place]).transform("all")
-    key = work["issue_ns"].to_numpy(dtype=np.int64, na_value=0) * asked.to_numpy(dtype=np.int64)
-    ordered = work.iloc[np.argsort(key, kind="stable")]
-    nth: pd.Series[int] = ordered.groupby([*place, "rank"]).cumcount()
-    return nth.reindex(work.index)
+    unasked = work["issue_ns"].isna().to_numpy(dtype=bool)
+    asked = np.bincount(place, weights=unasked)[place] == 0
+    key = work["issue_ns"].to_numpy(dtype=np.int64, na_value=0) * asked
+    lane = _joined(place, work["rank"].to_numpy(dtype=np.int64))
+    order = np.lexsort((key, lane))
+    starts = np.flatnonzero(changes(lane[order]))
+    nth = np.empty(len(work), dtype=np.int64)
+    nth[order] = np.arange(len(work)) - np.repeat(starts, np.diff(starts, append=len(work)))
+    return nth
 
 
 def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
     """Return for each row whether its slot agrees on all seen ranks, and whether it is suspect."""
+    slot = work["slot_id"].to_numpy(dtype=np.int64)
+    if not len(slot):
+        return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
+    # Slots are numbered from 0 without a gap: what is reduced slot by slot is indexed by its number.
+    order = np.argsort(slot, kind="stable")
+    starts = np.flatnonzero(changes(slot[order]))
+
+    def least(values: Any) -> Any:
+        return np.minimum.reduceat(values[order], starts)
+
+    def most(values: Any) -> Any:
+        return np.maximum.reduceat(values[order], starts)
+
+    def same(values: Ints) -> Bools:
+        is_same: Bools = least(values) == most(values)
+        return is_same
+
     barrier = (work["op"] == "barrier").to_numpy(dtype=bool)
-    facts = pd.DataFrame(
-        {
-            "slot_id": work["slot_id"].to_numpy(dtype=np.int64),
-            "group_id": work["group_id"].to_numpy(dtype=np.int64),
-            "op": pd.factorize(work["op"])[0],
-            "bytes": np.where(barrier, 0, work["message_bytes"].fillna(0).to_numpy(dtype=np.int64)),
-            "unsized": work["message_bytes"].isna().to_numpy(dtype=bool) & ~barrier,
-            "uneven": work["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool),
-            "dtype": pd.factorize(work["dtype"])[0],
-            "by_order": work["by_order"].to_numpy(dtype=bool),
-        }
-    )
-    slots = facts.groupby("slot_id")
+    missing = work["message_bytes"].isna().to_numpy(dtype=bool) & ~barrier
+    one_size = same(np.where(barrier, 0, work["message_bytes"].to_numpy(dtype=np.int64, na_value=0)))
+    one_op = same(pd.factorize(work["op"])[0])
     # An unknown type is no difference: gloo's scatter says none on the ranks that only receive.
-    facts["dtype"] = facts["dtype"].where(facts["dtype"] >= 0, slots["dtype"].transform("max"))
-    low, high = slots[COMPARED].min(), slots[COMPARED].max()
-    present = slots.size().to_numpy() == expected[slots["group_id"].first().to_numpy()]
-    one_op = (low["op"] == high["op"]).to_numpy()
-    one_size = (low["bytes"] == high["bytes"]).to_numpy()
-    unsized = slots["unsized"].any().to_numpy()
-    all_unsized = slots["unsized"].all().to_numpy()
-    one_type = (low["dtype"] == high["dtype"]).to_numpy() | ~slots["by_order"].any().to_numpy()
-    uneven = slots["uneven"].all().to_numpy()
-    numbered = uneven & ~slots["by_order"].any().to_numpy()
-    agrees = present & one_op & one_type & ((one_size & (~unsized | all_unsized)) | numbered)
+    dtype = pd.factorize(work["dtype"])[0]
+    by_order = most(work["by_order"].to_numpy(dtype=bool))
+    one_type = same(np.where(dtype >= 0, dtype, most(dtype)[slot])) | ~by_order
+    unsized, all_unsized = most(missing), least(missing)
+    uneven = least(work["op"].isin(UNEVEN_OPS).to_numpy(dtype=bool))
+    group = work["group_id"].to_numpy(dtype=np.int64)[order][starts]
+    present = np.diff(starts, append=len(slot)) == expected[group]
+    numbered_uneven = uneven & ~by_order
+    agrees = present & one_op & one_type & ((one_size & (~unsized | all_unsized)) | numbered_uneven)
     differs = ~one_op | ~one_type | (~one_size & ~unsized & ~uneven)
-    slot_of_row = facts["slot_id"].to_numpy()
-    return agrees[slot_of_row], (differs | ~present)[slot_of_row]
+    return agrees[slot], (differs | ~present)[slot]
 
 
 def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
-    """Return for each row whether the ranks of its group have different numbers of rows in its step."""
-    per_rank = work.groupby(["group_id", "step", "rank"], dropna=False).size()
-    per_step = per_rank.groupby(level=[0, 1], dropna=False).agg(["min", "max", "count"]).reset_index()
-    all_there = per_step["count"].to_numpy() == expected[per_step["group_id"].to_numpy(dtype=np.int64)]
-    per_step["lopsided"] = (per_step["min"] != per_step["max"]).to_numpy(dtype=bool) | ~all_there
-    joined = work[["group_id", "step"]].merge(
-        per_step[["group_id", "step", "lopsided"]], on=["group_id", "step"], how="left"
-    )
-    lopsided: Bools = joined["lopsided"].to_numpy(dtype=bool)
-    return lopsided
+    """Return for each row matched by order whether the ranks of its group have different numbers of rows in
+    its step."""
+    by_order = work["by_order"].to_numpy(dtype=bool)
+    if not by_order.any():
+        return by_order.copy()
+    place = numbered(work, ["group_id", "step"])
+    _, first = np.unique(place, return_index=True)
+    lane = _joined(place, work["rank"].to_numpy(dtype=np.int64))
+    _, first_of_lane = np.unique(lane, return_index=True)
+    calls, place_of_lane = np.bincount(lane), place[first_of_lane]
+    low, high = np.full(len(first), len(work)), np.zeros(len(first), dtype=np.int64)
+    np.minimum.at(low, place_of_lane, calls)
+    np.maximum.at(high, place_of_lane, calls)
+    group = work["group_id"].to_numpy(dtype=np.int64)[first]
+    lopsided: Bools = ((low != high) | (np.bincount(place_of_lane) != expected[group]))[place]
+    return lopsided & by_order
 
 
 def _disputed(work: pd.DataFrame, suspect: Bools) -> Bools:
@@ -188,10 +224,9 @@ def _disputed(work: pd.DataFrame, suspect: Bools) -> Bools:
 
     Windows that are cut may have equal counts by chance: what then agrees by its place proves nothing.
     """
-    places = work[["group_id", "step"]].assign(suspect=suspect)
-    of_place = places.groupby(["group_id", "step"], dropna=False)["suspect"]
+    place = numbered(work, ["group_id", "step"])
     by_order = work["by_order"].to_numpy(dtype=bool)
-    disputed: Bools = of_place.transform("any").to_numpy(dtype=bool) & by_order
+    disputed: Bools = (np.bincount(place, weights=suspect)[place] > 0) & by_order
     return disputed
 
 
@@ -245,62 +280,60 @@ def _outside_window(work: pd.DataFrame, seen: set[int], members: list[tuple[int,
 
 def match(ledger: Ledger, collectives: pd.DataFrame) -> Matches:
     """Return which rows of the collectives' frame are one collective on several ranks."""
-    columns = [
-        "rank",
-        "group",
-        "group_size",
-        "step",
-        "seq",
-        "op",
-        "message_bytes",
-        "dtype",
-        "root",
-        "issue_ns",
-    ]
-    rows = collectives[columns].reset_index(drop=True)
-    rows["group_id"], groups = _groups(ledger, rows)
+    rows = collectives[COLUMNS].reset_index(drop=True)
+    group_ids, groups = _groups(ledger, rows)
+    rows["group_id"] = group_ids
     members = [group.ranks for group in groups]
     seen = set(ledger.run.ranks_seen)
     expected = np.array([len(seen.intersection(ranks)) for ranks in members], dtype=np.int64)
     sizes = np.array([len(ranks) for ranks in members], dtype=np.int64)
     work = _slots(rows, live=ledger.run.source == "live")
     agrees, suspect = _agreement(work, expected)
-    lopsided = work["by_order"].to_numpy(dtype=bool) & _lopsided(work, expected)
+    lopsided = _lopsided(work, expected)
+    by_order = work["by_order"].to_numpy(dtype=bool)
     if ledger.run.source == "trace":
         lopsided |= _disputed(work, suspect)
         if "no-steps" in set(ledger.frame("notices")["kind"]):
             # Where nothing marks the steps, ranks may have begun to record at different moments.
             # Then order counts only if times prove it.
-            lopsided |= work["by_order"].to_numpy(dtype=bool) & ~_one_window(ledger.run, collectives, work)
+            lopsided |= by_order & ~_one_window(ledger.run, collectives, work)
     agrees &= ~lopsided
     group_of = work["group_id"].to_numpy(dtype=np.int64)
     slot_of = work["slot_id"].to_numpy(dtype=np.int64)
+    places = work.index.to_numpy()
 
-    matched = rows[["group_id"]].copy()
-    for name in ("match_id", "slot_id"):
-        matched[name] = pd.arrays.IntegerArray(
-            np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=np.bool_)
-        )
-    for flag in ("whole", "suspect", "by_order", "likely", "open"):
-        matched[flag] = False
-    matched.loc[work.index[agrees], "match_id"] = slot_of[agrees]
-    matched.loc[work.index, "slot_id"] = slot_of
-    matched.loc[work.index, "whole"] = agrees & (expected[group_of] == sizes[group_of])
-    by_order = work["by_order"].to_numpy(dtype=bool)
+    def spread(values: Bools) -> Bools:
+        """Return what is known of the rows at work for all rows; False of the others."""
+        all_rows = np.zeros(len(rows), dtype=np.bool_)
+        all_rows[places] = values
+        return all_rows
+
+    match_id, slot_id = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    match_id[places[agrees]] = slot_of[agrees]
+    slot_id[places] = slot_of
     suspect |= lopsided
+    is_open = np.zeros(len(rows), dtype=np.bool_)
     if ledger.run.source == "trace":
         # Windows of traces differ: what one rank lacks there may lie outside its window.
         suspect &= ~lopsided & ~_outside_window(work, seen, members)
         peers = rows["op"].isin(PEER_OPS).to_numpy(dtype=bool)
-        matched["open"] = (rows["group_id"].notna() & rows["seq"].isna()).to_numpy(dtype=bool) & ~peers
-        matched.loc[work.index[agrees], "open"] = False
-    matched.loc[work.index, "suspect"] = suspect
-    matched.loc[work.index, "by_order"] = by_order
+        is_open = (rows["group_id"].notna() & rows["seq"].isna()).to_numpy(dtype=bool) & ~peers
+        is_open[places[agrees]] = False
     unsized = (work["message_bytes"].isna() & (work["op"] != "barrier")).to_numpy(dtype=bool)
-    matched.loc[work.index, "likely"] = agrees & (by_order | unsized)
     pair = paired(rows)
     message = pair >= 0
     beyond = int(slot_of.max()) + 1 if len(slot_of) else 0
-    matched.loc[message, "match_id"] = beyond + pair[message]
-    matched.loc[message, ["whole", "by_order", "likely"]] = True
+    match_id[message] = beyond + pair[message]
+    matched = pd.DataFrame(
+        {
+            "group_id": group_ids,
+            "match_id": pd.arrays.IntegerArray(match_id, ~(spread(agrees) | message)),
+            "slot_id": pd.arrays.IntegerArray(slot_id, ~spread(np.ones(len(places), dtype=np.bool_))),
+            "whole": spread(agrees & (expected[group_of] == sizes[group_of])) | message,
+            "suspect": spread(suspect),
+            "by_order": spread(by_order) | message,
+            "likely": spread(agrees & (by_order | unsized)) | message,
+            "open": is_open,
+        }
+    )
     return Matches(matched, tuple(members), tuple(groups[len(ledger.groups) :]))

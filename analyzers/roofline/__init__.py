@@ -4,53 +4,56 @@ It is a door: it hands out what its rooms export, and holds no code of its own.
 Start reading in `model.cost`, and in `machines.fabric` for what a fabric is.
 """
 
-from shardtoll.analyzers.roofline.machines.choose import (
-    choose_fabric,
-    gpu_of_run,
-    other_device_note,
-    with_device,
-)
-from shardtoll.analyzers.roofline.machines.curve import Curve, CurvePoint
-from shardtoll.analyzers.roofline.machines.fabric import UNKNOWN, Fabric, Link
-from shardtoll.analyzers.roofline.machines.gpu import Gpu, find_gpu, known_gpus
-from shardtoll.analyzers.roofline.machines.hardware import fabric_of_hardware
-from shardtoll.analyzers.roofline.machines.load import fabric_names, known_fabrics, load_fabric, parse_fabric
-from shardtoll.analyzers.roofline.machines.quantity import Quantity
-from shardtoll.analyzers.roofline.machines.write import to_toml
-from shardtoll.analyzers.roofline.model.cost import Cost, collective_cost, collective_costs
-from shardtoll.analyzers.roofline.model.measured import calibrated, measured_cost, sizes_note, with_links
-from shardtoll.analyzers.roofline.model.place import Placement, hosts_note, one_node, place, ranks_per_host
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "UNKNOWN",
-    "Cost",
-    "Curve",
-    "CurvePoint",
-    "Fabric",
-    "Gpu",
-    "Link",
-    "Placement",
-    "Quantity",
-    "calibrated",
-    "choose_fabric",
-    "collective_cost",
-    "collective_costs",
-    "fabric_names",
-    "fabric_of_hardware",
-    "find_gpu",
-    "gpu_of_run",
-    "hosts_note",
-    "known_fabrics",
-    "known_gpus",
-    "load_fabric",
-    "measured_cost",
-    "one_node",
-    "other_device_note",
-    "parse_fabric",
-    "place",
-    "ranks_per_host",
-    "sizes_note",
-    "to_toml",
-    "with_device",
-    "with_links",
-]
+from shardtoll.ledger.lazy import exports
+
+if TYPE_CHECKING:
+    from shardtoll.analyzers.roofline.machines.choose import choose_fabric as choose_fabric
+    from shardtoll.analyzers.roofline.machines.choose import gpu_of_run as gpu_of_run
+    from shardtoll.analyzers.roofline.machines.choose import other_device_note as other_device_note
+    from shardtoll.analyzers.roofline.machines.choose import with_device as with_device
+    from shardtoll.analyzers.roofline.machines.curve import Curve as Curve
+    from shardtoll.analyzers.roofline.machines.curve import CurvePoint as CurvePoint
+    from shardtoll.analyzers.roofline.machines.fabric import UNKNOWN as UNKNOWN
+    from shardtoll.analyzers.roofline.machines.fabric import Fabric as Fabric
+    from shardtoll.analyzers.roofline.machines.fabric import Link as Link
+    from shardtoll.analyzers.roofline.machines.gpu import Gpu as Gpu
+    from shardtoll.analyzers.roofline.machines.gpu import find_gpu as find_gpu
+    from shardtoll.analyzers.roofline.machines.gpu import known_gpus as known_gpus
+    from shardtoll.analyzers.roofline.machines.hardware import fabric_of_hardware as fabric_of_hardware
+    from shardtoll.analyzers.roofline.machines.load import fabric_names as fabric_names
+    from shardtoll.analyzers.roofline.machines.load import known_fabrics as known_fabrics
+    from shardtoll.analyzers.roofline.machines.load import load_fabric as load_fabric
+    from shardtoll.analyzers.roofline.machines.load import parse_fabric as parse_fabric
+    from shardtoll.analyzers.roofline.machines.quantity import Quantity as Quantity
+    from shardtoll.analyzers.roofline.machines.write import to_toml as to_toml
+    from shardtoll.analyzers.roofline.model.cost import Cost as Cost
+    from shardtoll.analyzers.roofline.model.cost import collective_cost as collective_cost
+    from shardtoll.analyzers.roofline.model.cost import collective_costs as collective_costs
+    from shardtoll.analyzers.roofline.model.measured import calibrated as calibrated
+    from shardtoll.analyzers.roofline.model.measured import measured_cost as measured_cost
+    from shardtoll.analyzers.roofline.model.measured import sizes_note as sizes_note
+    from shardtoll.analyzers.roofline.model.measured import with_links as with_links
+    from shardtoll.analyzers.roofline.model.place import Placement as Placement
+    from shardtoll.analyzers.roofline.model.place import hosts_note as hosts_note
+    from shardtoll.analyzers.roofline.model.place import one_node as one_node
+    from shardtoll.analyzers.roofline.model.place import place as place
+    from shardtoll.analyzers.roofline.model.place import ranks_per_host as ranks_per_host
+else:
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "machines.choose": "choose_fabric gpu_of_run other_device_note with_device",
+            "machines.curve": "Curve CurvePoint",
+            "machines.fabric": "Fabric Link UNKNOWN",
+            "machines.gpu": "Gpu find_gpu known_gpus",
+            "machines.hardware": "fabric_of_hardware",
+            "machines.load": "fabric_names known_fabrics load_fabric parse_fabric",
+            "machines.quantity": "Quantity",
+            "machines.write": "to_toml",
+            "model.cost": "Cost collective_cost collective_costs",
+            "model.measured": "calibrated measured_cost sizes_note with_links",
+            "model.place": "Placement hosts_note one_node place ranks_per_host",
+        },
+    )

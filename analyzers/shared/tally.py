@@ -229,8 +229,8 @@ class _Steps:
         rank = frame["rank"].to_numpy(dtype=np.int64)
         order = np.lexsort((step, rank, code))
         code, rank, step = code[order], rank[order], step[order]
-        new_pair = _changes(code, rank)
-        starts = np.flatnonzero(new_pair | _changes(step))
+        new_pair = changes(code, rank)
+        starts = np.flatnonzero(new_pair | changes(step))
         pairs = np.flatnonzero(new_pair)
         return cls(order, starts, step[starts], np.cumsum(new_pair)[starts] - 1, code[pairs], rank[pairs])
 
@@ -241,12 +241,12 @@ class _Steps:
         rows = np.diff(self.starts, append=len(self.order))
         code = self.pair_code[self.pair]
         order = np.lexsort((self.step, code))
-        first = np.flatnonzero(_changes(code[order], self.step[order]))
+        first = np.flatnonzero(changes(code[order], self.step[order]))
         most = np.maximum.reduceat(rows[order], first).astype(np.float64)
         return np.bincount(code[order][first], weights=most).astype(np.float64)
 
 
-def _changes(*sorted_keys: Codes) -> npt.NDArray[np.bool_]:
+def changes(*sorted_keys: Codes) -> npt.NDArray[np.bool_]:
     """Return for each row whether a key differs from the row before; the first does."""
     new = np.zeros(len(sorted_keys[0]), dtype=np.bool_)
     for key in sorted_keys:
@@ -267,14 +267,14 @@ def _figure(
         return []
     is_known = np.logical_and.reduceat(has_value[of.order], of.starts)
     sums = np.where(is_known, np.add.reduceat(values[of.order], of.starts), 0)
-    of_pair = np.flatnonzero(_changes(of.pair))
+    of_pair = np.flatnonzero(changes(of.pair))
     known_sum = np.add.reduceat(sums, of_pair)
     known_steps = np.add.reduceat(is_known.astype(np.int64), of_pair)
     unknown_steps = np.diff(of_pair, append=len(of.starts)) - known_steps
     # A rank of which no row is known says nothing; steps without rows do not make that a zero.
     says = known_steps > 0
     means = np.divide(known_sum, steps - unknown_steps, out=np.full(len(says), np.nan), where=says)
-    groups = np.flatnonzero(_changes(of.pair_code))
+    groups = np.flatnonzero(changes(of.pair_code))
     if over_ranks == "max":
         figures = np.fmax.reduceat(means, groups)
     else:

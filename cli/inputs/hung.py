@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from shardtoll.cli.inputs.flights import flights_of
 from shardtoll.ledger import Report
 from shardtoll.ledger.disk.store import flights_in
 
@@ -18,6 +17,7 @@ def with_hang(report: Report, folder: Path) -> Report:
     if not flights_in(folder):
         return report
     from shardtoll.analyzers.hang.diagnose import diagnose
+    from shardtoll.cli.inputs.flights import flights_of
     from shardtoll.ledger.records.finding import ranked
 
     flights, now_ns, _ = flights_of(folder)

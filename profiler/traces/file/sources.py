@@ -17,6 +17,7 @@ _ADDRESS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 _RANK_FOLDER: Final = re.compile(r"(?:^|[/\\_.-])(?:rank|worker|trainer|gpu)[-_ .]?\d{1,7}$", re.IGNORECASE)
 """A folder that a rank has to itself."""
 _ENDINGS: Final = "traces end in .json, .json.gz, .json.zst or .sqlite"
+_DATABASE: Final = b"SQLite format 3\0"
 _HINT: Final = "name a trace file, a folder or a glob of traces, or an address such as s3://bucket/traces"
 
 
@@ -202,6 +203,12 @@ def opened(file: TraceFile) -> Iterator[BinaryIO]:
         else:
             with open(file.path or file.address, "rb", buffering=0) as plain:
                 yield cast(BinaryIO, plain)
+
+
+def is_database(file: TraceFile) -> bool:
+    """Whether a file begins as SQLite databases do. Raises TraceError if it cannot be read."""
+    with opened(file) as source:
+        return source.read(len(_DATABASE)) == _DATABASE
 
 
 @contextmanager

@@ -156,7 +156,7 @@ def _assume_rank(trace: Trace, parts: int) -> None:
 
 
 def _reader(file: TraceFile) -> Read:
-    from shardtoll.profiler.traces.nsys.database import is_database
+    from shardtoll.profiler.traces.file.sources import is_database
 
     if is_database(file):
         from shardtoll.profiler.traces.nsys.read_nsys import read_nsys

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from shardtoll.ledger.records.errors import TraceError, first_line
 from shardtoll.profiler.traces.file.sources import TraceFile, opened
 
-MAGIC: Final = b"SQLite format 3\0"
 EXPORT: Final = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 _CHUNK_ROWS: Final = 20_000
@@ -27,12 +26,6 @@ _MOST_TABLES: Final = 2_000
 _FUNCTIONS: Final = frozenset(("ifnull",))
 """What queries of ours call; a view, trigger or expression of the file's own may call nothing else."""
 _PRAGMAS: Final = frozenset(("table_info", "trusted_schema", "cell_size_check", "query_only", "cache_size"))
-
-
-def is_database(file: TraceFile) -> bool:
-    """Whether a file begins as SQLite databases do. Raises TraceError if it cannot be read."""
-    with opened(file) as source:
-        return source.read(len(MAGIC)) == MAGIC
 
 
 class Database:
