@@ -12,7 +12,7 @@ _OF_FAMILY: Final = {
     "compute": ("bytes", "floor"),
     "schedule": ("bytes", "floor"),
 }
-_OF_KIND: Final = {"straggler": ("bytes", "floor")}
+_OF_KIND: Final = {"straggler": ("bytes", "floor"), "needless-barrier": ("bytes",)}
 
 
 def applies(finding: Finding, name: str) -> bool:
