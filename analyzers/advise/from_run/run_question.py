@@ -64,7 +64,7 @@ def derive(report: Report, name: str) -> Derived:
     notes = (
         f"The run has {model.layers} blocks of width {model.hidden:,}, {model.heads} heads "
         f"({model.kv_heads} of keys), {model.ffn:,} columns and {model.vocab:,} classes; "
-        f"{step.micro_batch} x {step.sequence:,} tokens a micro-batch, {step.passes} a step.",
+        f"{step.micro_batch} x {step.sequence:,} tokens per micro-batch, {step.passes} per step.",
         f"Its layout comes from {degrees.source}.",
     )
     return Derived(values, notes, _step_ns(report))
