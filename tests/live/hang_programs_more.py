@@ -1,9 +1,10 @@
-"""More programs that hang, each in another way than the samples do, and strategies that must never look so."""
+"""More programs that hang, each in another way than the samples do, and strategies that never hang."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,7 @@ def stuck_optimizer() -> Step:
 
         def step(self, closure: object = None) -> None:  # type: ignore[override]
             if self.stuck:
-                time.sleep(STUCK_S)
+                time.sleep(STUCK_S)  # in the optimizer
             super().step()
 
     model = torch.nn.Linear(4, 4)
@@ -165,9 +166,10 @@ def ring() -> Step:
 
 
 def one_f_one_b() -> Step:
-    """A pipeline with one forward and one backward in turn, by blocking sends and receives."""
+    """A pipeline with one forward and one backward in turn: receives block, sends do not."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     micro = 4
+    sends: list[tuple[Any, torch.Tensor]] = []
 
     def forward() -> None:
         block = torch.ones(64, 64)
@@ -175,7 +177,7 @@ def one_f_one_b() -> Step:
             dist.recv(block, rank - 1)
         block = block @ block
         if rank < last:
-            dist.send(block, rank + 1)
+            sends.append((dist.isend(block, rank + 1), block))
 
     def backward() -> None:
         block = torch.ones(64, 64)
@@ -183,7 +185,7 @@ def one_f_one_b() -> Step:
             dist.recv(block, rank + 1)
         time.sleep(0.005)
         if rank > 0:
-            dist.send(block, rank - 1)
+            sends.append((dist.isend(block, rank - 1), block))
 
     def step(_: int) -> None:
         warm = min(last - rank, micro)
@@ -194,6 +196,8 @@ def one_f_one_b() -> Step:
             backward()
         for _ in range(warm):
             backward()
+        while sends:
+            sends.pop()[0].wait()
         dist.all_reduce(torch.ones(4))
 
     return step
