@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from shardtoll.ledger.disk.flight_memory import FOLDER
+from shardtoll.profiler import audit
 from tests.live import hang_programs
 
 ODD_STEP = 3
@@ -215,3 +220,30 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 def run(name: str, folder: str, after_s: float) -> None:
     """Run a program; where it hangs, end this rank after rank 0 has looked."""
     hang_programs.hang(PROGRAMS[name], folder, after_s=after_s)
+
+
+def left_behind(folder: str) -> dict[str, Any]:
+    """Open two sessions one after the other and fork in both; return what this process has meanwhile."""
+    before = _kept()
+    during = []
+    for number, after_s in enumerate((None, 60.0)):
+        with audit(out=Path(folder, str(number)), hang_after_s=after_s, gather_limit_s=20.0) as session:
+            for _ in range(2):
+                with session.step():
+                    dist.all_reduce(torch.ones(2))
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            during.append(_kept())
+    return {"before": before, "during": during, "after": _kept()}
+
+
+def _kept() -> dict[str, Any]:
+    """Return threads and shared memory of ours, and how many descriptors are open."""
+    own = f"-{os.getpid()}-"
+    return {
+        "threads": sorted(each.name for each in threading.enumerate() if "shardtoll" in each.name),
+        "memory": len([name for name in os.listdir(FOLDER) if name.startswith("shardtoll-") and own in name]),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
