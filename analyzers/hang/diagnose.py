@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from shardtoll.analyzers.hang.diagnosis import Diagnosis
-from shardtoll.analyzers.hang.differing import differences, first_divergence, got_past
-from shardtoll.analyzers.hang.ended import hung_before, is_settled
-from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, SURE_AFTER_NS, Job
-from shardtoll.analyzers.hang.sentence import finding_of, sentence
-from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, waits_of
-from shardtoll.ledger.answers.hang import (
-    Difference,
-    GroupStand,
-    HangAnswer,
-    RankStand,
-    Why,
-)
+from shardtoll.analyzers.hang.hang_finding import finding_of
+from shardtoll.analyzers.hang.job import DEFAULT_AFTER_NS, Job
+from shardtoll.analyzers.hang.judging import judge
+from shardtoll.analyzers.hang.sentence import sentence
+from shardtoll.analyzers.hang.stands import group_stands, rank_stand
+from shardtoll.ledger.answers.hang import HangAnswer, RankStand
 from shardtoll.ledger.records.flight import RankFlight
-
-_GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
 
 
 def diagnose(
@@ -35,8 +26,8 @@ def diagnose(
         (rank.flight.hang_after_ns for rank in job.ranks.values() if rank.flight.hang_after_ns),
         default=DEFAULT_AFTER_NS,
     )
-    diagnosis = _diagnosis(job, limit_ns)
-    stands = tuple(_stand(job, number, diagnosis.waits) for number in job.ranks)
+    diagnosis = judge(job, limit_ns)
+    stands = tuple(rank_stand(job, number, diagnosis.waits) for number in job.ranks)
     waited_for = {rank for wait in diagnosis.waits.values() for rank in wait.missing}
     absent = tuple(RankStand(rank, "no file") for rank in job.absent() if rank in waited_for)
     return HangAnswer(
@@ -44,239 +35,10 @@ def diagnose(
         why=diagnosis.why,
         verdict=sentence(diagnosis),
         ranks=tuple(sorted((*stands, *absent), key=lambda stand: stand.rank)),
-        groups=_groups(job, diagnosis.waits),
+        groups=group_stands(job, diagnosis.waits),
         cycle=diagnosis.cycle,
         divergence=diagnosis.divergence,
         findings=(finding_of(diagnosis),) if diagnosis.hang else (),
         notes=tuple(notes),
         hang_after_ns=limit_ns,
     )
-
-
-def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
-    """Whether a rank has stood still for so long; one of which no times are known was dumped as it hung."""
-    for_ns = job.ranks[rank].for_ns
-    return for_ns is None or for_ns >= limit_ns
-
-
-def _diagnosis(job: Job, limit_ns: int) -> Diagnosis:
-    waits = waits_of(job)
-    sure_ns = min(limit_ns, SURE_AFTER_NS)
-    # Where the job is over, nothing that ranks were in went on.
-    stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}
-    # No file of a job that has ended changes any more: what disagrees there needs no second.
-    final = waits if job.ended else stuck
-    for differing, wait in _disagreements(job, final):
-        divergence = first_divergence(job)
-        why: Why = "mismatch"
-        if divergence is not None and divergence.what in ("skipped", "extra"):
-            why = "skipped" if divergence.what == "skipped" else "extra"
-        ranks = tuple(sorted({each.rank for each in differing}))
-        return Diagnosis(job, why, waits, limit_ns, ranks, _in(final, wait), (), differing, divergence)
-    crossed = cycle_of({rank: wait for rank, wait in waits.items() if is_settled(job, rank, wait, sure_ns)})
-    if crossed:
-        # It was there before any rank ended: no end of a rank brings it about.
-        return _circle(job, limit_ns, waits, crossed, tuple(rank for rank in final if final[rank].missing))
-    waiting = {rank: wait for rank, wait in stuck.items() if wait.missing}
-    if not waiting:
-        return _broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
-    ends = {rank: ends_of(stuck, rank) for rank in waiting}
-    reached = sorted({end for each in ends.values() for end in each})
-    gone = _first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
-    broken = _broken_down(job, limit_ns, waits) if gone is None else None
-    if broken is not None:
-        return broken
-    if gone is not None:
-        why, culprits = gone
-        if why == "dead" and hung_before(job, waiting, limit_ns):
-            late = _late(job, limit_ns, waits, waiting, reached)
-            if late.hang:
-                return late
-        return _with_divergence(job, why, waits, limit_ns, culprits, tuple(waiting))
-    if not all(ends.values()):
-        cycle = cycle_of({rank: wait for rank, wait in waiting.items() if not ends[rank]})
-        if cycle:
-            return _circle(job, limit_ns, waits, cycle, tuple(waiting))
-    return _late(job, limit_ns, waits, waiting, reached)
-
-
-def _circle(
-    job: Job, limit_ns: int, waits: Mapping[int, Wait], cycle: tuple[int, ...], stuck: tuple[int, ...]
-) -> Diagnosis:
-    """Say why ranks wait for each other in a circle."""
-    divergence = first_divergence(job)
-    why: Why = "order" if divergence is not None and divergence.what == "order" else "cycle"
-    sends = [rank for rank in cycle if _is_one_sided(waits, rank, cycle)]
-    if sends:
-        culprits = tuple(other for rank in sends for other in waits[rank].missing)
-        return Diagnosis(job, "no peer", waits, limit_ns, culprits[:1], tuple(sends), cycle)
-    if divergence is not None and divergence.what in ("skipped", "extra"):
-        why = "skipped" if divergence.what == "skipped" else "extra"
-    return Diagnosis(job, why, waits, limit_ns, cycle, stuck, cycle, (), divergence)
-
-
-def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:
-    """Whether a rank of a cycle is in a send or receive whose other side is in a collective of all."""
-    call = waits[rank].call
-    if call is None or not call.is_point_to_point:
-        return False
-    others = [waits[other].call for other in waits[rank].missing if other in cycle]
-    return any(other is not None and not other.is_point_to_point for other in others)
-
-
-def _in(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
-    same = [rank for rank, each in waits.items() if (each.key, each.place) == (wait.key, wait.place)]
-    return tuple(sorted(same))
-
-
-def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Difference, ...], Wait]]:
-    """Return what ranks disagree on where some rank waits, the earliest first."""
-    unlike = []
-    for rank, wait in stuck.items():
-        if wait.call is None or wait.place is None or wait.call.is_point_to_point:
-            continue
-        differing = differences(job.at(wait.key, wait.place), len(wait.key[1]))
-        if differing and not got_past(job, wait.key, wait.place, differing[0].what):
-            unlike.append((job.ranks[rank].flight.blocked_since_ns or 0, rank, differing, wait))
-    return [(differing, wait) for _, _, differing, wait in sorted(unlike, key=lambda each: each[:2])]
-
-
-def _first_gone(job: Job, reached: Sequence[int]) -> tuple[Why, tuple[int, ...]] | None:
-    for why in _GONE:
-        names = {"closed": ("closed", "left")}.get(why, (why,))
-        ranks = tuple(rank for rank in reached if rank in job.ranks and job.ranks[rank].standing in names)
-        if ranks:
-            return why, ranks
-    return None
-
-
-def _with_divergence(
-    job: Job,
-    why: Why,
-    waits: Mapping[int, Wait],
-    limit_ns: int,
-    culprits: tuple[int, ...],
-    stuck: tuple[int, ...],
-) -> Diagnosis:
-    """Say that ranks wait for one that is gone; if it ended well, a collective it left out before is why."""
-    divergence = first_divergence(job) if why == "closed" else None
-    if divergence is not None and divergence.what in ("skipped", "extra") and divergence.rank in culprits:
-        why = "skipped" if divergence.what == "skipped" else "extra"
-    return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)
-
-
-def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
-    """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
-    members = sorted({rank for wait in stuck.values() for rank in wait.key[1]} - stuck.keys())
-    gone = _first_gone(job, members) or _first_gone(job, sorted(stuck))
-    if gone is not None:
-        return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
-    long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))
-    if not long:
-        return _short(job, limit_ns, waits)
-    return Diagnosis(job, "unknown", waits, limit_ns, (), long)
-
-
-def _short(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
-    """Name ranks that others wait for, though not for long; `none` if all have come."""
-    waiting = {rank: wait for rank, wait in waits.items() if wait.missing}
-    if not waiting:
-        return Diagnosis(job, "none", waits, limit_ns)
-    reached = {end for rank in waiting for end in ends_of(waiting, rank)}
-    reached = reached or {other for wait in waiting.values() for other in wait.missing}
-    return Diagnosis(job, "slow", waits, limit_ns, tuple(sorted(reached)), tuple(sorted(waiting)))
-
-
-def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
-    """Name the rank whose end ended the others in what C++ issues unseen; None if no rank was ended so."""
-    victims = tuple(number for number, rank in job.ranks.items() if rank.is_victim)
-    own = [number for number, rank in job.ranks.items() if not rank.is_victim]
-    gone = _first_gone(job, own) if victims else None
-    if gone is None:
-        own_failures = [number for number in own if job.ranks[number].standing == "failed"]
-        gone = _first_gone(job, own_failures)
-    return None if gone is None else Diagnosis(job, gone[0], waits, limit_ns, gone[1], victims)
-
-
-def _late(
-    job: Job,
-    limit_ns: int,
-    waits: Mapping[int, Wait],
-    waiting: Mapping[int, Wait],
-    reached: Sequence[int],
-) -> Diagnosis:
-    stuck = tuple(sorted(waiting))
-    absent = tuple(rank for rank in reached if rank not in job.ranks)
-    late = tuple(rank for rank in reached if rank in job.ranks)
-    culprits = late or absent
-    why: Why = "late" if late else "no file"
-    if why == "late" and all(wait.call and wait.call.is_point_to_point for wait in waiting.values()):
-        why = "no peer"
-    long = any(_long_enough(job, rank, limit_ns) for rank in waiting)
-    stands = all(_long_enough(job, rank, limit_ns) for rank in late)
-    if not (long and stands):
-        why = "slow"
-    divergence = None if why == "slow" else first_divergence(job)
-    if divergence is not None and divergence.what not in ("skipped", "extra"):
-        divergence = None
-    if divergence is not None and divergence.rank in culprits:
-        why = "skipped" if divergence.what == "skipped" else "extra"
-    return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)
-
-
-def _stand(job: Job, number: int, waits: Mapping[int, Wait]) -> RankStand:
-    rank, wait = job.ranks[number], waits.get(number)
-    flight = rank.flight
-    standing = rank.standing
-    if standing == "waits" and wait is None:
-        standing = "runs"
-    call = wait.call if wait is not None else rank.blocked_call or rank.last_call
-    return RankStand(
-        rank=number,
-        standing=standing,
-        call=call,
-        for_ns=rank.for_ns,
-        line=flight.line if flight.line and standing != "waits" else _line(call, flight.line),
-        waits_for=() if wait is None else wait.missing,
-        step=flight.step,
-        error=flight.error,
-        heartbeat_age_ns=rank.beat_age_ns,
-        host=flight.host,
-        pid=flight.pid,
-        stacks=flight.stacks,
-    )
-
-
-def _line(call: object, otherwise: str | None) -> str | None:
-    return getattr(call, "source", None) or otherwise
-
-
-def _groups(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
-    """Return each collective that ranks wait in, once."""
-    stands, seen = [], set()
-    for rank, wait in sorted(waits.items()):
-        if (wait.key, wait.place) in seen:
-            continue
-        seen.add((wait.key, wait.place))
-        call, name = wait.call, wait.key[0]
-        known = [each.flight.group(name) for each in job.ranks.values()]
-        finished = [group.finished_place for group in known if group and group.finished_place is not None]
-        here = job.ranks[rank].flight.group(name)
-        unlike = () if wait.place is None or call is None or call.is_point_to_point else differences(
-            job.at(wait.key, wait.place), len(wait.key[1])
-        )  # fmt: skip
-        stands.append(
-            GroupStand(
-                group=name,
-                ranks=wait.key[1] if wait.key not in job.unlisted else (),
-                description=None if here is None else here.description,
-                op="unknown" if call is None else call.op,
-                place=wait.place,
-                message_bytes=None if call is None else call.message_bytes,
-                finished_place=max(finished, default=None),
-                waiting=_in(waits, wait),
-                missing=wait.missing,
-                differences=unlike,
-            )
-        )
-    return tuple(stands)

@@ -99,6 +99,12 @@ def _unseen(job: Job, rank: Rank) -> Wait | None:
     return None
 
 
+def in_collective(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
+    """Return the ranks that wait in the same collective, ascending."""
+    same = [rank for rank, each in waits.items() if (each.key, each.place) == (wait.key, wait.place)]
+    return tuple(sorted(same))
+
+
 def ends_of(waits: Mapping[int, Wait], rank: int) -> tuple[int, ...]:
     """Return the ranks at the end of the chain of waits that begins at a rank: they wait for no rank."""
     ends, seen, left = [], {rank}, [rank]

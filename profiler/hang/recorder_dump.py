@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +60,10 @@ def parse_dump(data: bytes) -> Mapping[str, Any]:
 def flights_of_dump(dump: Mapping[str, Any], path: Path) -> list[RankFlight]:
     """Return the rank that a dump is of; ValueError if neither dump nor file name says which."""
     rank = _rank_of(dump, path)
-    entries = [entry for entry in dump["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
+    listed = [entry for entry in dump["entries"][-_MOST_ENTRIES:] if isinstance(entry, dict)]
+    batches = {_batch(entry): entry for entry in listed if _is_end(entry)}
+    # A batch of sends and receives counts among no group's collectives.
+    entries = [entry for entry in listed if not (_is_end(entry) and entry.get("is_p2p") is True)]
     configs = _mapping(dump.get("pg_config"))
     done = {
         _name(group): _whole(_mapping(status), "last_completed_collective")
@@ -76,11 +80,20 @@ def flights_of_dump(dump: Mapping[str, Any], path: Path) -> list[RankFlight]:
             done,
             channels,
             lines[id(entry.get("frames"))],
-            whole=_whole(entries[0], "record_id") == 0,
+            batches.get(_batch(entry)),
+            whole=_whole(listed[0], "record_id") == 0,
         )
         for number, entry in enumerate(entries, start=1)
     ]
     groups = _groups(calls, configs)
+    # A dump counts the other side of a send or receive within its group.
+    members = {group.name: group.ranks for group in groups}
+    calls = [
+        replace(call, root=members[call.group][call.root])
+        if call.is_point_to_point and call.root is not None and call.root < len(members.get(call.group, ()))
+        else call
+        for call in calls
+    ]
     times = [time for call in calls for time in (call.issued_ns, call.finished_ns) if time]
     waits = next((call for call in calls if call.finished_ns is None), None)
     return [
@@ -116,9 +129,11 @@ def _call(
     done: Mapping[str, int | None],
     channels: Counter[tuple[str, str, int | None]],
     line: str | None,
+    batch: Mapping[str, Any] | None,
     *,
     whole: bool,
 ) -> FlightCall:
+    """`batch`: the entry that ends the batch which the call is part of, and alone says that it is done."""
     group = _group_name(entry)
     op, peer = _op(_text(entry.get("profiling_name")))
     seq = _whole(entry, "collective_seq_id")
@@ -130,8 +145,9 @@ def _call(
     created = _whole(entry, "time_created_ns")
     completed = _whole(entry, "time_discovered_completed_ns") or None
     last = done.get(_name(entry.get("pg_id")))
-    finished = (
-        _text(entry.get("state")) == "completed" or entry.get("retired") is True or completed is not None
+    finished = completed is not None or any(
+        _text(each.get("state")) == "completed" or each.get("retired") is True
+        for each in (entry, batch or {})
     )
     finished = finished or (place == seq and seq is not None and last is not None and seq <= last)
     side = "output" if op == "all_gather" else "input"
@@ -148,6 +164,17 @@ def _call(
         issued_ns=created,
         finished_ns=(completed or created or 1) if finished else None,
     )
+
+
+def _is_end(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry stands for a batch whose calls have entries of their own before it."""
+    return _text(entry.get("profiling_name")).partition(":")[2] == "coalesced"
+
+
+def _batch(entry: Mapping[str, Any]) -> tuple[str, bool, int | None]:
+    """Return what the calls of a batch and its end have in common; unlike for calls that are in none."""
+    is_p2p = entry.get("is_p2p") is True
+    return _group_name(entry), is_p2p, _whole(entry, "p2p_seq_id" if is_p2p else "collective_seq_id")
 
 
 def _group_name(entry: Mapping[str, Any]) -> str:

@@ -1,13 +1,19 @@
-"""More programs that hang, each in another way than the samples do, and strategies that must never look so."""
+"""More programs that hang, each in another way than the samples do, and strategies that never hang."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from shardtoll.ledger.disk.flight_memory import FOLDER
+from shardtoll.profiler import audit
 from tests.live import hang_programs
 
 ODD_STEP = 3
@@ -64,7 +70,7 @@ def stuck_optimizer() -> Step:
 
         def step(self, closure: object = None) -> None:  # type: ignore[override]
             if self.stuck:
-                time.sleep(STUCK_S)
+                time.sleep(STUCK_S)  # in the optimizer
             super().step()
 
     model = torch.nn.Linear(4, 4)
@@ -165,9 +171,10 @@ def ring() -> Step:
 
 
 def one_f_one_b() -> Step:
-    """A pipeline with one forward and one backward in turn, by blocking sends and receives."""
+    """A pipeline with one forward and one backward in turn: receives block, sends do not."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     micro = 4
+    sends: list[tuple[Any, torch.Tensor]] = []
 
     def forward() -> None:
         block = torch.ones(64, 64)
@@ -175,7 +182,7 @@ def one_f_one_b() -> Step:
             dist.recv(block, rank - 1)
         block = block @ block
         if rank < last:
-            dist.send(block, rank + 1)
+            sends.append((dist.isend(block, rank + 1), block))
 
     def backward() -> None:
         block = torch.ones(64, 64)
@@ -183,7 +190,7 @@ def one_f_one_b() -> Step:
             dist.recv(block, rank + 1)
         time.sleep(0.005)
         if rank > 0:
-            dist.send(block, rank - 1)
+            sends.append((dist.isend(block, rank - 1), block))
 
     def step(_: int) -> None:
         warm = min(last - rank, micro)
@@ -194,6 +201,8 @@ def one_f_one_b() -> Step:
             backward()
         for _ in range(warm):
             backward()
+        while sends:
+            sends.pop()[0].wait()
         dist.all_reduce(torch.ones(4))
 
     return step
@@ -211,3 +220,30 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 def run(name: str, folder: str, after_s: float) -> None:
     """Run a program; where it hangs, end this rank after rank 0 has looked."""
     hang_programs.hang(PROGRAMS[name], folder, after_s=after_s)
+
+
+def left_behind(folder: str) -> dict[str, Any]:
+    """Open two sessions one after the other and fork in both; return what this process has meanwhile."""
+    before = _kept()
+    during = []
+    for number, after_s in enumerate((None, 60.0)):
+        with audit(out=Path(folder, str(number)), hang_after_s=after_s, gather_limit_s=20.0) as session:
+            for _ in range(2):
+                with session.step():
+                    dist.all_reduce(torch.ones(2))
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            during.append(_kept())
+    return {"before": before, "during": during, "after": _kept()}
+
+
+def _kept() -> dict[str, Any]:
+    """Return threads and shared memory of ours, and how many descriptors are open."""
+    own = f"-{os.getpid()}-"
+    return {
+        "threads": sorted(each.name for each in threading.enumerate() if "shardtoll" in each.name),
+        "memory": len([name for name in os.listdir(FOLDER) if name.startswith("shardtoll-") and own in name]),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 from weakref import ref
 
 from msgspec.json import encode
@@ -95,7 +95,7 @@ class Kinds:
 
 def _text(message: Message, place: Place) -> bytes:
     source, module = place.source, place.module
-    says = {
+    says: dict[str, Any] = {
         "op": message.op,
         "group": message.group[:_TEXT_MOST],
         "bytes": message.message_bytes,

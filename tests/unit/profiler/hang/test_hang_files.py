@@ -81,6 +81,31 @@ def test_sends_name_their_other_side(tmp_path: Path):
     assert told.why == "no peer"
 
 
+def test_the_other_side_of_a_send_is_counted_within_its_group(tmp_path: Path):
+    """As `_init_global_src_dst` of torch's own analyzer reads it."""
+    value = dump(entry(1, "nccl:send 0->1", "scheduled", is_p2p=True, process_group=("7", "pp")))
+    value["pg_config"]["7"] = {"name": "7", "desc": "pp", "ranks": "[2, 6]"}
+    (flight,) = read_file(write(tmp_path / "trace_rank_2", value))
+    assert flight.calls[0].root == 6
+
+
+@pytest.mark.parametrize("state", ["completed", "started"])
+def test_a_batch_of_sends_is_done_when_its_end_is(tmp_path: Path, state: str):
+    """torch gives the calls of a batch no events: they stay scheduled, and only the end of it says more."""
+    batch = {"is_p2p": True, "p2p_seq_id": 4, "collective_seq_id": 1}
+    value = dump(
+        entry(1),
+        {**entry(2, "nccl:send 0->1", "scheduled"), **batch},
+        {**entry(3, "nccl:recv 0<-1", "scheduled"), **batch},
+        {**entry(4, "nccl:coalesced", state), **batch},
+    )
+    (flight,) = read_file(write(tmp_path / "trace_rank_0", value))
+    assert [call.op for call in flight.calls] == ["all_reduce", "send", "recv"]
+    done = [call.finished_ns is not None for call in flight.calls]
+    assert done == [True, state == "completed", state == "completed"]
+    assert flight.blocked == (None if state == "completed" else 2)
+
+
 def test_what_was_retired_or_lies_before_the_last_completed_is_done(tmp_path: Path):
     value = dump(
         entry(1, state="scheduled"), entry(2, state="scheduled", retired=True), entry(3, state="started")

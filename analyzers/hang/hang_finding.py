@@ -1,0 +1,101 @@
+"""The finding that says to programs what the verdict says to people, and its remedy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardtoll.analyzers.hang.diagnosis import Diagnosis
+from shardtoll.analyzers.hang.job import numbers
+from shardtoll.analyzers.hang.sentence import sentence
+from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
+from shardtoll.analyzers.hang.wording import described, first_wait
+from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
+
+_REMEDIES: Final = {
+    "skipped": "Issue this collective on every rank of the group, also if the data of a rank needs none.",
+    "extra": "Issue this collective on every rank of the group, or on none.",
+    "mismatch": "Give every rank of the group the same operation, size, dtype and root.",
+    "order": "Issue the collectives of both groups in the same order on every rank.",
+    "cycle": "Order collectives, sends and receives so that ranks do not wait for each other in a circle.",
+    "failed": "Fix the exception of that rank; the others only wait for it.",
+    "dead": "Look at what ended that process: the kernel's log for memory, its own output for a signal.",
+    "closed": "Have every rank run the same number of steps.",
+    "stopped": "Continue the process with SIGCONT, or detach the debugger that holds it.",
+    "late": "Look at that rank's stacks: it has not come to the collective that the others wait in.",
+    "no peer": "Issue the other side of this send or receive on that rank.",
+    "no file": "Give the run folders of the other nodes too.",
+    "unknown": "Look at the network between these ranks, and compare the stacks of all threads.",
+}
+
+_CODES: Final = {
+    "skipped": "value = value if used else torch.zeros_like(value)\ndist.all_reduce(value, group=group)",
+    "extra": "value = value if used else torch.zeros_like(value)\ndist.all_reduce(value, group=group)",
+    "mismatch": "dist.all_gather(sizes, torch.tensor([value.numel()]), group=group)",
+    "order": "dist.all_reduce(first, group=tp)\ndist.all_reduce(second, group=dp)",
+    "cycle": (
+        "sends = dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, received, left)\n"
+        "dist.batch_isend_irecv(list(sends))"
+    ),
+    "closed": "with Join([model]):\n    train(model, batches)",
+    "no peer": "dist.recv(value, src=sender) if rank == receiver else dist.send(value, dst=receiver)",
+}
+"""What hangs -> code that does not; the others are no matter of code."""
+
+
+def _remedy(diagnosis: Diagnosis) -> str:
+    wait = unlisted(diagnosis)
+    if wait is None:
+        return _REMEDIES[diagnosis.why]
+    named = suspects(diagnosis)
+    if source_of(diagnosis, wait) == "dump":
+        first = f"Give the dump of {numbers(named)} too" if named else "Give the dumps of all ranks"
+        return f"{first}: a rank that did not arrive has issued less than the others."
+    if named:
+        return f"Look at the stacks of {numbers(named)}: a rank without a time-out of its own is the suspect."
+    return "Look for a rank of the group without a time-out of its own: it is the suspect."
+
+
+def finding_of(diagnosis: Diagnosis) -> Finding:
+    """Return the finding of kind `hang` for a job that hangs."""
+    first = first_wait(diagnosis)
+    divergence = diagnosis.divergence
+    call = divergence.call if divergence is not None else None
+    if call is None and first is not None:
+        call = first.call
+    times = [diagnosis.job.ranks[rank].for_ns for rank in diagnosis.stuck]
+    known = [time for time in times if time is not None]
+    evidence = [Evidence("ranks that wait", numbers(diagnosis.stuck) if diagnosis.stuck else "none")]
+    if diagnosis.culprits:
+        evidence.append(Evidence("ranks at fault", numbers(diagnosis.culprits)))
+    if known:
+        evidence.append(Evidence("longest wait", max(known), "ns"))
+    if divergence is not None:
+        evidence.append(Evidence(f"first divergence, rank {divergence.rank}", described(divergence.call)))
+        evidence.append(
+            Evidence(f"first divergence, {numbers(divergence.others)}", described(divergence.others_call))
+        )
+    sure: Confidence = "likely" if diagnosis.why in ("late", "unknown", "no file", "no peer") else "certain"
+    if divergence is not None and not divergence.certain and diagnosis.why in ("skipped", "extra"):
+        sure = "likely"
+    return Finding(
+        kind="hang",
+        severity="error",
+        title=sentence(diagnosis),
+        toll_ns=None,
+        floor_ns=None,
+        saving_ns=None,
+        bytes=None if call is None else call.message_bytes,
+        count=1,
+        ranks=tuple(sorted({*diagnosis.culprits, *diagnosis.stuck})),
+        where=Where(
+            phase=None if call is None else call.phase,
+            module=None if call is None else call.module,
+            op=None if call is None else call.op,
+            source=None if call is None else call.source,
+            group=None if call is None else call.group,
+        ),
+        evidence=tuple(evidence),
+        remedy=Remedy(_remedy(diagnosis), _CODES.get(diagnosis.why)),
+        confidence=sure,
+        figures=(Figure("waited_ns", max(known), "ns"),) if known else (),
+    )

@@ -1,0 +1,106 @@
+"""Where two ranks issue the collectives of the groups that they share in different order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.ledger.answers.hang import Divergence
+from shardtoll.ledger.records.flight import FlightCall
+
+_MOST_RANKS: Final = 64
+"""Ranks whose programs are compared two by two."""
+
+
+def across(job: Job) -> list[Divergence]:
+    """Return where two ranks issue collectives of the groups that they share in different order."""
+    programs = {number: _program(job, number) for number in job.ranks}
+    diverged = []
+    members = sorted(job.ranks)[:_MOST_RANKS]
+    for place, rank in enumerate(members):
+        for other in members[place + 1 :]:
+            shared = {key for key, ranks in job.members.items() if rank in ranks and other in ranks}
+            if len(shared) < 2:
+                continue
+            pair = _order(
+                *([(key, call) for key, call in programs[each] if key in shared] for each in (rank, other))
+            )
+            if pair is not None:
+                diverged.append(_sides(job, programs, rank, other, pair))
+    return diverged
+
+
+Program = list[tuple[Key, FlightCall]]
+
+
+def _program(job: Job, number: int) -> Program:
+    """Return a rank's collectives, sends and receives left out, in program order with their groups."""
+    calls = job.ranks[number].flight.calls
+    keyed = [(job.key(number, call.group), call) for call in calls]
+    return [(key, call) for key, call in keyed if call.place is not None and not call.is_point_to_point]
+
+
+def _order(mine: Program, theirs: Program) -> tuple[FlightCall, FlightCall] | None:
+    """Return the first calls in which two programs differ; None if they do not, as far as both are known."""
+    places = {(key, call.place): index for index, (key, call) in enumerate(theirs)}
+    begin = next((index for index, (key, call) in enumerate(mine) if (key, call.place) in places), None)
+    if begin is None:
+        return None
+    offset = places[mine[begin][0], mine[begin][1].place] - begin
+    for index in range(begin, min(len(mine), len(theirs) - offset)):
+        (key, call), (other_key, other) = mine[index], theirs[index + offset]
+        if (key, call.place) != (other_key, other.place):
+            return call, other
+    return None
+
+
+def _sides(
+    job: Job,
+    programs: Mapping[int, Program],
+    rank: int,
+    other: int,
+    pair: tuple[FlightCall, FlightCall],
+) -> Divergence:
+    """Name the odd one of two ranks whose programs differ: by most ranks, else by earlier steps."""
+    first, second = pair
+    keys = (job.key(rank, first.group), first.place), (job.key(other, second.group), second.place)
+    sides: tuple[list[int], list[int]] = ([], [])
+    for number, program in programs.items():
+        order = [place for place in ((key, call.place) for key, call in program) if place in keys]
+        if order and number in keys[0][0][1] and number in keys[1][0][1]:
+            sides[keys.index(order[0])].append(number)
+    certain = len(sides[0]) != len(sides[1])
+    odd = 0 if len(sides[0]) < len(sides[1]) else 1
+    steps = first.step, second.step
+    skipped = steps[0] is not None and steps[1] is not None and steps[0] != steps[1]
+    if skipped:
+        # Who is further on left out what the other is in.
+        certain, odd = True, 0 if (steps[0] or 0) > (steps[1] or 0) else 1
+    elif not certain:
+        habit = _usual(programs, first, second)
+        certain = habit is not None
+        odd = 1 if habit is None or habit is first else 0
+    mine, theirs = pair[odd], pair[1 - odd]
+    numbers = sides[odd] or [(rank, other)[odd]]
+    others = tuple(sides[1 - odd]) or ((rank, other)[1 - odd],)
+    return Divergence(numbers[0], mine, others, theirs, "skipped" if skipped else "order", certain)
+
+
+def _usual(programs: Mapping[int, Program], first: FlightCall, second: FlightCall) -> FlightCall | None:
+    """Return which of two collectives came before the other in earlier steps; None if neither did."""
+    votes = 0
+    for program in programs.values():
+        earlier: FlightCall | None = None
+        for _, call in program:
+            if call.step in (first.step, second.step):
+                break
+            if earlier is not None and earlier.step == call.step:
+                votes += (_sort_of(earlier), _sort_of(call)) == (_sort_of(first), _sort_of(second))
+                votes -= (_sort_of(earlier), _sort_of(call)) == (_sort_of(second), _sort_of(first))
+            earlier = call
+    return None if votes == 0 else first if votes > 0 else second
+
+
+def _sort_of(call: FlightCall) -> tuple[str, str, str | None]:
+    return call.group, call.op, call.source

@@ -1,0 +1,69 @@
+"""Where each rank stands, and each collective that ranks wait in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardtoll.analyzers.hang.differing import differences
+from shardtoll.analyzers.hang.job import Job
+from shardtoll.analyzers.hang.waiting import Wait, in_collective
+from shardtoll.ledger.answers.hang import GroupStand, RankStand
+
+
+def rank_stand(job: Job, number: int, waits: Mapping[int, Wait]) -> RankStand:
+    """Return where a rank stands."""
+    rank, wait = job.ranks[number], waits.get(number)
+    flight = rank.flight
+    standing = rank.standing
+    if standing == "waits" and wait is None:
+        standing = "runs"
+    call = wait.call if wait is not None else rank.blocked_call or rank.last_call
+    return RankStand(
+        rank=number,
+        standing=standing,
+        call=call,
+        for_ns=rank.for_ns,
+        line=flight.line if flight.line and standing != "waits" else _line(call, flight.line),
+        waits_for=() if wait is None else wait.missing,
+        step=flight.step,
+        error=flight.error,
+        heartbeat_age_ns=rank.beat_age_ns,
+        host=flight.host,
+        pid=flight.pid,
+        stacks=flight.stacks,
+    )
+
+
+def _line(call: object, otherwise: str | None) -> str | None:
+    return getattr(call, "source", None) or otherwise
+
+
+def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
+    """Return each collective that ranks wait in, once."""
+    stands, seen = [], set()
+    for rank, wait in sorted(waits.items()):
+        if (wait.key, wait.place) in seen:
+            continue
+        seen.add((wait.key, wait.place))
+        call, name = wait.call, wait.key[0]
+        known = [each.flight.group(name) for each in job.ranks.values()]
+        finished = [group.finished_place for group in known if group and group.finished_place is not None]
+        here = job.ranks[rank].flight.group(name)
+        unlike = () if wait.place is None or call is None or call.is_point_to_point else differences(
+            job.at(wait.key, wait.place), len(wait.key[1])
+        )  # fmt: skip
+        stands.append(
+            GroupStand(
+                group=name,
+                ranks=wait.key[1] if wait.key not in job.unlisted else (),
+                description=None if here is None else here.description,
+                op="unknown" if call is None else call.op,
+                place=wait.place,
+                message_bytes=None if call is None else call.message_bytes,
+                finished_place=max(finished, default=None),
+                waiting=in_collective(waits, wait),
+                missing=wait.missing,
+                differences=unlike,
+            )
+        )
+    return tuple(stands)
