@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from shardtoll.analyzers import run
 from shardtoll.dashboards.facts.pipeline_parts import MOVING, WAITING
 from shardtoll.dashboards.page.views import page_pipeline
-from shardtoll.ledger import Collective, Compute, Group, Leadup, Report, Stall
+from shardtoll.ledger import Collective, Compute, Group, Leadup, Report, SchemaError, Stall
 from shardtoll.ledger.tables.tables import to_table
 from tests import sample_reports
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of
@@ -169,6 +170,24 @@ def test_no_pipeline_no_figure(kind: str):
     assert figure.empty
     assert not figure.notes
     assert page_pipeline.numbers(report) == ""
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [{"step": 10**18}, {"step": -1}, {"rank": 3, "root": 10**9}, {"root": -(2**31)}, {"root": None}],
+)
+def test_numbers_that_no_job_has_are_drawn_or_passed_over(hostile: dict[str, int | None]):
+    """Each in one message of a report that somebody else wrote."""
+    document = json.loads(of().to_json())
+    document["collectives"][5] |= hostile
+    for steps in (document["pipelines"]["steps"], [10**18, -1]):
+        document["pipelines"]["steps"] = steps
+        try:
+            read = Report.from_json(json.dumps(document))
+        except SchemaError:
+            continue
+        page_pipeline.figure(read)
+        page_pipeline.numbers(read)
 
 
 def test_a_rings_messages_are_no_pipeline():

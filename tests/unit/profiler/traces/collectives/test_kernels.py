@@ -103,7 +103,9 @@ def test_a_users_table_is_asked_first(tmp_path):
         ("[[kernel]]\npattern = 'a'\nwhat = 'magic'", "what = 'magic' is none of"),
         ("[[kernel]]\npattern = 'a'\nname = 'x'", "unknown key name"),
         ("kernel = 3", "no [[kernel]] entries"),
+        ("kernel = " + "[" * 100_000, "is not TOML"),
     ],
+    ids=lambda value: value[:20],
 )
 def test_a_malformed_table_is_one_line(tmp_path, text, said):
     mine = tmp_path / "mine.toml"
