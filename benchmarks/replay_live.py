@@ -97,13 +97,13 @@ def row(name: str, repeats: int) -> dict[str, Any]:
         return {"case": name, "ranks": case.ranks, "refused": made[0]["missing"]}
     after = statistics.median(measured)
     kept = {key: round(statistics.median(each[key] for each in there), 4) for key in there[0]}
-    error = kept["predicted_ms"] / after - 1
+    off = kept["predicted_ms"] / after - 1
     return {
         "case": name,
         "ranks": case.ranks,
         **kept,
         "measured_ms": round(after, 4),
-        "error": round(error, 4),
+        "error": round(off, 4),
         "noise": round((max(measured) - min(measured)) / 2 / after, 4),
         "held": sum(each["low_ms"] <= after <= each["high_ms"] for each in there),
         "of": len(there),

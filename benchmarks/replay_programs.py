@@ -43,7 +43,7 @@ class _Work(torch.autograd.Function):
         return worked
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return sleeping(gradient, ctx.backward_ms), None, None
 
 

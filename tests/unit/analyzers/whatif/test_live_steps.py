@@ -15,7 +15,7 @@ from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.remedies import BOUND, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import predicted, with_savings
-from shardtoll.ledger import Collective, Finding, Ledger, Remedy, Rows, Step, analyze
+from shardtoll.ledger import Collective, Figure, Finding, Ledger, Remedy, Rows, Step, analyze, ranked
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
 OWN_MS = (10, 20)
@@ -121,31 +121,28 @@ def finding(**given: object) -> Finding:
     return Finding(**{**values, **given})  # type: ignore[arg-type]
 
 
-def test_a_bills_saving_is_replayed_and_keeps_its_bound() -> None:
+def test_a_live_runs_bill_keeps_its_bounds() -> None:
     context, recorded = context_of(made()), recorded_of(made())
+    late = finding(kind="straggler", ranks=(1,))
+    assert predicted(Replayer(context, recorded), context, late) == late
+    assert with_savings(context, (finding(), late)) == (finding(), late)
+
+
+def test_of_a_replayed_saving_the_same_edit_is_made_as_before() -> None:
+    context, recorded = context_of(made()), recorded_of(made())
+    half = finding(saving_ns=6 * MS)
+    bound = Figure(BOUND, 6 * MS, "ns")
+    told = replace(half, saving_ns=MS, replayed="these", figures=(bound,))
+    one, other = edit_of(context, half), edit_of(context, told)
+    assert one is not None
+    assert other is not None
+    assert one.label == other.label == "these collectives in 50% of their time"
     replayer = Replayer(context, recorded)
-    told = predicted(replayer, context, finding())
-    assert (told.saving_ns, told.toll_ns, told.figure(BOUND)) == (2 * MS, 12 * MS, 12 * MS)
-    assert told.replayed == "without these collectives"
-    assert told.saving_low_ns is not None
-    assert told.saving_high_ns is not None
-    assert told.saving_low_ns <= 2 * MS <= told.saving_high_ns <= 12 * MS
-    # Of the finding as the bill has it the same edit is made.
-    edit = edit_of(context, told)
-    assert edit is not None
-    assert edit.label == told.replayed
-    unknown = finding(saving_ns=None), finding(toll_ns=None, saving_ns=None)
-    for kept in (finding(kind="latency-bound"), *unknown):
-        assert predicted(replayer, context, kept) == kept
+    assert replayer.saved([one]) == replayer.saved([other])
 
 
 def test_the_bill_ranks_by_what_fixing_saves() -> None:
-    context = context_of(made())
+    replayed = finding(saving_ns=2 * MS, replayed="without these collectives")
     bound = finding(kind="latency-bound", toll_ns=5 * MS, saving_ns=5 * MS)
     error = replace(bound, severity="error", toll_ns=MS, saving_ns=MS)
-    ranked = with_savings(context, (finding(), bound, error))
-    assert [(each.severity, each.kind) for each in ranked] == [
-        ("error", "latency-bound"),
-        ("warning", "latency-bound"),
-        ("warning", "needless-barrier"),
-    ]
+    assert ranked((replayed, bound, error)) == (error, bound, replayed)

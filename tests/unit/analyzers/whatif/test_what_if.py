@@ -111,6 +111,10 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
     toll_ns = report.findings[number - 1].toll_ns
     assert toll_ns is not None
     assert change.label == "rank 3 as fast as its peers"
+    finding = report.findings[number - 1]
+    told = (finding.replayed, finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
+    assert told == (change.label, change.saving_ns, change.low_ns, change.high_ns)
+    assert (finding.figure("saving_at_most_ns") or 0) >= change.saving_ns
     assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
     answer = report.whatif(number)
     expected = lasts(job(strategy="ddp")[2])
