@@ -180,6 +180,11 @@ MISTAKES = {
         ["--world", "16"],
         r"bad.py:8: ",
     ),
+    "a pipeline that is cut by torch.export": (
+        TRAIN.replace("optimizer =", "torch.export.export(model, (torch.ones(8, 64).cuda(),))\noptimizer ="),
+        [],
+        r"bad.py:10: NotImplementedError: torch.export traces on a GPU",
+    ),
     "a GPU that does not exist": (TRAIN, ["--gpu", "h1000"], r"no GPU named 'h1000'.*h100-sxm"),
     "a fabric that does not exist": (TRAIN, ["--fabric", "string-and-cans"], r"string-and-cans"),
     "a rank outside the job": (TRAIN, ["--world", "4", "--rank", "4"], r"--rank 4 in a job of 4"),
