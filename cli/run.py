@@ -7,23 +7,21 @@ from typing import Annotated, Final
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, output_option
+from shardtoll.cli.inputs.options import (
+    SCRIPT_CONTEXT,
+    Script,
+    ScriptArguments,
+    Width,
+    output_option,
+)
 
-CONTEXT: Final = {"allow_interspersed_args": False}
-"""What follows the script is the script's, options included."""
+CONTEXT: Final = SCRIPT_CONTEXT
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
 def command(
-    script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="The Python file to run as __main__.", show_default=False)
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ARGUMENTS", help="The script's own arguments and options.", show_default=False
-        ),
-    ] = None,
+    script: Script,
+    arguments: ScriptArguments = None,
     nproc: Annotated[
         int | None,
         typer.Option(

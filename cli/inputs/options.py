@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -18,6 +18,15 @@ def output_option(help_text: str) -> Any:
     return typer.Option("-o", "--output", metavar="FILE", help=help_text)
 
 
+SCRIPT_CONTEXT: Final = {"allow_interspersed_args": False}
+"""Of commands that run a script: what follows the script is the script's, options included."""
+Script: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="SCRIPT", help="The Python file to run as __main__.", show_default=False)
+]
+ScriptArguments: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGUMENTS", help="The script's own arguments and options.", show_default=False),
+]
 Fabric: TypeAlias = Annotated[
     str | None,
     fabric_option("The interconnect to compute floors for; without it, chosen by device and backend."),

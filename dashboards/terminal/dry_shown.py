@@ -19,7 +19,7 @@ def renderable(answer: DryStep, width: int) -> RenderableType:
     """Return the forecast for a terminal so many columns wide."""
     what = f"rank {answer.rank} of {answer.world_size:,} on {answer.gpu}, {answer.fabric}"
     fits = answer.memory is None or answer.memory.fits is not False
-    verdict = f"A step takes {_time(answer.step_ns)}."
+    verdict = f"A step takes {_time(answer.step_ns)}." if answer.step_ns is not None else _unknown(answer)
     if answer.memory is not None:
         verdict += f" {_fits(answer.memory)}"
     rows = Table.grid(padding=(0, 2))
@@ -35,11 +35,18 @@ def renderable(answer: DryStep, width: int) -> RenderableType:
     return Group(*parts)
 
 
+def _unknown(answer: DryStep) -> str:
+    parts = ", ".join(f"{count:,} of {cause}" for cause, count in answer.unpriced.items())
+    return f"The time of a step is unknown: collectives without a price on this fabric ({parts})."
+
+
 def _time(band: Band) -> str:
     return f"{human.duration(band.expected)} ({human.duration(band.low)} to {human.duration(band.high)})"
 
 
 def _rates(answer: DryStep) -> list[tuple[str, str]]:
+    if answer.step_ns is None:
+        return [("compute", human.duration(answer.compute_ns))]
     step = answer.step_ns.expected
     exposed = sum(answer.exposed_ns.values())
     rows = [

@@ -61,7 +61,8 @@ class DryStep:
     rank: int
     gpu: str
     fabric: str
-    step_ns: Band
+    step_ns: Band | None
+    """None if a collective has no price: see `unpriced`."""
     compute_ns: float
     """Device time of operators."""
     exposed_ns: Mapping[str, float]
@@ -84,3 +85,6 @@ class DryStep:
     price_per_billion_tokens: Band | None = None
     notes: tuple[str, ...] = field(default=())
     """What was assumed."""
+    unpriced: Mapping[str, int] = field(default_factory=dict)
+    """Collectives without a price, counted by mesh dimension (or group) and op; the parts of the step that
+    are given were made as if these took no time."""

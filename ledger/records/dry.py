@@ -21,6 +21,9 @@ StorageCategory = Literal[
 ]
 STORAGE_CATEGORIES: Final[tuple[str, ...]] = get_args(StorageCategory)
 
+ONLY_FIRST: Final = "dry-only-first"
+"""Kind of the notice of a run that has its program's first step alone, which builds the optimizer's state."""
+
 COMPUTE_STREAM: Final = "compute"
 """The stream that work runs on unless the program says otherwise."""
 
@@ -84,8 +87,6 @@ class DryOp:
     """Number of the region that torch.compile would fuse this operator in; None outside all."""
     elements: int | None = None
     """Elements of the result: what an optimizer updates, of a fused one."""
-    block: int | None = None
-    """Number of the repeated block that this row was copied from; None of rows that were recorded."""
     start_ns: int | None = None
     """Priced: when it starts, ns since the run's epoch; None before a forecast priced the step."""
     duration_ns: int | None = None
@@ -129,8 +130,6 @@ class DryStorage:
     source: str | None = None
     used_on: str | None = None
     """Streams that used it beside its own (`record_stream`), comma separated; they delay its reuse."""
-    block: int | None = None
-    """Number of the repeated block that this row was copied from; None of rows that were recorded."""
 
     def __post_init__(self) -> None:
         if self.category not in STORAGE_CATEGORIES:
@@ -157,8 +156,6 @@ class DryWait:
     """`order` of the collective, where a collective is what it waits for."""
     phase: str = "other"
     source: str | None = None
-    block: int | None = None
-    """Number of the repeated block that this row was copied from; None of rows that were recorded."""
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:

@@ -156,8 +156,32 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         given = scatter_object_input_list
         scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
 
+    last: list[Any] = []
+
+    def send_object_list(object_list: list[Any], *_: Any, **__: Any) -> None:
+        last[:] = object_list
+
+    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
+        object_list[:] = (
+            [_answered(given) for given in last] if len(last) == len(object_list) else object_list
+        )
+        return world.rank
+
     for owner in (dist, dist.distributed_c10d):
+        replaced.put(owner, "send_object_list", send_object_list)
+        replaced.put(owner, "recv_object_list", recv_object_list)
         replaced.put(owner, "all_gather_object", all_gather_object)
         replaced.put(owner, "gather_object", gather_object)
         replaced.put(owner, "broadcast_object_list", nothing)
         replaced.put(owner, "scatter_object_list", scatter_object_list)
+
+
+def _answered(sent: Any) -> Any:
+    """Return what a peer answers to an object: a pipeline's next stage has gradients shaped as its inputs."""
+    from torch.distributed.pipelining import _utils as pipelining
+
+    forward = getattr(pipelining, "_StageForwardMeta", None)
+    if forward is None or not isinstance(sent, forward):
+        return sent
+    answer: Any = vars(pipelining)["_StageBackwardMeta"]
+    return answer(backward_metas=sent.forward_metas)

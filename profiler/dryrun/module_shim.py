@@ -90,6 +90,14 @@ def replace_compiler(shim: Playing, replaced: Replaced) -> None:
 
     replaced.put(nn.Module, "compile", compile_in_place)
 
+    def export(*_: Any, **__: Any) -> Any:
+        # Its own fake tensors are on the GPU; autograd ends the process if torch was built without CUDA.
+        raise NotImplementedError(
+            "torch.export traces on a GPU, which a dry run has not: build pipeline stages without pipeline()"
+        )
+
+    replaced.put(torch.export, "export", export)
+
 
 def _fused(shim: Playing, function: Callable[..., Any]) -> Callable[..., Any]:
     """Run eagerly what would be compiled, and mark what runs in it."""

@@ -21,7 +21,11 @@ _KEPT_NOTICES = ("capture-stopped",)
 
 
 def ledger_of(
-    audited: Ledger, options: DryOptions, steps: Sequence[Any], storages: Sequence[Held], lines: Sequence[str]
+    audited: Ledger,
+    options: DryOptions,
+    steps: Sequence[Any],
+    storages: Sequence[Held],
+    notices: Sequence[Notice],
 ) -> Ledger:
     """Return the ledger of a dry run: no time of the host is in it.
 
@@ -48,9 +52,7 @@ def ledger_of(
     tables["dry_ops"] = to_table("dry_ops", [op for step in steps for op in step[0]])
     tables["dry_waits"] = to_table("dry_waits", [wait for step in steps for wait in step[1]])
     tables["dry_storages"] = to_table("dry_storages", [_storage(held, rank) for held in storages])
-    tables["notices"] = pa.concat_tables(
-        [_kept(tables["notices"]), to_table("notices", [Notice(rank, "dry-run", line) for line in lines])]
-    )
+    tables["notices"] = pa.concat_tables([_kept(tables["notices"]), to_table("notices", notices)])
     run = replace(
         audited.run,
         source="dry",

@@ -6,13 +6,15 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shardtoll.ledger import Ledger, UsageError
+from shardtoll.ledger.records.dry import ONLY_FIRST
+from shardtoll.ledger.records.record import Notice
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
@@ -58,6 +60,8 @@ class DryRun:
         """Optimizer steps that have ended."""
         self._optimizers: dict[int, Any] = {}
         self._first: Any = None
+        self._on_host: dict[int, bool] = {}
+        """Id of a parameter that an optimizer updates -> whether it is on the host."""
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
         self.alone = False
@@ -143,6 +147,7 @@ class DryRun:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self.storages.mark([parameter], "parameter")
+                self._on_host.update({id(parameter): self._tensors.is_host(parameter)})
                 if parameter.grad is not None:
                     self.storages.mark([parameter.grad], "gradient")
 
@@ -228,7 +233,10 @@ class DryRun:
 
     def _keep(self, audited: Ledger, parts: list[Any], storages: list[Held]) -> None:
         self.alone = self.alone and not initialized()
-        self.ledger = ledger_of(audited, self.options, parts, storages, self.notices())
+        notices = [Notice(self.options.world.rank, "dry-run", line) for line in self.notices()]
+        if self.only_first:
+            notices.insert(0, Notice(self.options.world.rank, ONLY_FIRST, _ONLY_FIRST))
+        self.ledger = ledger_of(audited, self.options, parts, storages, notices)
         self._first_step = None
 
     def settle(self) -> None:
@@ -274,6 +282,12 @@ class DryRun:
             + (f", at {line}" if line else "")
             for (what, line), count in sorted(self.values.asked.items(), key=str)
         ]
+        here = sum(self._on_host.values())
+        if here:
+            lines.append(
+                f"{here:,} of {len(self._on_host):,} parameters that the optimizer updates are on the host: "
+                "their work has no price"
+            )
         if self.shim.fused_regions:
             lines.append("torch.compile: compiled functions ran eagerly; their operators are marked as fused")
         return lines + list(dict.fromkeys(self.shim.skipped_files))
@@ -288,6 +302,12 @@ class DryRun:
         handed = self._works.pop(id(work), None)
         if handed is not None and self._mode.step is not None:
             self._mode.waited_for(*handed[1])
+
+
+_ONLY_FIRST: Final = (
+    "the program makes one optimizer step, which builds the optimizer's state: the band reaches down to a "
+    "step without that"
+)
 
 
 def _no_longer_dry() -> None:

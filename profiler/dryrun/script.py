@@ -35,6 +35,8 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
             except SystemExit as leaving:
                 ended = leaving
             except Exception as error:
+                # Whatever the script raises: its failure is told in one line. BaseException passes, as it is
+                # somebody's wish to end this process, not a mistake of the script's.
                 if run.ledger is None:
                     where = line_of(error.__traceback__, script)
                     raise UsageError(

@@ -24,6 +24,8 @@ def replace_torch(shim: Playing, replaced: Replaced) -> None:
         "device",
         property(lambda tensor: shim.tensors.device_of(tensor, fake_device(tensor))),
     )
+    # Its own would ask for one element after another.
+    replaced.put_where_it_is(FakeTensor, "tolist", lambda tensor: torch.Tensor.tolist(tensor))
     replaced.put(torch, "device", _Device)
     # torch itself takes only streams of its own types.
     replaced.put(

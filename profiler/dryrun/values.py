@@ -48,8 +48,8 @@ class Values:
         """Called where the host waits for the device, as for a value."""
         self.recorded: Callable[[torch.Tensor, Any], None] | None = None
         """Called with a tensor and a stream that uses it."""
-        self._totals: dict[int, tuple[Any, int]] = {}
-        """Storage of counts, as of tokens of each expert -> what they add up to."""
+        self._totals: dict[int, tuple[Any, int, int]] = {}
+        """Storage of counts, as of tokens of each expert -> what they add up to, and how many they are."""
 
     def record_stream(self, tensor: torch.Tensor, stream: Any) -> None:
         """Note that a stream uses the tensor."""
@@ -59,7 +59,7 @@ class Values:
     def note_total(self, counts: torch.Tensor, total: int) -> None:
         """Note what a tensor of counts adds up to."""
         storage = counts.untyped_storage()
-        self._totals[storage._cdata] = storage, total
+        self._totals[storage._cdata] = storage, total, counts.numel()
 
     def _note(self, what: str) -> None:
         line = self._user_line(sys._getframe(2))
@@ -89,17 +89,25 @@ class Values:
         """Return the values as nested lists."""
         number = self._number(tensor)
         if self._policy.balanced and not tensor.is_floating_point() and tensor.numel():
-            total = self.total_of(tensor)
-            if total is not None:
-                share, rest = divmod(total, tensor.numel())
-                flat = [share + (place < rest) for place in range(tensor.numel())]
+            flat = self._counts_of(tensor)
+            if flat is not None:
                 return torch.tensor(flat).reshape(tensor.shape).tolist()
         return torch.full(tuple(tensor.shape), number, dtype=tensor.dtype).tolist()
 
     def total_of(self, tensor: torch.Tensor) -> int | None:
         """Return what a tensor of counts adds up to; None unknown."""
-        held = self._totals.get(_local(tensor).untyped_storage()._cdata)
-        return None if held is None else held[1]
+        counts = self._counts_of(tensor)
+        return None if counts is None else sum(counts)
+
+    def _counts_of(self, tensor: torch.Tensor) -> list[int] | None:
+        """Return the counts that a tensor holds, shared out evenly; a view holds those of its places."""
+        local = _local(tensor)
+        held = self._totals.get(local.untyped_storage()._cdata)
+        if held is None:
+            return None
+        share, rest = divmod(held[1], max(held[2], 1))
+        first = local.storage_offset()
+        return [share + (place < rest) for place in range(first, first + local.numel())]
 
     def close(self) -> None:
         """Hold no tensor any longer."""

@@ -26,7 +26,8 @@ class DryGraph:
     collective_nodes: list[int] = field(default_factory=list)
     prices: list[Timed] = field(default_factory=list)
     """Of the operators, in the order given."""
-    collective_prices: list[Timed] = field(default_factory=list)
+    collective_prices: list[Timed | None] = field(default_factory=list)
+    """None of one without a price: it runs for no time, and the step's time is a lower bound."""
     end: int = -1
     """The node at which the step is over."""
 
@@ -118,11 +119,12 @@ def _collective(
     stream = row.stream_name or "compute"
     launch = builder.node(lanes.rank, lanes.host, Kind.HOST, _WAITED_NS)
     before = communicators.get(row.group)
+    price = graph.collective_prices[place]
     node = builder.node(
         lanes.rank,
         lanes.lane(stream),
         Kind.COLLECTIVE,
-        graph.collective_prices[place].expected_ns,
+        0.0 if price is None else price.expected_ns,
         after=(launch,) if before is None else (launch, before),
     )
     # One communicator runs its collectives one after another, on whichever streams.

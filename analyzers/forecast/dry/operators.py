@@ -56,14 +56,16 @@ class Prices:
         factor = 0.6 if op.phase == "backward" else 1.0
         return 1000 * host_us * factor * (0.4 if op.fused is not None else 1.0)
 
-    def collective(self, row: Collective) -> Timed:
-        """Return the collective's time once all ranks have arrived; nothing where its size is unknown."""
+    def collective(self, row: Collective) -> Timed | None:
+        """Return the collective's time once all ranks have arrived; None if size, group or op is unknown."""
         placement = self._placement(row)
-        if placement is None or row.message_bytes is None:
-            return Timed(0.0, 0.0, 0.0)
-        timed = self.network.time(row.op, row.message_bytes, placement)
+        # A barrier is an all_reduce of one element.
+        op, size = ("all_reduce", 4) if row.op == "barrier" else (row.op, row.message_bytes)
+        if placement is None or size is None:
+            return None
+        timed = self.network.time(op, size, placement)
         if timed is None:
-            return Timed(0.0, 0.0, 0.0)
+            return None
         factor = self.constants.get("net" if placement.spans_nodes else "near", self.gpu)
         call_ns = 1000 * self.constants.get("call_us", self.gpu) if placement.ranks > 1 else 0.0
         return Timed(

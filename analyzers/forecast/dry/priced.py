@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, log
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from shardtoll.analyzers.forecast.dry.memory import peak_memory
 from shardtoll.analyzers.forecast.dry.operators import Prices
 from shardtoll.analyzers.forecast.dry.shares import Shares, Spans, divide
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted, widths
-from shardtoll.analyzers.forecast.plan.network import FabricNetwork
+from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
 from shardtoll.analyzers.replay.contention import Contention
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.outcome import Outcome
@@ -24,7 +25,7 @@ from shardtoll.analyzers.roofline import Fabric, load_fabric
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryStep
 from shardtoll.ledger.answers.forecast import Band
-from shardtoll.ledger.records.dry import DryOp, DryStorage, DryWait
+from shardtoll.ledger.records.dry import ONLY_FIRST, DryOp, DryStorage, DryWait
 from shardtoll.ledger.records.record import Collective, Compute, Step
 from shardtoll.ledger.report.dry_entries import PRICE
 from shardtoll.ledger.tables.tables import to_records, to_table
@@ -43,6 +44,14 @@ class PricedStep:
     outcome: Outcome
     shares: Shares
     step_ns: float
+
+    @property
+    def unpriced(self) -> Mapping[str, int]:
+        """Collectives without a price by cause, counted: with any, the step's times are unknown."""
+        prices = self.graph.collective_prices
+        return Counter(
+            _cause(row) for row, price in zip(self.collectives, prices, strict=True) if price is None
+        )
 
 
 def price_dry(
@@ -132,6 +141,10 @@ def _filled(ledger: Ledger, steps: Sequence[PricedStep], rank: int) -> dict[str,
     for step in steps:
         number = step.ops[0].step
         start, end = step.outcome.start_ns, step.outcome.end_ns
+        if step.unpriced:
+            ops += _durations(step.ops, step.graph.prices)
+            rows += _durations(step.collectives, step.graph.collective_prices)
+            continue
         for op, node, price in zip(step.ops, step.graph.op_nodes, step.graph.prices, strict=True):
             begun, took = since + round(start[node]), round(end[node] - start[node])
             ops.append(
@@ -156,6 +169,14 @@ def _filled(ledger: Ledger, steps: Sequence[PricedStep], rank: int) -> dict[str,
     tables["computes"] = to_table("computes", computes)
     tables["steps"] = to_table("steps", made)
     return tables
+
+
+def _durations(rows: Sequence[Any], prices: Sequence[Timed | None]) -> list[Any]:
+    """Return the rows of a step in which something has no price: nobody knows when they start."""
+    return [
+        row if price is None else replace(row, duration_ns=round(price.expected_ns))
+        for row, price in zip(rows, prices, strict=True)
+    ]
 
 
 def _whole(shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
@@ -196,10 +217,10 @@ def _answer(
 ) -> DryStep:
     run = ledger.run
     assert run.gpu is not None
-    low, high = _half_width(step)
-    time = Band(step.step_ns, step.step_ns * exp(-low), step.step_ns * exp(high))
+    unpriced = step.unpriced
+    time = None if unpriced else _band(step, ledger)
     total = tokens if tokens is not None else _tokens(ledger, step.ops)
-    rate = None if total is None else time.inverse(total * 1e9 / run.world_size)
+    rate = None if total is None or time is None else time.inverse(total * 1e9 / run.world_size)
     model = sum(op.flops for op in step.ops if op.phase != "recompute")
     hardware = sum(op.flops for op in step.ops)
     dtypes = Counter[str]()
@@ -207,7 +228,7 @@ def _answer(
         dtypes[op.dtype or "float32"] += op.flops
     peak = card_of(run.gpu).peak_tflops(dtypes.most_common(1)[0][0]) * 1e3 if model else None
     price = None
-    if price_per_gpu_hour is not None:
+    if price_per_gpu_hour is not None and time is not None:
         price = time.scaled(price_per_gpu_hour * run.world_size / 3.6e12)
     return DryStep(
         world_size=run.world_size,
@@ -222,13 +243,43 @@ def _answer(
         tokens=total,
         tokens_per_s_gpu=rate,
         flops=model,
-        mfu=None if peak is None else time.inverse(model / peak),
-        hfu=None if peak is None else time.inverse(hardware / peak),
+        mfu=None if peak is None or time is None else time.inverse(model / peak),
+        hfu=None if peak is None or time is None else time.inverse(hardware / peak),
         memory=None,
         price_per_step=price,
         price_per_billion_tokens=None if price is None or not total else price.scaled(1e9 / total),
         notes=tuple(row["text"] for row in ledger.tables["notices"].to_pylist()),
+        unpriced=unpriced,
     )
+
+
+def _band(step: PricedStep, ledger: Ledger) -> Band:
+    """Return the step's time. The band of a first step reaches down to a step without what only it does.
+
+    Steps after the first find the optimizer's state, and DDP's buckets in the order in which gradients come:
+    how much of the exposed communication that saves or adds is unknown, so its share counts twice.
+    """
+    low, high = _half_width(step)
+    if any(row["kind"] == ONLY_FIRST for row in ledger.tables["notices"].to_pylist()):
+        exposed = float(step.shares.exposed_ns.sum()) / max(step.step_ns, 1.0)
+        more = widths()["exposed"] * exposed
+        low, high = low + more - log(max(1 - _once_share(step, ledger), 0.1)), high + more
+    return Band(step.step_ns, step.step_ns * exp(-low), step.step_ns * exp(high))
+
+
+def _once_share(step: PricedStep, ledger: Ledger) -> float:
+    """Return the share of the step in which the optimizer's state is made."""
+    number = step.ops[0].step
+    made = {
+        row["born"]
+        for row in ledger.tables["dry_storages"].select(["step", "born", "category"]).to_pylist()
+        if row["step"] == number and row["category"] == "optimizer"
+    }
+    start, end = step.outcome.start_ns, step.outcome.end_ns
+    nodes = [node for node, op in zip(step.graph.op_nodes, step.ops, strict=True) if op.order in made]
+    if not nodes:
+        return 0.0
+    return float(max(end[node] for node in nodes) - min(start[node] for node in nodes)) / step.step_ns
 
 
 def _half_width(step: PricedStep) -> tuple[float, float]:
@@ -243,8 +294,12 @@ def _half_width(step: PricedStep) -> tuple[float, float]:
 def _by_cause(step: PricedStep) -> Mapping[str, float]:
     sums: Counter[str] = Counter()
     for row, share in zip(step.collectives, step.shares.exposed_ns, strict=True):
-        sums[f"{row.mesh_dim or row.group} {row.op}"] += float(share)  # type: ignore[assignment]
+        sums[_cause(row)] += float(share)  # type: ignore[assignment]
     return {cause: value for cause, value in sums.most_common() if value > 0}
+
+
+def _cause(row: Collective) -> str:
+    return f"{row.mesh_dim or row.group} {row.op}"
 
 
 def _tokens(ledger: Ledger, ops: Sequence[DryOp]) -> int | None:

@@ -166,10 +166,10 @@ def test_a_loop_that_waits_for_a_value_ends_in_one_line(
 
 MISTAKES = {
     "a script that never steps": ("print('hello')", [], r"made 0 optimizer steps"),
-    "a script with too few steps": (
-        TRAIN.replace("range(100)", "range(1)"),
-        [],
-        r"made 1 optimizer step; a dry run needs 2",
+    "a script that is written for another number of ranks": (
+        TRAIN.replace('("nccl")', '("nccl", rank=0, world_size=4)'),
+        ["--world", "8"],
+        r"bad.py:7: ValueError: init_process_group\(world_size=4\), but --world is 8",
     ),
     "a script that fails": (TRAIN.replace("nn.ReLU()", "nn.Linear(3, 3)"), [], r"bad.py:12: RuntimeError"),
     "a world that the mesh does not divide": (
@@ -179,6 +179,11 @@ MISTAKES = {
         ),
         ["--world", "16"],
         r"bad.py:8: ",
+    ),
+    "a pipeline that is cut by torch.export": (
+        TRAIN.replace("optimizer =", "torch.export.export(model, (torch.ones(8, 64).cuda(),))\noptimizer ="),
+        [],
+        r"bad.py:10: NotImplementedError: torch.export traces on a GPU",
     ),
     "a GPU that does not exist": (TRAIN, ["--gpu", "h1000"], r"no GPU named 'h1000'.*h100-sxm"),
     "a fabric that does not exist": (TRAIN, ["--fabric", "string-and-cans"], r"string-and-cans"),
@@ -207,6 +212,23 @@ def test_a_mistake_is_one_line_and_exit_2(
     assert len(said) == 1, ran.err
     assert re.search(pattern, said[0]), said[0]
     assert "Traceback" not in ran.err
+
+
+def test_a_script_of_one_step_has_a_wider_band(
+    shardtoll: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bands = []
+    for steps in (1, 2):
+        Path("few.py").write_text(TRAIN.replace("range(100)", f"range({steps})"))
+        ran = shardtoll("dryrun", "--world", 8, "--json", "few.py")
+        assert ran.code == 0, ran.err
+        answer = json.loads(ran.out)
+        assert any("makes one optimizer step" in note for note in answer["notes"]) == (steps == 1)
+        bands.append(answer["step_ns"])
+    one, two = bands
+    assert one["low"] < two["expected"] < one["high"]
+    assert one["low"] / one["expected"] < two["low"] / two["expected"]
 
 
 def test_a_script_without_a_process_group_is_a_job_of_one(

@@ -1,0 +1,68 @@
+"""A dry run whose collectives have no price has no time; a barrier has that of an empty all_reduce."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from shardtoll.analyzers.forecast.dry.priced import price_dry
+from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.dashboards.terminal.answers import show
+from shardtoll.dashboards.terminal.dry_shown import renderable
+from shardtoll.ledger import Ledger, analyze
+from shardtoll.ledger.records.record import Collective
+from shardtoll.ledger.tables.tables import to_records, to_table
+from tests.dry_runs import recorded
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = DDP(nn.Linear(64, 64).cuda())
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 64, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+            dist.barrier()
+
+    return recorded(train, world=16)
+
+
+def test_every_collective_has_a_price(ledger: Ledger) -> None:
+    filled, answer = price_dry(ledger, load_fabric("h100x8-ib400"))
+    rows = filled.tables["collectives"].to_pylist()
+    assert answer.unpriced == {}
+    assert answer.step_ns is not None
+    assert all(row["duration_ns"] > 0 for row in rows), rows
+
+
+def test_without_a_price_the_time_is_unknown(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[Collective] = to_records("collectives", ledger.tables["collectives"])
+    unsized = [replace(row, message_bytes=None) if row.op == "all_reduce" else row for row in rows]
+    changed = replace(ledger, tables={**ledger.tables, "collectives": to_table("collectives", unsized)})
+    filled, answer = price_dry(changed, load_fabric("h100x8-ib400"), tokens=4, price_per_gpu_hour=2.0)
+    count = sum(row.op == "all_reduce" for row in rows)
+    assert count > 0
+    assert sum(answer.unpriced.values()) == count
+    unknown = (answer.step_ns, answer.tokens_per_s_gpu, answer.mfu, answer.price_per_step)
+    assert unknown == (None, None, None, None)
+    assert answer.memory is not None
+    assert filled.tables["steps"].num_rows == 0
+    for row in filled.tables["collectives"].to_pylist():
+        assert row["start_ns"] is None
+        assert row["exposed_ns"] is None
+        assert (row["duration_ns"] is None) == (row["op"] == "all_reduce")
+    assert min(filled.tables["dry_ops"]["duration_ns"].to_pylist()) > 0
+    show(lambda columns: renderable(answer, columns), 200)
+    shown = capsys.readouterr().out
+    assert f"The time of a step is unknown: collectives without a price on this fabric ({count} of " in shown
+    assert analyze(filled).run.source == "dry"

@@ -1,0 +1,259 @@
+"""Programs of the kinds that people write for GPUs: each is recorded as the rank that is played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as functional
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
+
+from shardtoll.ledger import Ledger, UsageError
+from shardtoll.profiler.dryrun import values
+from shardtoll.profiler.dryrun.run import dry
+from tests.dry_runs import options, recorded
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+def bytes_of(ledger: Ledger, category: str) -> int:
+    rows = ledger.tables["dry_storages"].to_pylist()
+    return sum(row["bytes"] for row in rows if row["category"] == category and row["freed"] is None)
+
+
+def sent(ledger: Ledger) -> Counter[str]:
+    return Counter(row["op"] for row in ledger.tables["collectives"].to_pylist())
+
+
+def trained(model: nn.Module, steps: int = 2, **optimizer: Any) -> None:
+    adam = torch.optim.AdamW(model.parameters(), **optimizer)
+    for _ in range(steps):
+        model(torch.randn(4, 16, device="cuda")).square().mean().backward()
+        adam.step()
+        adam.zero_grad()
+
+
+class Buffered(nn.Module):
+    """A linear layer with a buffer, both made on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16, bias=False)
+        self.register_buffer("scale", torch.ones(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def test_a_model_of_the_host_moves_when_fsdp2_shards_it() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = Buffered()
+        fully_shard(model)
+        trained(model)
+
+    ledger = recorded(train, world=4)
+    assert sent(ledger) == {"all_gather": 1, "reduce_scatter": 1}
+    # A quarter of 16 x 16 floats, and Adam's two moments of it; each moment has a counter of steps.
+    assert bytes_of(ledger, "parameter") == 256
+    assert 512 <= bytes_of(ledger, "optimizer") <= 512 + 8
+    assert not [text for text in ledger.tables["notices"]["text"].to_pylist() if "on the host" in text]
+
+
+def test_parameters_that_stay_on_the_host_are_listed() -> None:
+    def train() -> None:
+        model = nn.Linear(16, 16)
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.randn(4, 16)).square().mean().backward()
+            adam.step()
+
+    texts = recorded(train).tables["notices"]["text"].to_pylist()
+    assert "2 of 2 parameters that the optimizer updates are on the host: their work has no price" in texts
+
+
+def test_sharded_parameters_are_drawn_and_told_apart_by_address() -> None:
+    addresses: list[int] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        model.to_empty(device="cuda")
+        for layer in (model[0], model[2]):
+            layer.reset_parameters()
+        parameters = list(model.parameters())
+        assert all(isinstance(each, DTensor) for each in parameters)
+        addresses.extend(each.data_ptr() for each in parameters)
+        trained(model)
+
+    ledger = recorded(train, world=4)
+    assert len(set(addresses)) == 4
+    assert 0 not in addresses
+    assert sent(ledger)["all_reduce"] == 1
+
+
+def _spawned(rank: int, world: int, ranks: list[int]) -> None:
+    ranks.append(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    torch.cuda.set_device(rank)
+    trained(DDP(nn.Linear(16, 16).to(rank), device_ids=[rank]))
+
+
+def test_of_processes_that_would_be_spawned_one_runs_here() -> None:
+    ranks: list[int] = []
+    ledger = recorded(lambda: mp.spawn(_spawned, args=(4, ranks), nprocs=4, join=True), world=4, rank=2)
+    assert ranks == [2]
+    assert sent(ledger) == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "pattern"),
+    [
+        ({"world_size": 8, "rank": 0}, r"init_process_group\(world_size=8\), but --world is 4"),
+        ({"world_size": 4, "rank": 3}, r"init_process_group\(rank=3\), but --rank is 0"),
+    ],
+)
+def test_a_job_of_another_size_is_refused(asked: dict[str, int], pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern), dry(options(4)):
+        dist.init_process_group("nccl", **asked)
+
+
+def test_amp_checkpointing_and_a_scaler_in_compiled_blocks() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(lambda y: self.linear(y).relu(), x, use_reentrant=False)
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = DDP(torch.compile(nn.Sequential(Block(), Block()).cuda()))
+        adam = torch.optim.AdamW(model.parameters(), fused=True)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(2):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(4, 16, device="cuda")).float().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(adam)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(adam)
+            scaler.update()
+
+    ledger = recorded(train, world=2)
+    ops = ledger.tables["dry_ops"].to_pylist()
+    products = Counter((op["phase"], op["dtype"]) for op in ops if op["kind"] == "gemm")
+    # Two blocks: forward and again in backward, and two products each to go back, one less for the input.
+    assert products == {("forward", "float16"): 2, ("recompute", "float16"): 2, ("backward", "float16"): 3}
+    assert any(op["fused"] is not None for op in ops)
+    assert sent(ledger) == {"all_reduce": 1}
+
+
+def test_experts_get_an_even_share_of_the_tokens() -> None:
+    class Experts(nn.Module):
+        def __init__(self, ranks: int) -> None:
+            super().__init__()
+            self.ranks = ranks
+            self.gate = nn.Linear(16, ranks, bias=False)
+            self.expert = nn.Linear(16, 16, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            chosen = self.gate(x).argmax(-1)
+            counts = torch.bincount(chosen, minlength=self.ranks)
+            there = torch.empty_like(counts)
+            dist.all_to_all_single(there, counts)
+            gives, gets = counts.tolist(), there.tolist()
+            rows = functional.all_to_all_single(x.new_empty(sum(gets), 16), x[chosen.argsort()], gets, gives)
+            return self.expert(rows)
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = Experts(4).cuda()
+        adam = torch.optim.AdamW(model.expert.parameters())
+        for _ in range(2):
+            model(torch.randn(32, 16, device="cuda", requires_grad=True)).mean().backward()
+            adam.step()
+
+    rows = recorded(train, world=4).tables["collectives"].to_pylist()
+    # Counts of 8 bytes, then 32 tokens of 16 floats there and back again.
+    assert [(row["op"], row["message_bytes"]) for row in rows] == [
+        ("all_to_all", 32),
+        ("all_to_all", 32 * 16 * 4),
+        ("all_to_all", 32 * 16 * 4),
+    ]
+
+
+def test_one_step_is_recorded_if_there_is_no_second() -> None:
+    def train(steps: int) -> Ledger:
+        def program() -> None:
+            dist.init_process_group("nccl")
+            trained(DDP(nn.Linear(16, 16).cuda()), steps)
+
+        return recorded(program, world=2)
+
+    one, two = train(1), train(2)
+    assert sent(one) == sent(two) == {"all_reduce": 1}
+    assert one.tables["notices"]["kind"].to_pylist()[0] == "dry-only-first"
+    assert "dry-only-first" not in two.tables["notices"]["kind"].to_pylist()
+    flops = [sum(ledger.tables["dry_ops"]["flops"].to_pylist()) for ledger in (one, two)]
+    assert flops[0] == flops[1] == 2 * 2 * 4 * 16 * 16
+    # The state is born in the one step, and was there before the second.
+    born = [
+        {row["step"] for row in ledger.tables["dry_storages"].to_pylist() if row["category"] == "optimizer"}
+        for ledger in (one, two)
+    ]
+    assert born == [{0}, {None}]
+
+
+def test_fewer_steps_than_asked_for_are_kept() -> None:
+    ledger = recorded(lambda: trained(nn.Linear(16, 16).cuda(), 3), steps=5)
+    assert set(ledger.tables["dry_ops"]["step"].to_pylist()) == {0, 1}
+
+
+def test_a_pipeline_stage_sends_on_what_it_makes() -> None:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        stage_model = nn.Linear(16, 16).cuda()
+        micro = torch.randn(2, 16, device="cuda")
+        stage = PipelineStage(stage_model, 0, 2, torch.device("cuda", 0), input_args=(micro,))
+        schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        adam = torch.optim.AdamW(stage_model.parameters())
+        for _ in range(2):
+            schedule.step(torch.randn(8, 16, device="cuda"))
+            adam.step()
+            adam.zero_grad()
+
+    rows = recorded(train, world=2).tables["collectives"].to_pylist()
+    assert Counter((row["op"], row["message_bytes"]) for row in rows) == {
+        ("send", 2 * 16 * 4): 4,
+        ("recv", 2 * 16 * 4): 4,
+    }
+
+
+def test_waiting_forever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
+
+    def wait() -> None:
+        value = torch.zeros(1, device="cuda")
+        while not value:
+            pass
+
+    with pytest.raises(UsageError, match="without an optimizer step"):
+        recorded(wait)
