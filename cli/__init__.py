@@ -1,10 +1,9 @@
 """The command line: one file a command, errors caught once, heavy parts imported when a command runs.
 
-It may import `analyzers.advise`, `analyzers.budget`, `analyzers.compare`, `analyzers.hang`,
-`analyzers.roofline`, `analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`,
-`cli.subcommands`, `dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`,
-`dashboards.words`, `ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`,
-`profiler.calibrate`.
+It may import `analyzers.budget`, `analyzers.compare`, `analyzers.hang`, `analyzers.roofline`,
+`analyzers.two_runs`, `analyzers.verify`, `cli.incidents`, `cli.inputs`, `cli.jobs`, `cli.subcommands`,
+`dashboards.app`, `dashboards.check`, `dashboards.terminal`, `dashboards.verify`, `dashboards.words`,
+`ledger`, `ledger.answers`, `ledger.measured`, `ledger.report`, `ledger.words`, `profiler.calibrate`.
 Start reading in `report`.
 """
 
