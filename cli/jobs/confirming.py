@@ -59,6 +59,7 @@ def confirmed(
 ) -> tuple[Confirmed, ...]:
     """Run the best layouts dry, as far as the script takes them.
 
+    A layout that the script does not run, or runs as another one, is said to be so.
     `template`: arguments of the script with names of the layout in braces, as `--tp {tp}`. Raises UsageError
     for a name that no layout has.
     """
@@ -68,24 +69,21 @@ def confirmed(
 
     names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     made: list[Confirmed] = []
-    for candidate in dict.fromkeys((advice.best, *advice.ties)):
-        if candidate is None or len(made) == TRIED:
-            continue
+    # The advised layout is the first of the ties.
+    for candidate in advice.ties[:TRIED]:
         filled = filled_template(template, names, candidate.layout)
-        report = dry_report(script, [*arguments, *filled], options)
-        ran = layout_of_values(derive(report, script.name).values)
-        same = _alike(ran, candidate.layout)
-        steps = report.steps["duration_ns"]
-        made.append(
-            Confirmed(
-                words=candidate.words,
-                ran=words(ran),
-                same=same,
-                forecast_ns=candidate.step_ns.expected,
-                dry_ns=float(steps.median()),
-                arguments=" ".join(filled),
+        shown, forecast_ns = " ".join(filled), candidate.step_ns.expected
+        try:
+            report = dry_report(script, [*arguments, *filled], options)
+        except UsageError as error:
+            made.append(
+                Confirmed(candidate.words, f"nothing: {error.message}", False, forecast_ns, None, shown)
             )
-        )
+            continue
+        ran = layout_of_values(derive(report, script.name).values)
+        dry_ns = float(report.steps["duration_ns"].median())
+        same = _alike(ran, candidate.layout)
+        made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))
     return tuple(made)
 
 
