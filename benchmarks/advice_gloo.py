@@ -167,9 +167,12 @@ def describe(machine: dict[str, float], path: Path) -> None:
 def forecasts(gpu: Path, fabric: Path) -> dict[str, dict[str, float]]:
     """Seconds of each model's step under each layout."""
     from shardtoll.analyzers.forecast.plan import FabricNetwork, price_plan
+    from shardtoll.analyzers.forecast.plan.constants import fitted
     from shardtoll.analyzers.roofline import load_fabric
 
     network = FabricNetwork(load_fabric(str(fabric)))
+    # Gloo moves and adds on the cores that compute: what overlaps takes as long as one after the other.
+    constants = fitted().with_({"contention": 1.0})
     made: dict[str, dict[str, float]] = {}
     for name, sizes in MODELS.items():
         shape = ModelShape(
@@ -187,6 +190,7 @@ def forecasts(gpu: Path, fabric: Path) -> dict[str, dict[str, float]]:
                     shape, layout, sizes["context"], str(gpu), gpus_per_node=RANKS, precision="fp32"
                 ),
                 network,
+                constants,
             ).step_ns.expected
             / 1e9
             for label, layout in LAYOUTS.items()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from shardtoll.cli.inputs.options import Width, fabric_option, output_option
-
-_MOST_BYTES: Final = 1 << 20
-"""Bytes of a plan that is read."""
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -140,27 +137,6 @@ def _kind(path: str | None, arguments: list[str] | None, confirm: str | None) ->
             "--confirm needs a script, which runs dry", "name the script in place of the run or plan"
         )
     return kind
-
-
-def tables(plan: Path) -> dict[str, Any]:
-    """Return what the file says; UsageError if it is no TOML."""
-    import sys
-
-    from shardtoll.ledger import UsageError
-    from shardtoll.ledger.records.regular import read_regular
-
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return dict(tomllib.loads(read_regular(plan, _MOST_BYTES).decode("utf-8")))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {plan} ({error.strerror or error})", "name a TOML file, or give --model"
-        ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{plan} is no TOML file ({error!s:.80})", "see docs/advise.md") from error
 
 
 def _share(text: str | None) -> float | None:

@@ -2,6 +2,7 @@
 
 Start reading in `advise`; `layouts` says what is legal, `path` what decides.
 
-It may import `analyzers.forecast.memory`, `analyzers.forecast.plan`, `analyzers.forecast.rows`,
-`analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.words`.
+It may import `analyzers.forecast.compute`, `analyzers.forecast.memory`, `analyzers.forecast.plan`,
+`analyzers.forecast.rows`, `analyzers.roofline`, `analyzers.shared`, `ledger`, `ledger.answers`,
+`ledger.words`.
 """

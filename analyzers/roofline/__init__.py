@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.machines.gpu import Gpu as Gpu
     from shardtoll.analyzers.roofline.machines.gpu import find_gpu as find_gpu
     from shardtoll.analyzers.roofline.machines.gpu import known_gpus as known_gpus
+    from shardtoll.analyzers.roofline.machines.gpu import load_gpu as load_gpu
     from shardtoll.analyzers.roofline.machines.hardware import fabric_of_hardware as fabric_of_hardware
     from shardtoll.analyzers.roofline.machines.load import fabric_names as fabric_names
     from shardtoll.analyzers.roofline.machines.load import known_fabrics as known_fabrics
@@ -47,7 +48,7 @@ else:
             "machines.choose": "choose_fabric gpu_of_run other_device_note with_device",
             "machines.curve": "Curve CurvePoint",
             "machines.fabric": "Fabric Link UNKNOWN",
-            "machines.gpu": "Gpu find_gpu known_gpus",
+            "machines.gpu": "Gpu find_gpu known_gpus load_gpu",
             "machines.hardware": "fabric_of_hardware",
             "machines.load": "fabric_names known_fabrics load_fabric parse_fabric",
             "machines.quantity": "Quantity",

@@ -64,8 +64,10 @@ def sections(advice: Advice) -> Iterator[Section]:
         runs = tuple(
             (
                 each.words, human.duration(each.forecast_ns),
-                human.duration(each.dry_ns) if each.same else f"the script ran {each.ran}",
-                _percent(each.dry_ns / each.forecast_ns - 1) if each.same else "not confirmed",
+                f"the script ran {each.ran}" if each.dry_ns is None or not each.same
+                else human.duration(each.dry_ns),
+                "not confirmed" if each.dry_ns is None or not each.same
+                else _percent(each.dry_ns / each.forecast_ns - 1),
             )
             for each in advice.confirmed
         )  # fmt: skip

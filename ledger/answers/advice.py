@@ -165,12 +165,12 @@ class Confirmed:
     words: str
     """The layout that was asked for."""
     ran: str
-    """The layout that the script ran."""
+    """The layout that the script ran, or `nothing` and why."""
     same: bool
     forecast_ns: float
     """Step by the plan's forecast."""
-    dry_ns: float
-    """Step by the dry run."""
+    dry_ns: float | None
+    """Step by the dry run; None if it failed."""
     arguments: str
     """What the script was given."""
 

@@ -111,6 +111,11 @@ class TrainingPlan:
     """What a source says beyond these fields."""
 
     @property
+    def width_bytes(self) -> int:
+        """Bytes of one activation, or of a parameter as it is gathered."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
     def sequences(self) -> int:
         """Sequences of one optimizer step over all replicas: the effective batch."""
         return self.layout.micro_batch * self.layout.accumulation * self.layout.dp

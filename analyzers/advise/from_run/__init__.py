@@ -2,5 +2,5 @@
 
 Start reading in `run_question`.
 
-It may import `analyzers.forecast.compute`, `analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.report`.
+It may import `analyzers.roofline`, `ledger`, `ledger.answers`, `ledger.records`.
 """

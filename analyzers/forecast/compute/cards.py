@@ -8,8 +8,7 @@ from functools import cache, lru_cache
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute.grid import gpus_with
-from shardtoll.analyzers.roofline import Gpu, known_gpus
-from shardtoll.analyzers.roofline.machines.gpu import load_gpu
+from shardtoll.analyzers.roofline import Gpu, known_gpus, load_gpu
 from shardtoll.ledger import UsageError
 
 _USUAL_SHARE: Final = 0.8

@@ -60,7 +60,8 @@ class Groups:
     ) -> Phase:
         """Return what one block's collectives cost one pass, by cause."""
         scopes = (f"{traits.name}.{plan.gpu}", traits.name)
-        hidden = 2.0 * share.tokens * plan.model.hidden
+        width = plan.width_bytes
+        hidden = width * share.tokens * plan.model.hidden
         exposed: dict[str, float] = {}
         calls = 0
         if share.tp > 1:
@@ -73,7 +74,7 @@ class Groups:
             calls += 4 if share.sequence_parallel else 2
         if share.cp > 1:
             keys = (
-                2.0
+                width
                 * share.micro_batch
                 * share.sequence
                 * plan.model.head_width
@@ -88,7 +89,7 @@ class Groups:
         if share.ep > 1 and plan.model.experts > 1:
             rows = share.tokens / share.tp * share.expert_tp * plan.model.topk
             one = self.time(
-                "all_to_all", 2.0 * rows * plan.model.hidden, self.expert, constants, *scopes
+                "all_to_all", width * rows * plan.model.hidden, self.expert, constants, *scopes
             ).expected_ns
             exposed["expert"] = 2 * one * constants.get("expert_exposed", *scopes)
             calls += 2

@@ -20,7 +20,7 @@ def sharded_parts(
     scopes = (f"{traits.name}.{plan.gpu}", traits.name)
     block = local_parameters(plan, 1, ends=0)
     root = local_parameters(plan, 0, ends=1 if model.tied else 2)
-    wide = 2 if plan.precision != "fp32" else 4
+    wide = plan.width_bytes
 
     call_ns = 1000 * constants.get("call_us", *scopes)
     shards = (layout.shard_size or layout.dp) * layout.cp
@@ -31,7 +31,7 @@ def sharded_parts(
         )
 
     def scatter(count: float) -> float:
-        size = count * traits.gradient_bytes
+        size = count * max(traits.gradient_bytes, wide)
         one = groups.time("reduce_scatter", size, groups.shards, constants, *scopes).expected_ns + call_ns
         if groups.copies.ranks == 1:
             return one

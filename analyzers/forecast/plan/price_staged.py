@@ -25,7 +25,7 @@ def staged_parts(
     local = [local_parameters(plan, layers[stage], ends=_ends(plan, stage)) for stage in range(layout.pp)]
     reduce, gather, optimizer = _replicas(plan, traits, groups, constants, local)
     share = share_of(plan, traits)
-    sent = 2.0 * share.tokens * plan.model.hidden / (share.tp if share.sequence_parallel else 1)
+    sent = plan.width_bytes * share.tokens * plan.model.hidden / (share.tp if share.sequence_parallel else 1)
     send = 0.0
     if layout.pp > 1:
         send = groups.time("send", sent, groups.pair, constants, *scopes).expected_ns
@@ -124,13 +124,15 @@ def _replicas(
     shards = 1 if layout.sharding == "ddp" else replicas
     reduce, gather, optimizer = [], [], []
     for count in local:
-        grads = count * traits.gradient_bytes
+        grads = count * max(traits.gradient_bytes, plan.width_bytes)
         op = "all_reduce" if layout.sharding == "ddp" else "reduce_scatter"
         took = groups.time(op, grads, groups.data, constants, *scopes).expected_ns if replicas > 1 else 0.0
         reduce.append(took)
         gathered = 0.0
         if shards > 1:
-            gathered = groups.time("all_gather", 2.0 * count, groups.data, constants, *scopes).expected_ns
+            gathered = groups.time(
+                "all_gather", plan.width_bytes * count, groups.data, constants, *scopes
+            ).expected_ns
         gather.append(gathered)
         optimizer.append(optimizer_ns(plan, traits, constants, count / shards))
     return reduce, gather, optimizer

@@ -1,7 +1,7 @@
 """When the training thread stands still while a checkpoint is written, and how many bytes came of it.
 
-While a session is open `torch.save` and the `save` and `async_save` of torch.distributed.checkpoint are
-replaced by ones that note when they were entered and left; they are put back on exit. Only calls of the
+While a session is open `torch.save`, what `save` of torch.distributed.checkpoint calls and its `async_save`
+are replaced by ones that note when they were entered and left; they are put back on exit. Only calls of the
 training thread count, the outermost of those within others. Bytes are what the file has grown to: of a
 distributed checkpoint the files of this rank. Of an asynchronous one they are not yet written, so they stay
 unknown.
@@ -45,12 +45,15 @@ class Saving:
 
         def patch(patches: Patches) -> None:
             patches.around(torch, "save", lambda original: self._around(original, SAVE, _bytes_of_file))
-            # Not imported for this: a program that saves so has imported it, or names it by its module later.
-            checkpoint = sys.modules.get("torch.distributed.checkpoint")
-            for name, shown in (("save", DCP_SAVE), ("async_save", DCP_ASYNC)):
-                size = _bytes_of_rank if name == "save" else _unknown
+            # Not imported for this: a program that saves so has imported it, or does so unseen.
+            saver = sys.modules.get("torch.distributed.checkpoint.state_dict_saver")
+            # What `save` calls, whatever name a program imported `save` by.
+            patches.around(
+                saver, "_save_state_dict", lambda original: self._around(original, DCP_SAVE, _bytes_of_rank)
+            )
+            for holder in (saver, sys.modules.get("torch.distributed.checkpoint")):
                 patches.around(
-                    checkpoint, name, lambda original, a=shown, b=size: self._around(original, a, b)
+                    holder, "async_save", lambda original: self._around(original, DCP_ASYNC, _unknown)
                 )
 
         return patched(patch)
@@ -88,14 +91,15 @@ def _bytes_of_file(_: object = None, f: Any = None, *__: object, **___: object) 
     return place if isinstance(place, int) else None
 
 
-def _bytes_of_rank(*_: object, checkpoint_id: Any = None, **__: object) -> int | None:
-    """Bytes of this rank's files in the folder of a distributed checkpoint; None of another store."""
-    if not isinstance(checkpoint_id, (str, os.PathLike)):
+def _bytes_of_rank(_: object = None, storage_writer: Any = None, *__: object, **___: object) -> int | None:
+    """Bytes of this rank's files in the folder that the writer wrote to; None of another store."""
+    folder = getattr(storage_writer, "path", None)
+    if not isinstance(folder, (str, os.PathLike)):
         return None
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     total, seen = 0, 0
     try:
-        for file in Path(checkpoint_id).glob(f"__{rank}_*.distcp"):
+        for file in Path(folder).glob(f"__{rank}_*.distcp"):
             total += file.stat().st_size
             seen += 1
             if seen == _MOST_FILES:

@@ -52,7 +52,7 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--model", "llama3-8b"], "gpus is missing"),
-        (["--model", "llama3-8b", "--gpus", "8", "--gpu", "abacus"], "unknown GPU 'abacus'"),
+        (["--model", "llama3-8b", "--gpus", "8", "--gpu", "abacus"], "no GPU named 'abacus'"),
         (["--model", "llama3-8b", "--gpus", "8", "--max-memory", "much"], "is no share of memory"),
         (["--model", "llama3-8b", "--gpus", "8", "--explain", "tp=3"], "GPUs, not 8"),
         (["missing.toml"], "cannot read missing.toml"),

@@ -1,0 +1,106 @@
+"""Dry runs of a script for advice: of the script as it is, and of the layouts that are advised."""
+
+from __future__ import annotations
+
+import string
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shardtoll.ledger import UsageError
+
+if TYPE_CHECKING:
+    from shardtoll.ledger import Report
+    from shardtoll.ledger.answers.advice import Advice, Confirmed
+    from shardtoll.ledger.answers.training_plan import Layout
+
+LIMIT_S: Final = 900
+"""Seconds after which a dry run is given up."""
+TRIED: Final = 3
+"""Layouts that are confirmed at most."""
+
+
+def dry_report(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Report:
+    """Return the report of a script's dry run, made by another process; UsageError with its own line."""
+    from shardtoll.cli.inputs.inputs import one_report
+    from shardtoll.cli.inputs.traces import TraceOptions
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "shardtoll.cli", "dryrun", "--out", folder]
+        for name in ("world", "gpu", "fabric"):
+            if options.get(name) is not None:
+                command += [f"--{name}", str(options[name])]
+        try:
+            done = subprocess.run(
+                [*command, str(script), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UsageError(
+                f"the dry run of {script} took more than {LIMIT_S} s", "try a smaller --gpus"
+            ) from error
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+            raise UsageError(
+                f"the dry run of {script.name} failed: {said[-1]:.300}", "run shardtoll dryrun to see more"
+            )
+        return one_report(folder, None, TraceOptions(cache=False))
+
+
+def confirmed(
+    advice: Advice, script: Path, arguments: Sequence[str], template: str, options: Mapping[str, Any]
+) -> tuple[Confirmed, ...]:
+    """Run the best layouts dry, as far as the script takes them.
+
+    A layout that the script does not run, or runs as another one, is said to be so.
+    `template`: arguments of the script with names of the layout in braces, as `--tp {tp}`. Raises UsageError
+    for a name that no layout has.
+    """
+    from shardtoll.analyzers.advise.from_run.run_question import derive, layout_of_values
+    from shardtoll.analyzers.advise.layouts import words
+    from shardtoll.ledger.answers.advice import Confirmed
+
+    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    made: list[Confirmed] = []
+    # The advised layout is the first of the ties.
+    for candidate in advice.ties[:TRIED]:
+        filled = filled_template(template, names, candidate.layout)
+        shown, forecast_ns = " ".join(filled), candidate.step_ns.expected
+        try:
+            report = dry_report(script, [*arguments, *filled], options)
+        except UsageError as error:
+            made.append(
+                Confirmed(candidate.words, f"nothing: {error.message}", False, forecast_ns, None, shown)
+            )
+            continue
+        ran = layout_of_values(derive(report, script.name).values)
+        dry_ns = float(report.steps["duration_ns"].median())
+        same = _alike(ran, candidate.layout)
+        made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))
+    return tuple(made)
+
+
+def filled_template(template: str, names: set[str], layout: Layout) -> list[str]:
+    """Return the arguments of a layout. UsageError for an unknown name."""
+    import shlex
+
+    values = {name: value for name, value in asdict(layout).items() if value is not None}
+    for name in names:
+        if name not in values:
+            raise UsageError(
+                f"--confirm: unknown name {name!r:.40}", f"use {', '.join(sorted(values))} in braces"
+            )
+    return shlex.split(template.format(**values))
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether a dry run had the layout: degrees, sharding, micro-batch and checkpointing."""
+    names = ("dp", "tp", "pp", "cp", "ep", "sharding", "micro_batch", "accumulation", "checkpointing")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -1,0 +1,96 @@
+"""`shardtoll advise` of a run and of a script: what it says, what it confirms, and its mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from shardtoll.analyzers.advise.from_run import run_question
+from shardtoll.analyzers.advise.from_run.run_question import Derived
+from shardtoll.cli import app
+from shardtoll.cli.jobs import confirming
+from shardtoll.cli.jobs.advise_job import question_values
+from shardtoll.cli.jobs.confirming import confirmed
+from shardtoll.ledger import UsageError
+from shardtoll.ledger.answers.training_plan import Layout
+
+LAYOUT = {"dp": 4, "tp": 2, "pp": 1, "cp": 1, "micro_batch": 2, "accumulation": 4}
+VALUES = {"model": {"layers": 2}, "current": LAYOUT, "sequence": 128, "fabric": "h100x8-ib400"}
+RAN = Derived({**VALUES, "gpu": "h100-sxm", "gpus_per_node": 8}, ("read",), 1e9)
+
+
+def test_a_run_on_as_many_gpus_keeps_its_layout_and_batch() -> None:
+    values, notes = question_values(RAN, {})
+    assert (values["gpus"], values["current"], values["fabric"]) == (8, LAYOUT, "h100x8-ib400")
+    assert "batch_tokens" not in values
+    assert notes == ["read"]
+
+
+def test_on_other_gpus_the_batch_stays_and_the_layout_goes() -> None:
+    values, notes = question_values(RAN, {"gpus": 64})
+    assert "current" not in values
+    assert (values["gpus"], values["batch_tokens"]) == (64, str(4 * 2 * 4 * 128))
+    assert "is not among those of 64" in notes[-1]
+
+
+def test_another_gpu_has_another_fabric() -> None:
+    values, _ = question_values(RAN, {"gpu": "a100-sxm-80gb"})
+    assert values["gpu"] == "a100-sxm-80gb"
+    assert not {"fabric", "gpus_per_node"} & set(values)
+
+
+def test_a_run_on_no_known_gpu_asks_for_one() -> None:
+    with pytest.raises(UsageError, match="the run was on no known GPU"):
+        question_values(Derived(dict(VALUES), (), None), {})
+
+
+def test_layouts_are_confirmed_only_if_the_script_ran_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    wanted = Layout(dp=4, tp=2, micro_batch=2)
+    other = replace(wanted, micro_batch=4)
+    broken = replace(wanted, micro_batch=8)
+    given: list[list[str]] = []
+
+    def dry(_: object, arguments: list[str], __: object) -> SimpleNamespace:
+        given.append(arguments)
+        if arguments[-1] == "8":
+            raise UsageError("it fails", "mend it")
+        return SimpleNamespace(steps=pd.DataFrame({"duration_ns": [5.0, 7.0, 6.0]}))
+
+    monkeypatch.setattr(confirming, "dry_report", dry)
+    monkeypatch.setattr(run_question, "derive", lambda *_: SimpleNamespace(values={}))
+    monkeypatch.setattr(run_question, "layout_of_values", lambda _: wanted)
+    band = SimpleNamespace(expected=4.0)
+    ties = [
+        SimpleNamespace(layout=each, words=str(each.micro_batch), step_ns=band)
+        for each in (wanted, other, broken)
+    ]
+    made = confirmed(
+        SimpleNamespace(ties=ties), tmp_path / "a.py", ["--x"], "--tp {tp} --batch {micro_batch}", {}
+    )  # type: ignore[arg-type]
+    assert given == [["--x", "--tp", "2", "--batch", each] for each in ("2", "4", "8")]
+    assert [each.same for each in made] == [True, False, False]
+    assert [each.dry_ns for each in made] == [6.0, 6.0, None]
+    assert made[2].ran == "nothing: it fails"
+    with pytest.raises(UsageError, match="--confirm: unknown name 'tensor'"):
+        confirmed(SimpleNamespace(ties=ties), tmp_path, [], "--tp {tensor}", {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan.toml", "--", "--lr"], "unexpected argument '--lr'"),
+        (["runs/a", "--confirm", "--tp {tp}"], "--confirm needs a script"),
+        (["missing.py", "--gpus", "2"], "there is no script missing.py"),
+    ],
+)
+def test_what_only_a_script_takes(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app("advise"), ["advise", *arguments])
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
