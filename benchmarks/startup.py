@@ -4,6 +4,7 @@ The benchmark checks that commit out of git's history, into a folder it removes 
 this interpreter, so that libraries are the same, in turn: once each per round. Times are wall clock of the
 whole process. The first round fills the file cache, the bytecode and the cache of what was read and, by now,
 found; it is not counted. The `..._no_cache` commands do that work in every round.
+`..._cpu_ratio` is that of the processors' seconds, with which a machine that others use interferes less.
 Modules are those that `-X importtime` names.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -44,6 +46,7 @@ AIMS: Final = {
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=15, help="counted runs of each command and tree")
     parser.add_argument("--before", default=BEFORE, help="the commit to compare with")
+    parser.add_argument("--command", action="append", help="one of them, may be repeated")
     parser.add_argument("--trace", type=Path, default=SHARED / TRACE, help="the trace to report")
 
 
@@ -72,9 +75,9 @@ def _environment(path: Path, cache: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(path), "SHARDTOLL_CACHE": str(cache)}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Return the seconds that a command took; RuntimeError if it failed."""
-    begun = time.perf_counter()
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the seconds that a command took, by the clock and of processors; RuntimeError if it failed."""
+    begun, before = time.perf_counter(), _children_s()
     done = subprocess.run(
         [sys.executable, *command],
         env=environment,
@@ -86,7 +89,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> float:
     # `check` exits with 1 if the run is over its budget, which is what it was asked.
     if done.returncode not in (0, 1) or b"Traceback" in done.stderr:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')[-2000:]}")
-    return seconds
+    return seconds, _children_s() - before
+
+
+def _children_s() -> float:
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def _modules(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -135,17 +143,26 @@ def measure(chosen: argparse.Namespace) -> Result:
             "now": _environment(now, folder / "cache-now"),
         }
         commands = _commands(folder, chosen.trace, trees["before"])
-        seconds: dict[tuple[str, str], list[float]] = {}
+        if chosen.command:
+            commands = {name: commands[name] for name in chosen.command}
+        taken_s: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for repeat in range(chosen.repeats + 1):
             for command, arguments in commands.items():
                 for tree in list(trees)[:: 1 if repeat % 2 else -1]:
                     taken = _run(arguments, trees[tree])
                     if repeat:
-                        seconds.setdefault((command, tree), []).append(taken)
+                        taken_s.setdefault((command, tree), []).append(taken)
         for command, arguments in commands.items():
             for tree, environment in trees.items():
                 figures[f"{command}_modules_{tree}"] = _modules(arguments, environment)
-            figures |= _compared(command, seconds[command, "before"], seconds[command, "now"])
+            clock, processor = (
+                [[each[part] for each in taken_s[command, tree]] for tree in ("before", "now")]
+                for part in range(2)
+            )
+            figures |= _compared(command, *clock)
+            old, new = (statistics.median(values) for values in processor)
+            figures[f"{command}_cpu_s"], figures[f"{command}_cpu_ratio"] = new, new / old
+            print(f"    processors {old:.3f} s -> {new:.3f} s: {new / old:.2f} times")
             figures[f"{command}_modules"] = figures.pop(f"{command}_modules_now")
             print(f"    modules {figures[f'{command}_modules_before']} -> {figures[f'{command}_modules']}")
     return Result(figures, AIMS)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.stages.pipeline_bubble import message_waits
 from shardtoll.analyzers.findings.stragglers.late_bills import billed_ns
 from shardtoll.analyzers.roofline import choose_fabric
 from shardtoll.ledger import Ledger
 from tests.unit.analyzers.made_jobs import Meet, Own, job, pipelines
+from tests.unit.analyzers.of_kinds import running
 
 WAITING = ("straggler", "pipeline-bubble", "pipeline-imbalance", "exposed-communication", "host-sync")
+analyze = running(*WAITING)
 MS = 1_000_000
 CHAIN = {"a": (0, 1), "b": (1, 2), "c": (2, 3)}
 
@@ -48,7 +49,7 @@ def chains(draw: st.DrawFn) -> Ledger:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.one_of(jobs(), chains()))
 def test_waiting_is_billed_once(ledger: Ledger) -> None:
-    report = run(ledger)
+    report = analyze(ledger)
     steps = report.steps
     lost = (steps["exposed_comm_ns"] + steps["idle_ns"]).groupby(steps["rank"]).sum()
     number = steps["step"].nunique()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -80,9 +81,8 @@ def test_duplicated_compute_is_billed_per_surveyed_step():
         for number in SURVEYED
         for rank in (0, 1)
     ]
-    found = only(
-        run(ledger(run=run_of(mesh={"tp": 2}), steps=steps(), computes=computes)), "duplicated-compute"
-    )
+    job = ledger(run=run_of(mesh={"tp": 2}), steps=steps(), computes=computes)
+    found = only(running("duplicated-compute")(job), "duplicated-compute")
     assert found.toll_ns == found.saving_ns == MS
     assert found.count == 1
 
@@ -121,7 +121,7 @@ def test_bytes_sent_again_are_billed_once_in_surveyed_and_watched_steps(source):
         *each_step(seq=lambda n: 2 * n, source=source, **hashed(1000)),
         *each_step(seq=lambda n: 2 * n + 1, source=source, after_ns=5 * MS, **hashed(1000)),
     ]
-    report = run(ledger(rows, steps=steps()))
+    report = running("redundant-collective", "exposed-communication")(ledger(rows, steps=steps()))
     again, exposed = only(report, "redundant-collective"), only(report, "exposed-communication")
     assert (again.toll_ns, again.count) == (2 * MS, 1)
     # The first of the pair alone: in watched steps, too, the second one is on the other bill.
@@ -138,7 +138,7 @@ def test_what_differs_in_a_watched_step_is_not_taken_for_the_same_call():
             **hashed(1000),
         ),
     ]
-    report = run(ledger(rows, steps=steps()))
+    report = running("exposed-communication")(ledger(rows, steps=steps()))
     tolls = sorted(finding.toll_ns for finding in kind(report, "exposed-communication"))
     assert sum(tolls) == pytest.approx(2 * MS + 2 * MS * (STEPS - len(SURVEYED)) / STEPS, abs=2)
 
@@ -150,7 +150,7 @@ def test_small_messages_are_billed_per_surveyed_step_and_nowhere_else():
         for place in range(40)
         for row in each_step(seq=lambda n, at=place: 40 * n + at, after_ns=place * 150 * US, **small)
     ]
-    report = run(ledger(rows, steps=steps()), MEASURED)
+    report = running("latency-bound", "exposed-communication")(ledger(rows, steps=steps()), MEASURED)
     found = only(report, "latency-bound")
     assert (found.toll_ns, found.count) == (40 * 100 * US, 40)
     assert kind(report, "exposed-communication") == []
@@ -202,13 +202,15 @@ class TestUnattributed:
         assert "above 5.0 % in 6 steps" in found.title
 
 
-class TestNothingSurveyed:
-    def watched(self, **given):
-        rows = each_step(seq=lambda n: n)
-        return run(ledger(rows, steps=steps(level=lambda _: "watch"), **given))
+@cache
+def only_watched():
+    """The report of a run without a surveyed step."""
+    return run(ledger(each_step(seq=lambda n: n), steps=steps(level=lambda _: "watch")))
 
+
+class TestNothingSurveyed:
     def test_it_is_said_once_what_cannot_be_told(self):
-        found = only(self.watched(), "incomplete-input")
+        found = only(only_watched(), "incomplete-input")
         assert found.title.startswith("every step was only watched: duplicated compute, repeated bytes")
         assert found.severity == "info"
         assert 'audit(level="schedule")' in found.remedy.text
@@ -232,12 +234,12 @@ class TestNothingSurveyed:
 
     def test_exposed_communication_is_billed_without_a_saving(self):
         # What overlap could hide it behind is not on record.
-        found = only(self.watched(), "exposed-communication")
+        found = only(only_watched(), "exposed-communication")
         assert (found.toll_ns, found.saving_ns) == (2 * MS, None)
         assert found.remedy.counterfactual is None
 
     def test_the_rest_is_silent(self):
-        report = self.watched()
+        report = only_watched()
         assert {finding.kind for finding in report.findings} == {"incomplete-input", "exposed-communication"}
         assert "idle" not in (report.headline or "")
 
@@ -261,8 +263,7 @@ class TestStraggler:
                 start = at + 10 * MS - span
                 times = {"issue_ns": start, "start_ns": start, "duration_ns": span, "exposed_ns": span}
                 rows.append(collective(step=number, rank=rank, seq=number, **times))
-        report = run(ledger(rows, **given))
-        return only(report, "straggler"), report
+        return only(running("straggler")(ledger(rows, **given)), "straggler")
 
     def test_waiting_is_over_all_steps_and_its_cause_over_surveyed_ones(self):
         given = [
@@ -271,13 +272,13 @@ class TestStraggler:
             else row
             for row in steps()
         ]
-        found, _ = self.late(steps=given)
+        found = self.late(steps=given)
         assert found.toll_ns == 4 * MS
         assert found.title.startswith("rank 1 is last in 100 of 100 collectives")
         assert "it spends 5.00 ms longer computing" in found.title
 
     def test_without_surveyed_steps_the_cause_is_not_on_record(self):
-        found, _ = self.late(steps=steps(level=lambda _: "watch"))
+        found = self.late(steps=steps(level=lambda _: "watch"))
         assert found.toll_ns == 4 * MS
         assert "spends" not in found.title
 
@@ -288,11 +289,11 @@ class TestStepsOneRankSurveyed:
     ALONE = range(5, STEPS, 10)
 
     def report(self, alone=ALONE, every=range(STEPS)):
-        rows, given = [], []
+        rows, given, even = [], [], steps()
         for number in every:
             for rank in (0, 1):
                 level = "survey" if number in alone and rank == 1 else level_of(number)
-                given.append(replace(steps()[2 * number + rank], level=level))
+                given.append(replace(even[2 * number + rank], level=level))
                 late = 50 * MS if number in alone and rank == 0 else 0
                 at = number * EVERY + (0 if late or number not in alone else 50 * MS)
                 times = {"issue_ns": at, "start_ns": at, "duration_ns": 2 * MS + late}
@@ -451,7 +452,7 @@ def test_what_a_trace_tells_of_a_watched_step_is_billed_per_traced_step():
     none = dict.fromkeys(("compute_ns", "comm_ns", "copy_ns", "data_ns", "sync_ns", "host_ns"), 0)
     traced = [Leadup(7, rank, 7, since_ns=7 * EVERY, phase="forward", **none) for rank in (0, 1)]
     rows = each_step(seq=lambda n: n)
-    report = run(ledger(rows, steps=steps(), stalls=stalls, leadups=traced))
+    report = running("data-stall")(ledger(rows, steps=steps(), stalls=stalls, leadups=traced))
     assert only(report, "data-stall").toll_ns == 5 * MS
 
 
