@@ -122,8 +122,14 @@ def measure(arguments: argparse.Namespace) -> Result:
     if arguments.flight or not arguments.case:
         figures |= flight_figures(max(arguments.repeats, 99))
         aims |= {"flight.collective_us": AIM_US}
-        shown = ("collective_us", "collective_us_q1", "collective_us_q3", "over_pwrite")
-        line = "flight file: {:.2f} us a collective ({:.2f} to {:.2f}), x {:.2f} of one pwrite of an entry"
+        shown = (
+            "collective_us",
+            "collective_us_q1",
+            "collective_us_q3",
+            "collective_us_least",
+            "over_pwrite",
+        )
+        line = "flight file: {:.2f} us a collective ({:.2f} to {:.2f}, least {:.2f}), x {:.2f} of one pwrite"
         print(line.format(*(figures[f"flight.{name}"] for name in shown)))
         line = "  {:.2f} us if every call is of a new kind; a beat of the watchdog takes {:.0f} us"
         print(line.format(*(figures[f"flight.{name}"] for name in ("new_kind_us", "beat_us"))))
