@@ -93,7 +93,7 @@ class Journal:
 
     def _on_disk(self) -> pa.Table:
         """Return the rows that the file holds, without what waits in front of a full disk."""
-        raw = self._file.raw
+        raw: Any = self._file.raw
         place = raw.tell()
         raw.seek(0)
         table = _whole_batches(pa.PythonFile(raw, "r"), self._table)
