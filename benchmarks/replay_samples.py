@@ -51,7 +51,8 @@ def strategy(name: str, variant: str, level: Any, steps: int, out: str) -> None:
     torch.set_num_threads(1)
     build = import_module(f"shardtoll.samples.strategies.{name}").VARIANTS[variant]
     with process_group("cpu") as device:
-        options = common.Options(device="cpu", level=level, steps=steps, out=Path(out))
+        # As many sequences as a pipeline has micro-batches.
+        options = common.Options(device="cpu", level=level, steps=steps, out=Path(out), sequences=8)
         session, _ = common.train(build(options, device), options)
         session.report()
         torch.distributed.barrier()
