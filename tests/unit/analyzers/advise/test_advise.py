@@ -150,7 +150,7 @@ def test_mistakes_in_a_question_are_one_line(values: dict[str, object], message:
 
 
 def test_unknown_gpus_and_batches_that_nothing_divides() -> None:
-    with pytest.raises(UsageError, match="unknown GPU 'abacus'"):
+    with pytest.raises(UsageError, match="no GPU named 'abacus'"):
         capacity_of("abacus")
     with pytest.raises(UsageError, match="no layout of 7 GPUs divides a batch of 64 sequences"):
         advise(replace(BASE, gpus=7, model=replace(SMALL, layers=3)))
