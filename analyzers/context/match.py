@@ -203,9 +203,9 @@ def _agreement(work: pd.DataFrame, expected: Ints) -> tuple[Bools, Bools]:
 def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
     """Return for each row matched by order whether the ranks of its group have different numbers of rows in
     its step."""
-    by_order = work["by_order"].to_numpy(dtype=bool)
+    by_order: Bools = work["by_order"].to_numpy(dtype=bool, copy=True)
     if not by_order.any():
-        return by_order.copy()
+        return by_order
     place = numbered(work, ["group_id", "step"])
     _, first = np.unique(place, return_index=True)
     lane = _joined(place, work["rank"].to_numpy(dtype=np.int64))
@@ -215,8 +215,9 @@ def _lopsided(work: pd.DataFrame, expected: Ints) -> Bools:
     np.minimum.at(low, place_of_lane, calls)
     np.maximum.at(high, place_of_lane, calls)
     group = work["group_id"].to_numpy(dtype=np.int64)[first]
-    lopsided: Bools = ((low != high) | (np.bincount(place_of_lane) != expected[group]))[place]
-    return lopsided & by_order
+    of_place = (low != high) | (np.bincount(place_of_lane) != expected[group])
+    lopsided: Bools = of_place[place] & by_order
+    return lopsided
 
 
 def _disputed(work: pd.DataFrame, suspect: Bools) -> Bools:
