@@ -62,5 +62,4 @@ def _exposed_ns(context: Context, rows: Ints) -> float | None:
     if frame.empty or frame["exposed_ns"].isna().any():
         return None
     by_rank = frame.groupby("rank")["exposed_ns"].sum()
-    most_ns = float(by_rank.max()) / int(frame["step"].nunique())
-    return most_ns
+    return float(by_rank.max()) / int(frame["step"].nunique())
