@@ -119,8 +119,9 @@ def _replicated_pipeline(options: Any, device: Any) -> Any:
         batch = options.batch(number, device, rank=mesh.get_local_rank("dp"))
         loss = run_schedule(schedule, batch, first=stage == 0, last=stage == 1)
         for parameter in module.parameters():
+            assert parameter.grad is not None
             dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
-            parameter.grad /= 2  # type: ignore[operator]
+            parameter.grad.div_(2)
         optimizer.step()
         optimizer.zero_grad()
         return loss
@@ -136,10 +137,11 @@ def _rates() -> dict[str, float]:
     one, two = torch.randn(512, 512), torch.randn(512, 2048)
     large = torch.randn(8_000_000)
     made = {}
-    for name, work, amount in (
+    works: tuple[tuple[str, Callable[[], torch.Tensor], float], ...] = (
         ("float32_tflops", lambda: one @ two, 2 * 512 * 512 * 2048 / 1e12),
         ("memory_gbps", lambda: large.clone(), 2 * 4 * 8_000_000 / 1e9),
-    ):
+    )
+    for name, work, amount in works:
         work()
         dist.barrier()
         began, count = time.perf_counter(), 0

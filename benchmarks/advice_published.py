@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import operator
 import statistics
 import time
 from dataclasses import replace
@@ -46,10 +47,11 @@ def chosen_rows(path: Path) -> list[tuple[Row, ReadRow]]:
             if row["seq"] != "2048":
                 continue
             gpus = int(row["gpus"])
-            for end, better in (("fewest", lambda a, b: a < b), ("most", lambda a, b: a > b)):
-                old = kept.get((*key, end))
+            for end, better in (("fewest", operator.lt), ("most", operator.gt)):
+                name = (*key, end)
+                old = kept.get(name)
                 if old is None or better(gpus, int(old[0]["gpus"])):
-                    kept[(*key, end)] = (row, read)
+                    kept[name] = (row, read)
         else:
             kept.setdefault(key, (row, read))
     return list({id(pair[0]): pair for pair in kept.values()}.values())

@@ -68,7 +68,8 @@ def advised(
     from shardtoll.analyzers.advise.explain import layout_of
     from shardtoll.analyzers.advise.question_file import question_of
 
-    values, place, notes, step_ns = options, "advise", [], None
+    notes: list[str] = []
+    values, place, step_ns = options, "advise", None
     if kind == "plan":
         from shardtoll.cli.jobs.plan_file import tables
 

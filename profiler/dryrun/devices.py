@@ -156,7 +156,7 @@ def _address(func: Any, tensor: torch.Tensor) -> int:
     if not isinstance(local, FakeTensor):
         return int(func(tensor))
     empty = local.untyped_storage().nbytes() == 0
-    return 0 if empty else _key(local) + local.storage_offset() * local.element_size()
+    return 0 if empty else _key(local) + int(local.storage_offset()) * local.element_size()
 
 
 def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:

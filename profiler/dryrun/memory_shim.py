@@ -91,7 +91,7 @@ def _tracker(replaced: Replaced) -> None:
 
         original: Any = _random.OffsetBasedRNGTracker
 
-        class Tracker(original):
+        class Tracker(original):  # type: ignore[misc]
             def __init__(self, device_mesh: Any, run_state_sync: bool = True) -> None:
                 super().__init__(device_mesh, run_state_sync=False)
                 if run_state_sync:

@@ -39,7 +39,7 @@ def find(context: Context) -> list[Finding]:
     if rows.empty:
         return []
     by_rank = rows.groupby("rank")[["total_ns", "count"]].sum()
-    worst = int(by_rank["total_ns"].idxmax())
+    worst = int(by_rank.index[int(by_rank["total_ns"].argmax())])
     spent, saves = int(by_rank["total_ns"][worst]), max(1, int(by_rank["count"][worst]))
     each_ns = round(spent / saves)
     if each_ns < LEAST_NS:
@@ -65,9 +65,8 @@ def _finding(
     share: float,
 ) -> Finding:
     here = keep(rows, rows["rank"] == worst)
-    source, name = (
-        text(value) for value in here.groupby(["source", "name"], dropna=False)["total_ns"].sum().idxmax()
-    )
+    places = here.groupby(["source", "name"], dropna=False)["total_ns"].sum()
+    source, name = (text(value) for value in places.index[int(places.argmax())])
     each_ns = round(spent / saves)
     written = _written(rows, saves)
     rate = None if written is None else written / each_ns

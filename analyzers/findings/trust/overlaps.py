@@ -62,4 +62,5 @@ def _exposed_ns(context: Context, rows: Ints) -> float | None:
     if frame.empty or frame["exposed_ns"].isna().any():
         return None
     by_rank = frame.groupby("rank")["exposed_ns"].sum()
-    return float(by_rank.max()) / int(frame["step"].nunique())
+    steps: int = frame["step"].nunique()
+    return float(by_rank.max()) / steps
