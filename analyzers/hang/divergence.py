@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shardtoll.analyzers.hang.differing import MOST_PLACES, differences
 from shardtoll.analyzers.hang.job import Job, Key
@@ -52,10 +52,9 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
             continue
         unlike = differences(calls, len(key[1]))
         by_line = not unlike and len({_line(call) for call in calls.values()}) > 1
-        ahead = () if unlike else _ahead(calls)
+        ahead = _ahead(calls)
         if ahead:
-            behind = tuple(rank for rank in calls if rank not in ahead)
-            return Divergence(ahead[0], calls[ahead[0]], behind, calls[behind[0]], "skipped", certain=True)
+            return _apart(job, key, place, calls, ahead)
         if unlike or (by_line and _met_before(met, calls)):
             return _diverge(job, key, place, calls, unlike[0].what if unlike else "line")
         met.update((rank, _line(call)) for rank, call in calls.items())
@@ -72,6 +71,25 @@ def _ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
         return ()
     first = min(steps.values())
     return tuple(sorted(rank for rank, step in steps.items() if step > first))
+
+
+def _apart(
+    job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], ahead: tuple[int, ...]
+) -> Divergence:
+    """Say who is at fault where ranks stand in different steps: who left one out, or issued one more."""
+    behind = tuple(rank for rank in calls if rank not in ahead)
+    mine, theirs = calls[ahead[0]], calls[behind[0]]
+    sort = _sized(theirs)
+    counts = Counter(
+        (rank, call.step)
+        for rank in calls
+        for (of, at), call in job.ranks[rank].by_place.items()
+        if of == key and at <= place and _sized(call) == sort
+    )
+    earlier = [many for (_, step), many in counts.items() if step is not None and step < (theirs.step or 0)]
+    if earlier and counts[behind[0], theirs.step] > max(earlier):
+        return Divergence(behind[0], theirs, ahead, mine, "extra", certain=True)
+    return Divergence(ahead[0], mine, behind, theirs, "skipped", certain=True)
 
 
 def _line(call: FlightCall) -> str | None:
@@ -105,10 +123,14 @@ def _diverge(job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], wh
     said = what
     if mine.source != theirs.source:
         said = _skipped_or_extra(job, key, place, odd[0], mine, theirs) or what
+    elif what == "message_bytes" and habit is not None:
+        said = _in_a_loop(job, key, place, odd[0], mine, theirs) or what
     return Divergence(odd[0], mine, tuple(sorted(usual)), theirs, said, certain)
 
 
-def _follows(job: Job, key: Key, place: int, ranks: Iterable[int]) -> Counter[tuple[object, object]]:
+def _follows(
+    job: Job, key: Key, place: int, ranks: Iterable[int], sort: Callable[[FlightCall], object]
+) -> Counter[tuple[object, object]]:
     """Count which kind of collective came right after which, before a place of the group."""
     pairs: Counter[tuple[object, object]] = Counter()
     for rank in ranks:
@@ -117,13 +139,18 @@ def _follows(job: Job, key: Key, place: int, ranks: Iterable[int]) -> Counter[tu
         for current in sorted(at for (of, at) in calls if of == key and at < place):
             call = calls[key, current]
             if earlier is not None:
-                pairs[_sort(earlier), _sort(call)] += 1
+                pairs[sort(earlier), sort(call)] += 1
             earlier = call
     return pairs
 
 
 def _sort(call: FlightCall) -> tuple[str, str | None]:
     return call.op, call.source
+
+
+def _sized(call: FlightCall) -> tuple[str, str | None, int | None]:
+    """Tell calls of one line apart, as a loop over parameters issues them."""
+    return call.op, call.source, call.message_bytes
 
 
 def _habit(
@@ -134,8 +161,9 @@ def _habit(
     before = next((call for rank, call in job.at(key, place - 1).items() if rank in ranks), None)
     if before is None:
         return None
-    pairs = _follows(job, key, place, ranks)
-    counts = [pairs[_sort(before), _sort(call)] for call in (first, second)]
+    sort = _sized if _sort(first) == _sort(second) else _sort
+    pairs = _follows(job, key, place, ranks, sort)
+    counts = [pairs[sort(before), sort(call)] for call in (first, second)]
     if counts[0] == counts[1]:
         return None
     return first if counts[0] > counts[1] else second
@@ -164,3 +192,24 @@ def _skipped_or_extra(
     if mine.step is not None and 0 < usual // max(len(members), 1) <= now:
         return "extra"
     return "skipped"
+
+
+def _in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs: FlightCall) -> str | None:
+    """Return `skipped` or `extra` if one line issues several sizes; None if the size is what differs."""
+    step = mine.step
+    if step is None or theirs.step != step:
+        return None
+    by_step: dict[tuple[int, int], list[object]] = {}
+    for rank in key[1]:
+        for (of, at), call in sorted(job.ranks[rank].by_place.items()) if rank in job.ranks else ():
+            if of == key and at < place and call.step is not None:
+                by_step.setdefault((rank, call.step), []).append(_sized(call))
+    now = by_step.pop((odd, step), []).count(_sized(mine))
+    earlier = [sorts for (_, of), sorts in by_step.items() if of < step]
+    usual = max((sorts.count(_sized(mine)) for sorts in earlier), default=0)
+    if 0 < usual <= now:
+        return "extra"
+    for sorts in earlier:
+        if _sized(theirs) in sorts and _sized(mine) in sorts[sorts.index(_sized(theirs)) :]:
+            return "skipped"
+    return None
