@@ -80,13 +80,14 @@ _POINTS_BACK: Final = frozenset({"it", "its", "them", "their", "this", "these", 
 def first_of(findings: Sequence[Finding], kinds: Collection[str] = ()) -> int | None:
     """Return the place of the first finding of these kinds that costs time; None if there is none.
 
-    Without kinds it is the first warning with a toll, else the first finding with one.
+    Without kinds it is the first warning with a toll that a fix would save, else one with a toll.
     """
     priced = [place for place, finding in enumerate(findings) if finding.toll_ns]
     if kinds:
         return next((place for place in priced if findings[place].kind in kinds), None)
     warned = [place for place in priced if findings[place].severity != "info"]
-    return next(iter([*warned, *priced]), None)
+    saving = [place for place in warned if findings[place].saving_ns != 0]
+    return next(iter([*saving, *warned, *priced]), None)
 
 
 def with_advice(text: str, findings: Sequence[Finding], place: int | None) -> str:

@@ -331,7 +331,7 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
         if culprits:
             often, _, most = last_in(context, rows, culprits[0])
             return (
-                f"Rank {culprits[0]} is last of the {seen} ranks recorded in {often}, and others wait "
+                f"Rank {culprits[0]} is last in {often} of the {seen} ranks recorded, and others wait "
                 f"at least {duration(most)} per step for it: {brief}, and {why}"
             )
         bound = lower_bound.of(frame)

@@ -11,6 +11,8 @@ from shardtoll.analyzers.headline.moving import HEADS
 from shardtoll.ledger import Finding
 from shardtoll.ledger.words.human import plural
 
+WORTH_NAMING: Final = 0.05
+"""Toll of a warning, as a share of exposed communication, from which it is named after shared cores."""
 MOST_OF_EXPOSED: Final = 0.5
 """Part of the exposed communication from which the tolls of a kind are said before the sharing of cores."""
 
@@ -28,15 +30,16 @@ def sentence(
     warned = [
         number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
     ]
+    exposed = float(context.told_rows.groupby("rank")["exposed_comm_ns"].mean().max())
     if warned:
         kind = findings[warned[0] - 1].kind
         tolls = sum(
             findings[number - 1].toll_ns or 0 for number in warned if findings[number - 1].kind == kind
         )
-        exposed = float(context.told_rows.groupby("rank")["exposed_comm_ns"].mean().max())
         if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
-            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of that time is ", 1)
+            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of exposed communication is ", 1)
             head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
             return f"{head}. Also, {both}{f': {waiting}' if waiting else ''}", ()
-    then = f", then see finding {warned[0]}" if warned else ""
+    worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]
+    then = f", then see finding {worth[0]}" if worth else ""
     return f"The network is not at fault: {both}; {brief}", (*more, f"; give each rank a core{then}")

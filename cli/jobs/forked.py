@@ -104,7 +104,11 @@ class Forked:
         log.write_text("".join(text), encoding="utf-8")
         for rank, code in enumerate(codes):
             if code != 0:
-                why = "did not finish in time" if code == LATE else f"ended with exit code {code}"
+                why = (
+                    f"did not finish in time ({limit_s:.0f} s)"
+                    if code == LATE
+                    else f"ended with exit code {code}"
+                )
                 raise JobError(f"rank {rank} {why}", f"its output is in {log}")
 
     def _answer(self, limit_s: float) -> list[int]:

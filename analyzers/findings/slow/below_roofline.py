@@ -241,9 +241,8 @@ def _remedy(context: Context, likely: list[Reason], cost: Cost) -> Remedy:
     measured = cost.basis != "model"
     if not likely and _guessed_among_cores(context, cost):
         return Remedy(
-            text="Measure the fabric under this load with `shardtoll calibrate`: its floors come from "
-            "elsewhere. The same cores compute and move the data, so other work on them "
-            "slows both.",
+            text="Measure the fabric under this load with `shardtoll calibrate`: nobody has measured this "
+            "machine. The same cores compute and move the data, so other work on them slows both.",
             code='subprocess.run(["shardtoll", "calibrate", "-o", "fabric.toml"])',
             counterfactual="the same collectives at their expected times, not their floors",
         )
