@@ -37,7 +37,7 @@ def sentence(
             findings[number - 1].toll_ns or 0 for number in warned if findings[number - 1].kind == kind
         )
         if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
-            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of exposed communication is ", 1)
+            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of exposed time is ", 1)
             head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
             return f"{head}. Also, {both}{f': {waiting}' if waiting else ''}", ()
     worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]

@@ -16,6 +16,7 @@ from shardtoll.ledger import Figure, Finding, ranked
 MOST_EDITS: Final = 24
 """Findings of a bill that are replayed, the first ones."""
 
+LEAST_STEPS: Final = 2
 PROVEN: Final = frozenset(("straggler", "data-stall", "host-sync", "transfer-stall", "recompute"))
 """Kinds whose edit gave the step without the cause to 1.5 % on made-up traces:
 `benchmarks/replay_accuracy.py planted`. Edits of live runs, whose steps are points, are not proven yet
@@ -31,7 +32,7 @@ def replayer(context: Context) -> Replayer | None:
 
 def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
     """Return the finding with what its remedy saves by replay; as it is where none is proven."""
-    proven = made.recorded.source == "events" and finding.kind in PROVEN
+    proven = _is_proven(made, context) and finding.kind in PROVEN
     if not proven or finding.saving_ns is None or not finding.toll_ns:
         return finding
     edit = edit_of(context, finding)
@@ -50,6 +51,20 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
         saving_high_ns=high,
         replayed=edit.label,
         figures=(*finding.figures, bound),
+    )
+
+
+def _is_proven(made: Replayer, context: Context) -> bool:
+    """Whether the record is of the sort that predictions were held to: traces of steps by all ranks.
+
+    One step alone is none: where its recording began, ranks had run ahead by what nothing shows. Nor are some
+    of the ranks: whom the others waited for may be missing.
+    """
+    run = context.ledger.run
+    return (
+        made.recorded.source == "events"
+        and len(made.recorded.steps) >= LEAST_STEPS
+        and len(run.ranks_seen) == run.world_size
     )
 
 

@@ -567,7 +567,7 @@ def test_collectives_that_cost_most_come_before_shared_cores_in_the_headline():
     said = reported(hidden, leadups, run=run_of(RANKS, cores=2)).headline
     assert said.startswith("DTensor's implicit collectives cost most: exposed communication takes ")
     assert "; start with finding 1. Also, 4 ranks share 2 CPU cores and delay each other: " in said
-    assert said.endswith("% of exposed communication is waiting.")
+    assert said.endswith("% of exposed time is waiting.")
 
 
 @pytest.mark.parametrize(
