@@ -428,7 +428,7 @@ class TestCountedOnly:
     def test_a_surveyed_step_that_lacks_or_a_surplus_is_a_defect(self, number, recorded):
         found, _ = self.found([*self.counts(1, [8]), *self.counts(recorded, [number])], level_of)
         assert found.severity == "error"
-        assert "it is a defect of the capture" in found.remedy.text
+        assert "as a defect of the capture" in found.remedy.text
 
     def test_idle_time_is_told_before_it(self):
         idle = {"compute_ns": 30 * MS, "exposed_comm_ns": 0, "idle_ns": 70 * MS}
