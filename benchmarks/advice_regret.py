@@ -25,7 +25,6 @@ from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
 from shardtoll.analyzers.forecast.plan.price import price_parts
 from shardtoll.analyzers.forecast.rows.evaluate import priced_row
-from shardtoll.analyzers.forecast.rows.full_memory import RETRIES, retries
 from shardtoll.analyzers.forecast.rows.parse import read_row
 
 Row = dict[str, Any]
@@ -85,8 +84,7 @@ def forecast(row: dict[str, str], constants: Constants | None) -> float:
         return 0.0 if priced is None else priced.expected
     read = read_row(row)
     plan = read.plan
-    factor = RETRIES[0] if retries(plan, plan_memory(plan)) else 1.0
-    step_ns = factor * price_parts(plan, read.network, constants).step_ns
+    step_ns = price_parts(plan, read.network, constants).step_ns
     return 1e9 * plan.tokens / plan.layout.world_size / step_ns
 
 

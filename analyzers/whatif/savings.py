@@ -39,6 +39,9 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
     if edit is None:
         return finding
     saved = made.saved([edit])
+    if saved.low_ns > finding.saving_ns:
+        # Replay and bill contradict each other: neither is proven, and the bound is the careful one.
+        return finding
     # A prediction never exceeds what the finding claims at most.
     mid, low, high = (
         round(min(max(end, 0.0), finding.saving_ns)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)

@@ -20,6 +20,7 @@ IDLE_BILLS: Final = {
     "host-sync": "host-sync",
     "launch-bound": "launch",
     "pipeline-bubble": "bubble",
+    "checkpoint-stall": "checkpoint",
 }
 """Finding kind -> kind of the stalls, parts of idle time, that it prices."""
 

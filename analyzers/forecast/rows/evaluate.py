@@ -8,7 +8,7 @@ from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.memory.peak import plan_memory
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
-from shardtoll.analyzers.forecast.rows.full_memory import retries, with_retries
+from shardtoll.analyzers.forecast.rows.full_memory import may_be_full, with_full_memory
 from shardtoll.analyzers.forecast.rows.measured import measured_memory_gib, measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, number, read_row
 from shardtoll.ledger import ShardtollError
@@ -37,8 +37,8 @@ def priced_row(place: int, row: Row, anchors: Sequence[Anchor] = ()) -> PricedRo
     if anchor is not None:
         price = calibrated(read.plan, price, anchor)
     memory = _memory(read)
-    if memory is not None and retries(read.plan, memory):
-        price = with_retries(price)
+    if memory is not None and may_be_full(read.plan, memory):
+        price = with_full_memory(price)
     return _filled(_named(place, row, None), row, read, price, anchor, memory)
 
 

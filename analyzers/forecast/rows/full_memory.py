@@ -1,4 +1,4 @@
-"""Steps whose memory is full: the allocator frees and allocates again, and each time the device waits."""
+"""Steps whose memory may be full: the allocator frees and allocates again, and each time the device waits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shardtoll.ledger.answers.forecast import Band, PlanPrice
 from shardtoll.ledger.answers.plan_memory import PlanMemory
 from shardtoll.ledger.answers.training_plan import TrainingPlan
 
-RETRIES: Final = (4.0, 2.5, 8.5)
-"""Factor on such a step, with its ends. Four runs of hf-ultrascale have an expected peak above the memory:
-they took 2.6, 2.6, 4.5 and 8.3 times as long as forecast. No other of its 220 has one. Fitted to the four."""
+LONGEST: Final = 8.5
+"""How many times as long as expected such a step may take. Four runs of hf-ultrascale whose expected peak
+exceeds the GPU took 2.6, 2.6, 4.5 and 8.3 times as long; that is too few to expect any of these."""
 _FITTED_ROWS: Final = 50
 """A framework's memory is known well enough to say so from this many measured rows on."""
 
 
-def retries(plan: TrainingPlan, memory: PlanMemory) -> bool:
+def may_be_full(plan: TrainingPlan, memory: PlanMemory) -> bool:
     """Whether the expected peak exceeds what the driver reports of the GPU, where rows measured that peak."""
     if fit_of(recipe_of(plan).name).rows < _FITTED_ROWS:
         return False
@@ -28,21 +28,17 @@ def retries(plan: TrainingPlan, memory: PlanMemory) -> bool:
     return memory.reserved.expected_bytes + memory.outside_bytes > capacity
 
 
-def with_retries(price: PlanPrice) -> PlanPrice:
-    """Return the price of a step whose memory is full."""
-    middle, low, high = RETRIES
-    step, rate = price.step_ns, price.tokens_per_s_gpu
-    longer = Band(step.expected * middle, step.low * low, step.high * high)
+def with_full_memory(price: PlanPrice) -> PlanPrice:
+    """Return the price with the slow end of its bands as far away as full memory may put it."""
 
     def slower(band: Band) -> Band:
-        return Band(band.expected / middle, band.low / high, band.high / low)
+        return Band(band.expected, band.low / LONGEST, band.high)
 
     return replace(
         price,
-        step_ns=longer,
-        tokens_per_s_gpu=slower(rate),
+        step_ns=Band(price.step_ns.expected, price.step_ns.low, price.step_ns.high * LONGEST),
+        tokens_per_s_gpu=slower(price.tokens_per_s_gpu),
         mfu=price.mfu and slower(price.mfu),
         hfu=price.hfu and slower(price.hfu),
-        other_ns=price.other_ns + longer.expected - step.expected,
-        assumptions=(*price.assumptions, "memory is full: the allocator frees and allocates in each step"),
+        assumptions=(*price.assumptions, "memory may be full: the allocator then frees and allocates anew"),
     )
