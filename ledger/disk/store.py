@@ -162,6 +162,9 @@ class RankWriter:
         except OSError as error:
             self.abandon()
             raise UnfinishedFolder(self.folder, error, ledger) from error
+        finally:
+            # Its traceback holds this frame and the callers': a circle that would keep their variables.
+            trouble = None
         return ledger
 
     def abandon(self) -> None:
