@@ -217,12 +217,13 @@ class Kept:
         return _with_notices(ledger, [*unsaid, Notice(self._rank, _UNFINISHED, f"rank {self._rank}: {why}")])
 
     def _anew(self, parts: Sequence[Ledger]) -> Ledger:
-        """Write all ranks anew into the folder that was asked for; return them merged.
+        """Write ranks that handed over anew into the folder that was asked for; return all ranks merged.
 
-        What the folder has is replaced only by what is written whole: a disk may be full.
+        What the folder has is replaced only by what is written whole: a disk may be full. A rank that handed
+        nothing over may still train and write: the report counts what its files hold by now, and they stay.
         """
         here = {part.run.ranks_seen[0] for part in parts}
-        parts = [*parts, *ranks_left(self.folder, self.meeting.run_id, here)]
+        left = ranks_left(self.folder, self.meeting.run_id, here)
         why = self._gone or f"run folder {self.folder} cannot be finished by every rank"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ class Kept:
         except OSError as error:
             written = f"they cannot be written anew ({error.strerror or error}): session.report() has them"
         log.warning("shardtoll: %s; %s", why, written)
-        return merge(parts)
+        return merge([*parts, *left])
 
     def leave(self) -> None:
         """Write the rest as one that dies: the rank's files then say that its session never closed."""
