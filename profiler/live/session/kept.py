@@ -84,6 +84,18 @@ def _with_notices(ledger: Ledger, notices: Sequence[Notice]) -> Ledger:
     return replace(ledger, tables={**ledger.tables, "notices": both})
 
 
+def _unpacked(handed_over: Mapping[int, bytes]) -> tuple[list[Ledger], list[Notice]]:
+    """Return the ranks' ledgers by rank, and a notice for each that cannot be read: it costs no other's."""
+    ledgers, unread = [], []
+    for rank, data in sorted(handed_over.items()):
+        try:
+            ledgers.append(unpack(data))
+        except ValueError as error:
+            text = f"the records of rank {rank} cannot be read ({first_line(error)})"
+            unread.append(Notice(rank, "gather-incomplete", text))
+    return ledgers, unread
+
+
 def _is_unfinished(ledger: Ledger) -> bool:
     """Whether a rank could not finish its files: then they hold less than what it handed over."""
     return _UNFINISHED in ledger.tables["notices"].column("kind").to_pylist()
@@ -197,14 +209,16 @@ class Kept:
         if self._rank != 0 and not self.alone:
             self.meeting.hand_over(pack(here))
             return None
-        others = [unpack(data) for _, data in sorted(self.meeting.collect(limit_s).items())]
+        others, unread = _unpacked(self.meeting.collect(limit_s))
+        if unread:
+            here = _with_notices(here, unread)
         if self._is_temporary:
             return merge([here, *others])
         if self._gone is None and not any(_is_unfinished(other) for other in others):
             try:
                 for other in others:
                     write_rank(self.folder, other, self.meeting.run_id)
-                return read_run(self.folder)
+                return _with_notices(read_run(self.folder), unread)
             except (OSError, RunFolderError) as error:
                 here = self._unfinished(
                     here, f"run folder {self.folder} cannot be finished ({first_line(error)})"

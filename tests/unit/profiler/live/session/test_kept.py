@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from shardtoll.ledger import Finding, Ledger, RankWriter, Remedy, StepRows, Where, read_run
+from shardtoll.ledger.disk.pack import pack
 from shardtoll.ledger.disk.store import clear, flight_path, recorder_path, stacks_path, trace_path
 from shardtoll.profiler.live.session.kept import GradientFindings, Kept
 from tests import sample_reports
@@ -116,3 +120,22 @@ def test_a_folder_that_was_emptied_is_written_whole(tmp_path: Path) -> None:
     parts = [close(writer) for writer in writers]
     clear(tmp_path)
     assert steps(leading(tmp_path)._anew(parts)) == steps(read_run(tmp_path)) == [(0, 0), (1, 0)]
+
+
+def test_records_of_one_rank_that_cannot_be_read_cost_no_other_rank_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = leading(tmp_path)
+    kept._writer = writer_of(tmp_path, 0)
+    kept._groups = cast(Any, SimpleNamespace(all_records=lambda: sample_reports.GROUPS))
+    train(kept.writer, 0)
+    other = writer_of(tmp_path, 1)
+    train(other, 0)
+    handed_over = {1: pack(close(other)), 2: b"cut"}
+    monkeypatch.setattr(kept.meeting, "collect", lambda limit_s: handed_over)
+    ledger = kept.close(None, 1.0)
+    assert ledger is not None
+    assert steps(ledger) == [(0, 0), (1, 0)]
+    (notice,) = ledger.tables["notices"].to_pylist()
+    assert (notice["rank"], notice["kind"]) == (2, "gather-incomplete")
+    assert notice["text"].startswith("the records of rank 2 cannot be read (")
