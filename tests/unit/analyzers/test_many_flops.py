@@ -62,7 +62,8 @@ def test_sums_are_the_true_ones(report: Report) -> None:
     assert step_flops(report) == 4 * FLOPS
     (flops,) = [row for row in rows([Attempt("a", "lesson", report)]) if row.label.startswith("matmul FLOPs")]
     assert flops.cells[0] == f"{human.work(4 * FLOPS)}, {human.work(FLOPS)} needed (4x)"
-    (work,) = [each for each in verify(report, report, ("a", "b"), ()).quantities if each.name.startswith("FLOPs")]
+    quantities = verify(report, report, ("a", "b"), ()).quantities
+    (work,) = [each for each in quantities if each.name.startswith("FLOPs")]
     assert work.before == work.after == pytest.approx(4 * FLOPS)
 
 
