@@ -51,9 +51,9 @@ class Formats:
 
 def _narrow(rows: pd.DataFrame) -> str | None:
     by_format = rows.groupby("format", dropna=False)["flops"].sum()
-    whole = int(by_format.sum())
+    whole = float(by_format.sum())
     for short, name in NARROW.items():
-        if whole and int(by_format.get(short, 0)) >= MOSTLY * whole:
+        if whole and float(by_format.get(short, 0)) >= MOSTLY * whole:
             return name
     return None
 
@@ -70,7 +70,7 @@ def formats(context: Context) -> Formats:
         {
             "module": frame["module"].to_numpy(),
             "format": format_of[places] if len(format_of) else np.empty(0, dtype=object),
-            "flops": frame["flops"].to_numpy(dtype=np.int64),
+            "flops": frame["flops"].to_numpy(dtype=np.float64),
         }
     )
     table = rows.groupby(["module", "format"], dropna=False, sort=False)["flops"].sum().reset_index()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
@@ -79,7 +80,7 @@ def _of(report: Report, chosen: Chosen) -> list[_Figure]:
             figures_of_run.append((name, "ns", value, False))
     work = report.computes[["step", "flops"]]
     work = work[work["step"].isin(surveyed)]
-    done = float(work["flops"].sum()) / len(surveyed) if surveyed else None
+    done = float(work["flops"].to_numpy(dtype=np.float64).sum()) / len(surveyed) if surveyed else None
     figures_of_run.append(("FLOPs, all ranks", "FLOP", done, False))
     return figures_of_run
 

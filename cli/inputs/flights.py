@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardtoll.ledger import ShardtollError, UsageError
-from shardtoll.ledger.disk.flight_file import now_ns, read_flight
+from shardtoll.ledger.disk.flight_file import OTHER_VERSION_HINT, now_ns, read_flight
 from shardtoll.ledger.disk.store import flights_in
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.hang.hang_files import looks_like, read_file
@@ -27,6 +27,8 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
         if not path.exists():
             raise UsageError(f"there is no {path}", "name a run folder, a flight recorder dump or a log")
         flights += _folder(path, notes) if path.is_dir() else _file(path, notes)
+    if not flights and notes and notes[0].endswith(OTHER_VERSION_HINT):
+        raise UsageError(notes[0].removesuffix(f": {OTHER_VERSION_HINT}"), OTHER_VERSION_HINT)
     if not flights:
         why = f" ({notes[0]})" if notes else ""
         raise UsageError(

@@ -14,7 +14,7 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report, Step
 from shardtoll.ledger.records.levels import alike_steps, in_steps, surveyed_steps, watched_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
-from shardtoll.ledger.records.work import kind_of_work, matmuls
+from shardtoll.ledger.records.work import kind_of_work, matmuls, total_flops
 from shardtoll.ledger.tables.tables import to_records
 from shardtoll.ledger.words import human
 
@@ -84,7 +84,7 @@ def _flops(report: Report) -> str:
     steps = summary.surveyed_count(report)
     if not steps or not computes.num_rows:
         return human.UNKNOWN
-    done = pc.sum(computes.column("flops")).as_py() / steps
+    done = total_flops(computes) / steps
     spare = sum(int(finding.figure("flops_too_many") or 0) for finding in _repeated(report))
     needed = done - spare
     if not spare or needed <= 0:

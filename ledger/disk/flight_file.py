@@ -20,6 +20,7 @@ from shardtoll.ledger.records.regular import read_regular
 
 _INT_MOST: Final = 1 << 62
 _TEXT_MOST: Final = 400
+OTHER_VERSION_HINT: Final = "read it with the version of shardtoll that wrote it"
 
 
 def read_flight(folder: Path, rank: int) -> RankFlight:
@@ -29,10 +30,22 @@ def read_flight(folder: Path, rank: int) -> RankFlight:
         data = read_regular(path, layout.SIZE)
         data = _memory(data) or data
         return parse_flight(data, str(path), stacks_path(folder, rank))
+    except OtherVersion as error:
+        raise RunFolderError(f"{path} {error}", OTHER_VERSION_HINT) from error
     except (OSError, ValueError) as error:
         raise RunFolderError(
             f"{path} is damaged or cut short ({first_line(error)})", "remove it to see the other ranks"
         ) from error
+
+
+class OtherVersion(ValueError):
+    """A flight file of another version of shardtoll, whole or not."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"was written by another version of shardtoll (flight file version {version}; this one reads "
+            f"{layout.VERSION})"
+        )
 
 
 def _memory(data: bytes) -> bytes | None:
@@ -49,12 +62,17 @@ def _memory(data: bytes) -> bytes | None:
 
 
 def parse_flight(data: bytes, path: str, stacks: Path | None = None) -> RankFlight:
-    """Return what a flight file's bytes say; ValueError if they are none."""
-    if len(data) != layout.SIZE or data[: len(layout.MAGIC)] != layout.MAGIC:
-        raise ValueError("no flight file of this version")
+    """Return what a flight file's bytes say; ValueError if they are none, OtherVersion if others wrote it."""
+    if data[: len(layout.MAGIC)] != layout.MAGIC or len(data) < layout.HEAD_BYTES:
+        raise ValueError("it is no flight file")
+    # First: the size is another version's too.
     _, version, length = layout.HEAD.unpack_from(data, 0)
-    if version != layout.VERSION or length > layout.HEAD_BYTES - layout.HEAD.size:
-        raise ValueError(f"version {version} of a flight file is unknown")
+    if version != layout.VERSION:
+        raise OtherVersion(version)
+    if len(data) != layout.SIZE:
+        raise ValueError(f"{len(data):,} bytes where {layout.SIZE:,} were written")
+    if length > layout.HEAD_BYTES - layout.HEAD.size:
+        raise ValueError("its head is longer than its place")
     try:
         head = json.loads(data[layout.HEAD.size : layout.HEAD.size + length])
     except (ValueError, RecursionError) as error:

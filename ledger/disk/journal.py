@@ -29,8 +29,9 @@ class Journal:
     def __init__(self, table: str, file: BufferedRandom | BufferedWriter) -> None:
         self._table = table
         self._file = file
-        self._cut: OSError | None = None
-        """Why a batch could not be written whole: what comes after it would not be read back."""
+        self._cut: tuple[int, str] | None = None
+        """Why a batch could not be written whole: what comes after it would not be read back. Errno and text,
+        no exception: its traceback would keep what the callers' variables hold, as a model and batches."""
         self.rows = 0
         """Rows written so far."""
         # Steps repeat each other: a fifth of the bytes, and quicker than writing them all. By this thread: a
@@ -52,13 +53,13 @@ class Journal:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._cut is not None:
-            raise self._cut
+            raise OSError(*self._cut)
         if batch.num_rows:
             try:
                 self._stream.write_batch(batch)
                 self._file.flush()
             except OSError as error:
-                self._cut = error
+                self._cut = _number_and_text(error)
                 raise
             self.rows += batch.num_rows
 
@@ -80,15 +81,15 @@ class Journal:
                     self._stream.close()
                     self._file.flush()
                 except OSError as error:
-                    trouble = error
+                    trouble = _number_and_text(error)
             table = self._on_disk()
         finally:
             self.abandon()
         # More than counted, if a signal handler raised between writing and counting.
         if trouble is None and table.num_rows < self.rows:
-            trouble = OSError(f"{self._table} lost rows")
+            trouble = errno.EIO, f"{self._table} lost rows"
         if trouble is not None:
-            raise CutJournal(trouble, table)
+            raise CutJournal(*trouble, table)
         return table
 
     def _on_disk(self) -> pa.Table:
@@ -110,9 +111,13 @@ class Journal:
 class CutJournal(OSError):
     """A journal that lacks rows or its end; `rows` is what it holds."""
 
-    def __init__(self, error: OSError, rows: pa.Table) -> None:
-        super().__init__(error.errno or errno.EIO, error.strerror or str(error))
+    def __init__(self, number: int, text: str, rows: pa.Table) -> None:
+        super().__init__(number, text)
         self.rows = rows
+
+
+def _number_and_text(error: OSError) -> tuple[int, str]:
+    return error.errno or errno.EIO, error.strerror or str(error)
 
 
 class JournalTail:

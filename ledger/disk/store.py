@@ -162,6 +162,9 @@ class RankWriter:
         except OSError as error:
             self.abandon()
             raise UnfinishedFolder(self.folder, error, ledger) from error
+        finally:
+            # Its traceback holds this frame and the callers': a circle that would keep their variables.
+            trouble = None
         return ledger
 
     def abandon(self) -> None:
@@ -243,17 +246,27 @@ def write_rank(folder: Path, ledger: Ledger, run_id: str) -> None:
 
 
 def replace_ranks(folder: Path, ledgers: Sequence[Ledger], run_id: str) -> None:
-    """Write ranks' ledgers in place of whatever the folder has of them, which goes only once all are written.
+    """Write the tables of ranks that closed in place of those in the folder, which go once all are written.
 
-    Raises OSError where they cannot be written; the folder is then as it was.
+    What lies beside the tables stays: nobody writes a trace, or what a hang left, a second time. Files of
+    other ranks stay too: those may still append to them. Raises OSError where the ledgers cannot be written;
+    the folder is then as it was.
     """
     with tempfile.TemporaryDirectory(prefix=".anew-", dir=folder) as aside:
         for ledger in ledgers:
             write_rank(Path(aside), ledger, run_id)
-        for ledger in ledgers:
-            clear(folder, ledger.run.ranks_seen[0])
-        for path in Path(aside).iterdir():
-            os.replace(path, folder / path.name)
+        # What says that a rank closed comes after its tables: until then they read as they were.
+        names = sorted(
+            (path.name for path in Path(aside).iterdir()), key=lambda name: name.startswith("run.")
+        )
+        for name in names:
+            os.replace(Path(aside) / name, folder / name)
+    replaced = {ledger.run.ranks_seen[0] for ledger in ledgers}
+    for path in folder.iterdir():
+        ours = _OURS.match(path.name)
+        before = ours is not None and ours.group(1) != "trace" and int(ours.group(2)) in replaced
+        if before and path.name not in names:
+            path.unlink(missing_ok=True)
 
 
 def ranks_left(folder: Path, run_id: str, but: Collection[int]) -> list[Ledger]:

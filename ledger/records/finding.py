@@ -74,6 +74,7 @@ class Evidence:
             raise ValueError(
                 f"evidence {self.label!r} is {self.value}: say what that means in words, or None"
             )
+        _keep_as_read(self)
 
 
 Unit = Literal["ns", "bytes", "count", "share", "flops", "x"]
@@ -96,6 +97,13 @@ class Figure:
             raise ValueError(f"unknown unit {self.unit!r} of figure {self.name}")
         if not math.isfinite(self.value) or self.value < 0:
             raise ValueError(f"figure {self.name} is {self.value}: leave an unknown figure out")
+        _keep_as_read(self)
+
+
+def _keep_as_read(fact: Evidence | Figure) -> None:
+    """Make a whole number beyond 64 bits a float: no JSON of ours holds one. FLOPs of many ranks are."""
+    if isinstance(fact.value, int) and abs(fact.value) >= 1 << 63:
+        object.__setattr__(fact, "value", float(fact.value))
 
 
 Cause = Literal[

@@ -38,3 +38,9 @@ def matmuls(computes: pa.Table) -> pa.Table:
     """Return the rows of matmul-like operators."""
     ops = [op for op in computes.column("op").unique().to_pylist() if kind_of_work(op) == "matmul"]
     return computes.filter(pc.is_in(computes.column("op"), column(ops, pa.string())))
+
+
+def total_flops(computes: pa.Table) -> float:
+    """Return the FLOPs of all rows together; as a float, because 64 bits may not hold their sum."""
+    flops = pc.cast(computes.column("flops"), pa.float64(), safe=False)
+    return float(pc.sum(flops, min_count=0).as_py())

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from shardtoll.ledger.disk.flight_file import parse_flight
+from shardtoll.ledger.disk.flight_file import OTHER_VERSION_HINT, OtherVersion, parse_flight
 from shardtoll.ledger.disk.flight_layout import MAGIC
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.flight import RankFlight
@@ -34,6 +34,8 @@ def read_file(path: Path) -> list[RankFlight]:
         if data[:1] == b"\x80" or data.lstrip()[:1] == b"{":
             return flights_of_dump(parse_dump(data), path)
         flights = flights_of_log(data.decode("utf-8", "replace"), str(path))
+    except OtherVersion as error:
+        raise UsageError(f"{path} {error}", OTHER_VERSION_HINT) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} cannot be read ({first_line(error)})",

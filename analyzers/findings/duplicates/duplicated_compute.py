@@ -77,7 +77,7 @@ def find(context: Context) -> list[Finding]:
         work=frame["op"].map(work), modules=pattern(frame["module"]), parameters=pattern(frame["parameter"])
     )
     matmuls = keep(frame, frame["work"] == "matmul")
-    weigh = _Weigh(context, int(matmuls["flops"].sum()))
+    weigh = _Weigh(context, float(matmuls["flops"].to_numpy(dtype=np.float64).sum()))
     again = again_on_one_rank(frame)
     frame = frame.drop(index=again.index).reset_index(drop=True)
     return [*_on_several(context, frame, weigh), *_on_one(context, again, weigh)]
@@ -88,7 +88,7 @@ class _Weigh:
     """Says how much a finding weighs."""
 
     context: Context
-    matmul_flops: int
+    matmul_flops: float
     """Of all surveyed steps and ranks."""
 
     def severity(self, toll: int | None, too_many: int) -> Severity:
@@ -201,10 +201,10 @@ def _spread(duration_ns: pd.Series[Any], factor: Codes) -> pd.arrays.IntegerArra
 
 
 def _per_step(context: Context, rows: pd.DataFrame, ways: int) -> _Work:
-    per_step = rows.groupby("step")["flops"].sum()
-    even = per_step.nunique() == 1 and len(per_step) == len(context.surveyed)
-    total = int(per_step.sum())
-    done = int(per_step.iloc[0]) if even else round(total / len(context.surveyed))
+    # Python's numbers: the FLOPs of many ranks may not fit 64 bits.
+    per_step = [sum(flops.to_numpy(dtype=np.int64).tolist()) for _, flops in rows.groupby("step")["flops"]]
+    even = len(set(per_step)) == 1 and len(per_step) == len(context.surveyed)
+    done = per_step[0] if even else round(sum(per_step) / len(context.surveyed))
     return _Work(done, -(-done // ways), even)
 
 
@@ -217,7 +217,8 @@ def _finding(
     weigh: _Weigh,
 ) -> Finding:
     toll, ways, why = line.figures["extra_ns"], int(line.first["factor"]), str(line.first["why"])
-    by_op = rows.groupby("op")["flops"].sum().sort_values(ascending=False, kind="stable")
+    by_op = rows["flops"].astype("Float64").groupby(rows["op"]).sum()
+    by_op = by_op.sort_values(ascending=False, kind="stable")
     op, sure = str(by_op.index[0]), line.first["basis"] == "placements"
     code = int(line.first["place"])
     sets, dims = repeats.sets[code], repeats.over[code]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardtoll.dashboards.page.html.figure import PALETTE, TOP_LEGEND, Figure, bars, height, hover, literal
 from shardtoll.dashboards.page.html.page_bill import safe
@@ -17,6 +16,7 @@ from shardtoll.dashboards.page.html.tables import table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.records.levels import in_steps, surveyed_steps
+from shardtoll.ledger.records.work import total_flops
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
@@ -94,7 +94,7 @@ def step_flops(report: Report) -> int | None:
     table: pa.Table = in_steps(report.tables["computes"], steps)
     if not table.num_rows or not steps:
         return None
-    return round(int(pc.sum(table.column("flops")).as_py()) / len(steps))
+    return round(total_flops(table) / len(steps))
 
 
 def figure(report: Report) -> Figure:

@@ -84,6 +84,18 @@ def _with_notices(ledger: Ledger, notices: Sequence[Notice]) -> Ledger:
     return replace(ledger, tables={**ledger.tables, "notices": both})
 
 
+def _unpacked(handed_over: Mapping[int, bytes]) -> tuple[list[Ledger], list[Notice]]:
+    """Return the ranks' ledgers by rank, and a notice for each that cannot be read: it costs no other's."""
+    ledgers, unread = [], []
+    for rank, data in sorted(handed_over.items()):
+        try:
+            ledgers.append(unpack(data))
+        except ValueError as error:
+            text = f"the records of rank {rank} cannot be read ({first_line(error)})"
+            unread.append(Notice(rank, "gather-incomplete", text))
+    return ledgers, unread
+
+
 def _is_unfinished(ledger: Ledger) -> bool:
     """Whether a rank could not finish its files: then they hold less than what it handed over."""
     return _UNFINISHED in ledger.tables["notices"].column("kind").to_pylist()
@@ -197,14 +209,16 @@ class Kept:
         if self._rank != 0 and not self.alone:
             self.meeting.hand_over(pack(here))
             return None
-        others = [unpack(data) for _, data in sorted(self.meeting.collect(limit_s).items())]
+        others, unread = _unpacked(self.meeting.collect(limit_s))
+        if unread:
+            here = _with_notices(here, unread)
         if self._is_temporary:
             return merge([here, *others])
         if self._gone is None and not any(_is_unfinished(other) for other in others):
             try:
                 for other in others:
                     write_rank(self.folder, other, self.meeting.run_id)
-                return read_run(self.folder)
+                return _with_notices(read_run(self.folder), unread)
             except (OSError, RunFolderError) as error:
                 here = self._unfinished(
                     here, f"run folder {self.folder} cannot be finished ({first_line(error)})"
@@ -217,12 +231,13 @@ class Kept:
         return _with_notices(ledger, [*unsaid, Notice(self._rank, _UNFINISHED, f"rank {self._rank}: {why}")])
 
     def _anew(self, parts: Sequence[Ledger]) -> Ledger:
-        """Write all ranks anew into the folder that was asked for; return them merged.
+        """Write ranks that handed over anew into the folder that was asked for; return all ranks merged.
 
-        What the folder has is replaced only by what is written whole: a disk may be full.
+        What the folder has is replaced only by what is written whole: a disk may be full. A rank that handed
+        nothing over may still train and write: the report counts what its files hold by now, and they stay.
         """
         here = {part.run.ranks_seen[0] for part in parts}
-        parts = [*parts, *ranks_left(self.folder, self.meeting.run_id, here)]
+        left = ranks_left(self.folder, self.meeting.run_id, here)
         why = self._gone or f"run folder {self.folder} cannot be finished by every rank"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +246,7 @@ class Kept:
         except OSError as error:
             written = f"they cannot be written anew ({error.strerror or error}): session.report() has them"
         log.warning("shardtoll: %s; %s", why, written)
-        return merge(parts)
+        return merge([*parts, *left])
 
     def leave(self) -> None:
         """Write the rest as one that dies: the rank's files then say that its session never closed."""

@@ -61,6 +61,19 @@ def test_a_damaged_file_is_a_note(shardtoll, tmp_path: Path):
     assert "flight.rank00001.bin is damaged or cut short" in ran.out
 
 
+def test_files_of_another_version_are_one_line(shardtoll, tmp_path: Path):
+    write_flight(tmp_path / "run", 0)
+    path = flight_path(tmp_path / "run", 0)
+    path.write_bytes(path.read_bytes()[:8] + b"\x01" + path.read_bytes()[9:])
+    for named in (path.parent, path):
+        ran = shardtoll("hang", named)
+        assert ran.code == 2
+        (line,) = ran.err.splitlines()
+        assert len(line) <= 300
+        assert "by another version of shardtoll" in line
+        assert "read it with the version of shardtoll that wrote it" in line
+
+
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_it_fits_every_width(shardtoll, tmp_path: Path, width: int):
     hung(tmp_path / "run")

@@ -118,7 +118,7 @@ def test_a_run_folder_is_cleared_of_them_and_not_known_by_them(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["short", "magic", "version", "head"])
+@pytest.mark.parametrize("damage", ["short", "magic", "head"])
 def test_what_is_no_flight_file_is_refused_in_one_line(tmp_path: Path, damage: str):
     write_flight(tmp_path, 0)
     path = flight_path(tmp_path, 0)
@@ -127,8 +127,6 @@ def test_what_is_no_flight_file_is_refused_in_one_line(tmp_path: Path, damage: s
         del data[-1:]
     elif damage == "magic":
         data[:2] = b"xx"
-    elif damage == "version":
-        data[8] = 9
     else:
         data[layout.HEAD.size] = 0
     path.write_bytes(data)
@@ -136,6 +134,21 @@ def test_what_is_no_flight_file_is_refused_in_one_line(tmp_path: Path, damage: s
         read_flight(tmp_path, 0)
     assert "flight.rank00000.bin is damaged or cut short" in caught.value.message
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [layout.SIZE, layout.SIZE // 2])
+def test_a_file_of_another_version_is_said_to_be_one(tmp_path: Path, size: int):
+    write_flight(tmp_path, 0)
+    path = flight_path(tmp_path, 0)
+    data = bytearray(path.read_bytes()[:size])
+    data[8] = 1
+    path.write_bytes(data)
+    with pytest.raises(RunFolderError) as caught:
+        read_flight(tmp_path, 0)
+    assert caught.value.message == (
+        f"{path} was written by another version of shardtoll (flight file version 1; this one reads 2)"
+    )
+    assert caught.value.hint == "read it with the version of shardtoll that wrote it"
 
 
 def test_any_damage_gives_a_flight_or_one_error(tmp_path: Path):

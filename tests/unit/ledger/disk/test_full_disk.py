@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import resource
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,6 +80,32 @@ def test_what_cannot_be_written_anew_destroys_nothing(tmp_path: Path) -> None:
     replace_ranks(tmp_path / "run", [left.ledger], "test")
     assert "rank-incomplete" not in read_run(tmp_path / "run").tables["notices"].column("kind").to_pylist()
     assert not list((tmp_path / "run").glob(".anew*"))
+
+
+class Batch:
+    """Stands for what a training loop holds."""
+
+
+def test_it_keeps_nothing_of_the_training_loop(tmp_path: Path) -> None:
+    journal = Journal("steps", (tmp_path / "steps").open("w+b"))
+
+    def loop() -> weakref.ref[Batch]:
+        batch = Batch()
+        for number in range(2):
+            with pytest.raises(OSError, match="large") as raised:
+                journal.append([sample_reports.step(number, 0)])
+            assert raised.value.errno == errno.EFBIG
+            del raised
+        return weakref.ref(batch)
+
+    gc.disable()
+    try:
+        with no_file_above(10):
+            batch = loop()
+            assert batch() is None, "the journal keeps the frames of who called it"
+            journal.abandon()
+    finally:
+        gc.enable()
 
 
 def test_a_journal_is_left_without_a_word(tmp_path: Path) -> None:
