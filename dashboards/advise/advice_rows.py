@@ -66,8 +66,7 @@ def sections(advice: Advice) -> Iterator[Section]:
                 each.words, human.duration(each.forecast_ns),
                 f"the script ran {each.ran}" if each.dry_ns is None or not each.same
                 else human.duration(each.dry_ns),
-                "not confirmed" if each.dry_ns is None or not each.same
-                else _percent(each.dry_ns / each.forecast_ns - 1),
+                "not confirmed" if each.off is None else _percent(each.off),
             )
             for each in advice.confirmed
         )  # fmt: skip

@@ -54,7 +54,9 @@ def prometheus(report: Report) -> str:
         *_metric("finding_toll_seconds", "Cost of a finding per step.", _dearest(shown, "toll_ns", NS)),
         *_metric("finding_floor_seconds", "Least time for what is needed.", _dearest(shown, "floor_ns", NS)),
         *_metric(
-            "finding_saving_seconds", "What the remedy gains per step: at most, or as replayed.", _dearest(shown, "saving_ns", NS)
+            "finding_saving_seconds",
+            "What the remedy gains per step: at most, or as replayed.",
+            _dearest(shown, "saving_ns", NS),
         ),
         *_metric("finding_bytes", "Message bytes per step and rank.", _dearest(shown, "bytes", 1)),
         *_metric(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts import replayed_words, summary
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.dashboards.words.kind_words import WORDS
 from shardtoll.dashboards.words.source_line import SourceLine, source_line
@@ -161,9 +161,7 @@ def _message(finding: Finding) -> str:
     words = [f"{clip(finding.title, 500).rstrip('.')}."]
     if finding.toll_ns is not None:
         saving = (
-            ""
-            if finding.saving_ns is None
-            else f", of which at most {human.duration(finding.saving_ns)} can be saved"
+            "" if finding.saving_ns is None else f", of which {replayed_words.saving(finding)} can be saved"
         )
         words.append(f"It costs {human.duration(finding.toll_ns)} per step{saving}.")
     if finding.remedy is not None:

@@ -174,6 +174,11 @@ class Confirmed:
     arguments: str
     """What the script was given."""
 
+    @property
+    def off(self) -> float | None:
+        """By which share the dry run is longer than the forecast; None if it did not run this layout."""
+        return None if self.dry_ns is None or not self.same else self.dry_ns / self.forecast_ns - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:

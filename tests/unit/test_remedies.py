@@ -179,7 +179,7 @@ def test_latency_bound():
 
 def test_serialized_collectives():
     for op, after in product(OPS, ("all_reduce on mesh dim dp", "all_gather on group 3", "x", None, HOSTILE)):
-        code = made(Remedy("x", serialized_collectives._code(op, after, "tp")))
+        code = made(Remedy("X", serialized_collectives._code(op, after, "tp")))
     assert 'dist.all_reduce(a, group=mesh.get_group("dp"), async_op=True)' in serialized_collectives._code(
         "all_gather", "all_reduce on mesh dim dp", "tp"
     )

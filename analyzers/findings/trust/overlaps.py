@@ -15,6 +15,9 @@ from shardtoll.ledger.answers.overlap import Overlap
 FAMILY: Final = "communication"
 """The tolls of this family are exposed time of a finding's own collectives; others hold time of no row."""
 
+WAITING: Final = ("straggler",)
+"""Tolls of the family that are waiting, whether exposed or not."""
+
 LEAST_PART: Final = 0.02
 """Part of the tolls' sum that must be counted twice, to be worth a sentence."""
 
@@ -30,12 +33,15 @@ def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ..
     rows = {
         number: np.flatnonzero(finding.rows.mask("collectives", size))
         for number, finding in enumerate(findings, 1)
-        if finding.family == FAMILY and finding.toll_ns and finding.rows.collectives
+        if finding.family == FAMILY
+        and finding.kind not in WAITING
+        and finding.toll_ns
+        and finding.rows.collectives
     }
     found = []
     for numbers in _sets(rows, size):
         tolls = [findings[number - 1].toll_ns or 0 for number in numbers]
-        most = _exposed_ns(context, np.unique(np.concatenate([rows[number] for number in numbers])))
+        most = _exposed_ns(context, [rows[number] for number in numbers])
         if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
             found.append(Overlap(numbers, round(max(most, *tolls))))
     return tuple(found)
@@ -55,12 +61,17 @@ def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(each)) for each in members.values() if len(each) > 1)
 
 
-def _exposed_ns(context: Context, rows: Ints) -> float | None:
-    """Return how long these collectives are exposed per step on the worst rank; None if some are unknown."""
-    frame = context.collectives.iloc[rows][["step", "rank", "exposed_ns"]]
-    frame = frame[frame["step"].notna().to_numpy(dtype=bool)]
+def _exposed_ns(context: Context, sets: Sequence[Ints]) -> float | None:
+    """Return how long these collectives are exposed per step on the worst rank; None if some are unknown.
+
+    Of the steps in which each set has rows: a finding that rests on surveyed steps alone gets no cheaper by
+    the watched steps of another.
+    """
+    numbers = context.collectives["step"]
+    steps = set.intersection(*(set(numbers.iloc[rows].dropna().unique()) for rows in sets))
+    frame = context.collectives.iloc[np.unique(np.concatenate(sets))][["step", "rank", "exposed_ns"]]
+    frame = frame[frame["step"].isin(steps).to_numpy(dtype=bool)]
     if frame.empty or frame["exposed_ns"].isna().any():
         return None
     by_rank = frame.groupby("rank")["exposed_ns"].sum()
-    steps: int = frame["step"].nunique()
-    return float(by_rank.max()) / steps
+    return float(by_rank.max()) / len(steps)

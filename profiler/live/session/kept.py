@@ -197,10 +197,10 @@ class Kept:
         try:
             self.append(StepRows(None, notices=tuple(self._notices)))
         except OSError:
-            # The disk is full; `close` says so too.
+            # The disk is full, and may have room again by now.
             unsaid = self._notices
         try:
-            here = self.writer.close(*self._description())
+            here = _with_notices(self.writer.close(*self._description()), unsaid)
         except UnfinishedFolder as error:
             here = self._unfinished(error.ledger, error.message, unsaid)
         if tracer is not None:
@@ -218,7 +218,7 @@ class Kept:
             try:
                 for other in others:
                     write_rank(self.folder, other, self.meeting.run_id)
-                return _with_notices(read_run(self.folder), unread)
+                return _with_notices(read_run(self.folder), [*unsaid, *unread])
             except (OSError, RunFolderError) as error:
                 here = self._unfinished(
                     here, f"run folder {self.folder} cannot be finished ({first_line(error)})"

@@ -50,6 +50,12 @@ def test_parts_of_one_time_do_not_overlap():
     assert of(made((0, 1), 4), made((0, 1), 4, "data-stall")) == (), "idle time is none of theirs"
 
 
+def test_steps_that_one_of_them_does_not_rest_on_make_it_no_cheaper():
+    surveyed = [place for place, row in enumerate(ROWS) if row.step == 0 and row.seq in (0, 1)]
+    first = replace(made((0, 1), 4), rows=Rows.of(collectives=surveyed))
+    assert of(first, made((1, 2), 4)) == (Overlap((1, 2), 6 * MS),)
+
+
 def test_unknown_exposed_time_makes_no_claim():
     hidden = [replace(row, exposed_ns=None) if row.seq == 0 else row for row in ROWS]
     context = context_of(ledger(hidden, steps=[step(number, rank) for number in (0, 1) for rank in (0, 1)]))
