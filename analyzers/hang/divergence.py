@@ -87,9 +87,12 @@ def _apart(
         if of == key and at <= place and _sized(call) == sort
     )
     earlier = [many for (_, step), many in counts.items() if step is not None and step < (theirs.step or 0)]
-    if earlier and counts[behind[0], theirs.step] > max(earlier):
-        return Divergence(behind[0], theirs, ahead, mine, "extra", certain=True)
-    return Divergence(ahead[0], mine, behind, theirs, "skipped", certain=True)
+    # Earlier steps say how many are usual; without any, most ranks do.
+    extra = counts[behind[0], theirs.step] > max(earlier) if earlier else len(behind) < len(ahead)
+    certain = bool(earlier) or len(behind) != len(ahead)
+    if extra:
+        return Divergence(behind[0], theirs, ahead, mine, "extra", certain)
+    return Divergence(ahead[0], mine, behind, theirs, "skipped", certain)
 
 
 def _line(call: FlightCall) -> str | None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path("/dev/shm")
+KEPT: Final = 64
+KEPT_S: Final = 3600.0
+"""How many of killed ranks stay at most, and how long: 17 MB in all."""
 _NAME: Final = re.compile(r"shardtoll-(\d{1,20})-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}\Z")
 
 
@@ -31,19 +35,26 @@ def memory_path(name: object) -> Path | None:
 
 
 def remove_dead() -> None:
-    """Remove what processes of this user have left that were killed."""
+    """Remove what processes of this user have left that were killed an hour ago, and all but the newest."""
     space = _namespace()
+    dead = []
     try:
-        names = [match for entry in os.scandir(FOLDER) if (match := _NAME.match(entry.name))]
+        for entry in os.scandir(FOLDER):
+            name = _NAME.match(entry.name)
+            if name and int(name[1]) == space and started_ticks(int(name[2])) != int(name[3]):
+                dead.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
     except OSError:
         return
-    for name in names:
-        if int(name[1]) == space and started_ticks(int(name[2])) != int(name[3]):
-            try:
-                (FOLDER / name[0]).unlink(missing_ok=True)
-            except OSError:
-                # Of another user.
-                continue
+    now_s = time.time()
+    for place, (touched_s, file) in enumerate(sorted(dead, reverse=True)):
+        if place < KEPT and now_s - touched_s < KEPT_S:
+            # Its job may be asked about yet: a later one on the host says nothing of that.
+            continue
+        try:
+            (FOLDER / file).unlink(missing_ok=True)
+        except OSError:
+            # Of another user.
+            continue
 
 
 def started_ticks(pid: int) -> int | None:

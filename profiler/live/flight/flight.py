@@ -312,14 +312,15 @@ class Flight:
             self._note()
             for slot in tuple(self._slots.values()):
                 image.place_group(slot.index, slot.finished, max(slot.issued, slot.counted))
-            if self.lost is not None:
-                return
             try:
                 if repair:
                     image.repair()
                 image.write()
             except OSError as error:
                 self.lost = reason(error)
+            else:
+                # A disk that had no room for a moment: the file is whole again.
+                self.lost = None
 
     def _note(self) -> None:
         """Place the words: what is known besides the calls."""

@@ -36,7 +36,8 @@ class Image:
         try:
             path.unlink(missing_ok=True)
             self._make()
-        except OSError:
+        except BaseException:
+            # An interrupt too: the memory would stay as long as the process.
             self.close()
             raise
 
@@ -69,13 +70,20 @@ class Image:
         A text that made room for another is overwritten after the calls that named it.
         """
         changed, self._changed = self._changed, []
-        self._put(layout.WORDS_AT, layout.GROUPS_AT)
-        while changed:
-            # By the end of the list, as the training thread may add to this one still.
-            self._put(*changed.pop())
+        try:
+            self._put(layout.WORDS_AT, layout.GROUPS_AT)
+            while changed:
+                # By the end of the list, as the training thread may add to this one still.
+                self._put(*changed.pop())
+        except OSError:
+            self._changed = [(layout.GROUPS_AT, layout.SIZE)]
+            raise
 
     def repair(self) -> None:
         """Write a file anew that was cut short or removed; one that was replaced stays."""
+        self._memory.touch()
+        if self._file < 0:
+            self._make()
         state = os.fstat(self._file)
         if state.st_nlink == 0 and self._path.parent.is_dir() and not self._path.exists():
             file, self._file = self._file, -1

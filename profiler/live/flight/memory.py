@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -25,6 +26,12 @@ class Memory:
             except OSError:
                 self.name = self._path = None
 
+    def touch(self) -> None:
+        """Let its age be told: writing through a mapping leaves a file's time as it was."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
     def remove(self) -> None:
         """Let nobody read it any more; what is noted after that goes with the process."""
         path, self._path = self._path, None
@@ -39,7 +46,7 @@ def _mapped(path: Path) -> mmap.mmap:
         if os.write(descriptor, bytes(layout.SIZE)) < layout.SIZE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return mmap.mmap(descriptor, layout.SIZE)
-    except OSError:
+    except BaseException:
         path.unlink(missing_ok=True)
         raise
     finally:

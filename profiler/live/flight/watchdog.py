@@ -89,9 +89,13 @@ class Watchdog:
                 if not moves and now_ns - looked_ns >= min(_LOOK_NS, beat_s * _BEATS * 1e9):
                     looked_ns = now_ns
                     self._look()
-                self._flight.write(repair=True)
                 if self._limit_s is not None and now_ns - moved_ns >= self._limit_s * 1e9:
                     self._stands(now_ns - moved_ns)
+            except Exception as error:
+                # A group that is destroyed meanwhile, or a full disk: the file goes on without what failed.
+                log.debug("shardtoll: the watchdog could not look", exc_info=error)
+            try:
+                self._flight.write(repair=True)
             except Exception as error:
                 log.debug("shardtoll: the watchdog ended", exc_info=error)
                 return

@@ -14,7 +14,7 @@ import pytest
 from shardtoll.ledger import RunFolderError
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
-from shardtoll.ledger.disk.flight_memory import memory_path, remove_dead
+from shardtoll.ledger.disk.flight_memory import KEPT_S, memory_path, remove_dead
 from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
@@ -298,6 +298,10 @@ def test_a_killed_rank_leaves_its_last_call_on_its_host(tmp_path: Path):
     path = memory_path(name)
     assert path is not None
     assert path.exists()
+    remove_dead()
+    assert path.exists(), "another audit on the host begins before anybody asks"
+    long_ago = path.stat().st_mtime - KEPT_S - 1
+    os.utime(path, (long_ago, long_ago))
     remove_dead()
     assert not path.exists()
     assert read_flight(tmp_path, 0).calls[-1].number == 2
