@@ -32,7 +32,7 @@ def checkpoint_cost(report: Report) -> dict[str, Any]:
     blocked_ns, saves = max(by_rank.values())
     made: dict[str, Any] = {"checkpoint_blocked_s": blocked_ns / max(1, saves) / 1e9}
     written = [row["bytes"] for row in rows if row["bytes"] is not None]
-    if written and blocked_ns:
+    if written and len(written) == len(rows) and blocked_ns:
         made["checkpoint_gbps"] = sum(written) / blocked_ns
     return made
 

@@ -124,6 +124,5 @@ def _finding(
 
 
 def _written(rows: pd.DataFrame, saves: int) -> int | None:
-    """Bytes of one checkpoint over all ranks; None if no rank knows its own."""
-    known = rows["bytes"].dropna()
-    return None if known.empty else round(float(known.sum()) / saves)
+    """Bytes of one checkpoint over all ranks; None if those of any save are unknown."""
+    return None if rows["bytes"].isna().any() else round(float(rows["bytes"].sum()) / saves)

@@ -9,6 +9,7 @@ unknown.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -81,32 +82,34 @@ class Saving:
 
 
 def _bytes_of_file(_: object = None, f: Any = None, *__: object, **___: object) -> int | None:
-    """Bytes of the file that `torch.save(obj, f)` wrote; None of one that cannot say."""
+    """Bytes of the file that `torch.save(obj, f)` wrote; None of what is no file of the system.
+
+    No code of the user's is asked: what it raises would end a training whose save went well.
+    """
     try:
-        if isinstance(f, (str, os.PathLike)):
+        if isinstance(f, (str, Path)):
             return os.stat(f).st_size
-        place = f.tell()
-    except (OSError, ValueError, AttributeError, TypeError):
+        return f.tell() if type(f) is io.BufferedWriter else None
+    except (OSError, ValueError):
         return None
-    return place if isinstance(place, int) else None
 
 
 def _bytes_of_rank(_: object = None, storage_writer: Any = None, *__: object, **___: object) -> int | None:
     """Bytes of this rank's files in the folder that the writer wrote to; None of another store."""
-    folder = getattr(storage_writer, "path", None)
-    if not isinstance(folder, (str, os.PathLike)):
+    folder = getattr(storage_writer, "__dict__", {}).get("path")
+    if not isinstance(folder, (str, Path)):
         return None
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    total, seen = 0, 0
-    try:
-        for file in Path(folder).glob(f"__{rank}_*.distcp"):
-            total += file.stat().st_size
-            seen += 1
-            if seen == _MOST_FILES:
-                return None
-    except OSError:
-        return None
-    return total if seen else None
+    total = 0
+    for number in range(_MOST_FILES):
+        try:
+            # By name: a listing would have all files of all ranks.
+            total += os.stat(Path(folder) / f"__{rank}_{number}.distcp").st_size
+        except FileNotFoundError:
+            return total if number else None
+        except OSError:
+            return None
+    return None
 
 
 def _unknown(*_: object, **__: object) -> int | None:

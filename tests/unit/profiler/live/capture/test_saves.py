@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.distributed.checkpoint import state_dict_saver
 from shardtoll.analyzers.advise.from_run.measured import checkpoint_cost
 from shardtoll.ledger import Report
 from shardtoll.profiler import audit
+from shardtoll.profiler.live.times.saving import _bytes_of_rank
 
 STEPS = 4
 SAVED = 4 * 512 * 512 + 4 * 512
@@ -83,3 +86,27 @@ def test_a_run_without_saves_has_no_cost() -> None:
     assert report is not None
     assert checkpoint_cost(report) == {}
     assert all(each.kind != "checkpoint-stall" for each in report.findings)
+
+
+class Stream(io.BytesIO):
+    """What is written goes elsewhere: it has no place, as remote files do not."""
+
+    def tell(self) -> int:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("file", [Stream, io.BytesIO])
+def test_a_file_that_cannot_say_its_place_is_saved_to_as_before(file: type[io.BytesIO]) -> None:
+    with audit() as session:
+        torch.save({"weight": torch.ones(2)}, file())
+    report = session.report()
+    assert report is not None
+    assert not [notice for notice in report.notices if notice.kind == "capture-stopped"]
+
+
+def test_a_rank_looks_at_its_own_files_only(tmp_path: Path) -> None:
+    for name in ("__0_0", "__0_1", "__1_0", "__0_3"):
+        (tmp_path / f"{name}.distcp").write_bytes(bytes(10))
+    assert _bytes_of_rank({}, SimpleNamespace(path=tmp_path)) == 20
+    assert _bytes_of_rank({}, SimpleNamespace(path=tmp_path / "none")) is None
+    assert _bytes_of_rank({}, object()) is None
