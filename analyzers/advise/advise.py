@@ -50,7 +50,9 @@ class Beside:
     sequences_before: int | None = None
     noise_scale_tokens: float | None = None
     loader_sequences_per_s: float | None = None
-    """Measured, per node."""
+    """Measured, per node: delivered at least."""
+    loader_most_sequences_per_s: float | None = None
+    """What the time that loops waited allows at most; None unknown."""
 
 
 def advise(question: Question, network: Network | None = None, beside: Beside | None = None) -> Advice:
@@ -189,7 +191,14 @@ def _loader(question: Question, best: Candidate, beside: Beside) -> LoaderAdvice
     measured = beside.loader_sequences_per_s
     text = f"Each node's loaders must deliver {per_node:.3g} sequences/s."
     if measured is not None:
-        text += f" They delivered {measured:.3g}: " + ("enough." if measured >= per_node else "too slow.")
+        most = beside.loader_most_sequences_per_s
+        text += f" The run's delivered at least {measured:.3g}"
+        if measured >= per_node:
+            text += ": enough."
+        elif most is not None and most < per_node:
+            text += f", at most {most:.3g}: too slow."
+        else:
+            text += ". Whether they can do more is unknown: the loop did not always wait for them."
     return LoaderAdvice(per_node, measured, text)
 
 

@@ -64,6 +64,7 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         timed=runs.timed_words(),
         predicted_low_ns=low_end if replayed else None,
         predicted_high_ns=high_end if replayed else None,
+        besides_ns=besides,
     )
 
 
@@ -155,12 +156,16 @@ def history(scores: Sequence[Score]) -> list[KindScore]:
 
 def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
     verdicts = [finding.verdict for finding, _ in of]
-    gone = [score for finding, score in of if finding.verdict == "gone" and finding.predicted_ns is not None]
+    # The step's time is of a verification as a whole: it counts once, however many findings it judged.
+    gone = _once(
+        score for finding, score in of if finding.verdict == "gone" and finding.predicted_ns is not None
+    )
     ratios = [ratio for ratio in map(_ratio, gone) if ratio is not None]
     held = [
         score.held
-        for finding, score in of
-        if finding.replayed and finding.verdict in ("gone", "smaller") and score.held is not None
+        for score in _once(score for finding, score in of if finding.replayed and finding.verdict == "gone")
+        # Lines of earlier versions say held of what cannot be told.
+        if score.held is not None and score.kept != "cannot be told"
     ]
     return KindScore(
         kind=kind,
@@ -175,6 +180,10 @@ def _line(kind: str, of: Sequence[tuple[ScoredFinding, Score]]) -> KindScore:
         bands=len(held),
         held=sum(held),
     )
+
+
+def _once(scores: Iterable[Score]) -> list[Score]:
+    return list({id(score): score for score in scores}.values())
 
 
 def _ratio(score: Score) -> float | None:

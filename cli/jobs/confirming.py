@@ -75,12 +75,12 @@ def confirmed(
         shown, forecast_ns = " ".join(filled), candidate.step_ns.expected
         try:
             report = dry_report(script, [*arguments, *filled], options)
+            ran = layout_of_values(derive(report, script.name).values)
         except UsageError as error:
             made.append(
                 Confirmed(candidate.words, f"nothing: {error.message}", False, forecast_ns, None, shown)
             )
             continue
-        ran = layout_of_values(derive(report, script.name).values)
         dry_ns = float(report.steps["duration_ns"].median())
         same = _alike(ran, candidate.layout)
         made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))

@@ -104,11 +104,15 @@ class Saving:
     predicted_low_ns: int | None = None
     """Ends of the prediction's band; None if no judged finding's saving was replayed."""
     predicted_high_ns: int | None = None
+    besides_ns: int | None = None
+    """What the rest of the bill that is gone or smaller too predicted; None where nothing was claimed."""
 
     @property
     def held(self) -> bool | None:
         """Whether what was measured, with its interval, meets the predicted band; None where either is
-        unknown."""
+        unknown, the step's time proves nothing, or other findings had a part in it."""
+        if self.besides_ns or self.kept == "cannot be told":
+            return None
         ends = (self.low_ns, self.high_ns, self.predicted_low_ns, self.predicted_high_ns)
         if any(end is None for end in ends):
             return None

@@ -80,14 +80,14 @@ class KindScore:
     still: int
     unknown: int
     exceeded: int
-    """Fixes whose step became shorter by more than was predicted: the bound was wrong."""
+    """Verifications whose step became shorter by more than was predicted: the bound was wrong."""
     ratio: float | None
-    """Mean of measured / predicted over the fixes that are gone, had a prediction, and whose step times vary
-    less than that; None without."""
+    """Mean of measured / predicted over the verifications with a finding gone that had a prediction, and
+    whose step times vary less than that; None without."""
     timed: int
-    """How many fixes that mean is over."""
+    """How many verifications that mean is over."""
     bands: int = 0
-    """Fixes whose saving was predicted by replay, and could be measured."""
+    """Verifications of what is gone whose saving was predicted by replay, and could be measured."""
     held: int = 0
     """Those of them whose band held what was measured."""
 

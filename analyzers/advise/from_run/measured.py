@@ -10,9 +10,9 @@ from shardtoll.ledger import Report
 def measured_beside(report: Report) -> dict[str, Any]:
     """Return the fields of `Beside` that the run measured; those it did not are missing."""
     made: dict[str, Any] = {}
-    rate = loader_sequences_per_s(report)
-    if rate is not None:
-        made["loader_sequences_per_s"] = rate
+    rates = loader_rates(report)
+    if rates is not None:
+        made["loader_sequences_per_s"], made["loader_most_sequences_per_s"] = rates
     made.update(checkpoint_cost(report))
     return made
 
@@ -37,21 +37,30 @@ def checkpoint_cost(report: Report) -> dict[str, Any]:
     return made
 
 
-def loader_sequences_per_s(report: Report) -> float | None:
-    """Sequences per second and node that the loaders delivered while the loop waited for them.
+def loader_rates(report: Report) -> tuple[float, float | None] | None:
+    """Sequences per second and node that the loaders delivered at least, and can deliver at most.
 
-    A rank that fetches in its own thread, or waits for its workers, gets `samples` in the time that the fetch
-    took: that is what its loader can do. None if no fetch is on record, or a dry run made it.
+    A rank got `samples` in the time of its steps: the loaders can do that. They may do more if the loop did
+    not wait for them, but no more than the samples by the time that it waited, for workers load beside a
+    step too; None where it never waited. None if no fetch is on record, or a dry run made it.
     """
     if report.run.source == "dry":
         return None
-    rows = [row for row in report.tables["stalls"].to_pylist() if row["kind"] == "data" and row["samples"]]
-    by_rank: dict[int, list[int]] = {}
-    for row in rows:
-        got = by_rank.setdefault(row["rank"], [0, 0])
+    took = {(row["step"], row["rank"]): row["duration_ns"] for row in report.tables["steps"].to_pylist()}
+    by_rank: dict[int, dict[int, list[int]]] = {}
+    for row in report.tables["stalls"].to_pylist():
+        if row["kind"] != "data" or not row["samples"] or not took.get((row["step"], row["rank"])):
+            continue
+        spent = took[row["step"], row["rank"]]
+        got = by_rank.setdefault(row["rank"], {}).setdefault(row["step"], [0, 0, spent])
         got[0] += row["samples"]
         got[1] += row["total_ns"]
-    rates = [1e9 * samples / spent for samples, spent in by_rank.values() if spent > 0]
-    if not rates:
+        got[2] += row["before_ns"] or 0
+    if not by_rank:
         return None
-    return sum(rates) / len(rates) * (report.run.ranks_per_host or len(rates))
+    sums = [tuple(map(sum, zip(*steps.values(), strict=True))) for steps in by_rank.values()]
+    node = (report.run.ranks_per_host or len(sums)) / len(sums)
+    least = sum(1e9 * samples / whole for samples, _, whole in sums) * node
+    if not all(waited for _, waited, _ in sums):
+        return least, None
+    return least, max(least, sum(1e9 * samples / waited for samples, waited, _ in sums) * node)

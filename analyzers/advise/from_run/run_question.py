@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from shardtoll.analyzers.advise.from_run.step_layout import checkpointing_of, degrees_of, sharding_of
-from shardtoll.analyzers.advise.from_run.step_ops import precision_of, step_ops
+from shardtoll.analyzers.advise.from_run.step_ops import attention_modules, precision_of, step_ops
 from shardtoll.analyzers.advise.from_run.step_shape import shape_of
 from shardtoll.analyzers.roofline import gpu_of_run
-from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger import Report
 from shardtoll.ledger.answers.training_plan import Layout
 
 
@@ -45,8 +45,8 @@ def derive(report: Report, name: str) -> Derived:
         checkpointing=checkpointing_of(ops),
     )
     model = step.model
-    layers = _all_layers(report)
-    if layers is not None and layers > model.layers:
+    layers = _all_layers(report, degrees.pp, model.layers)
+    if layers is not None:
         model = replace(model, layers=layers)
     values: dict[str, Any] = {
         "model": {key: value for key, value in asdict(model).items() if value is not None},
@@ -75,19 +75,16 @@ def layout_of_values(values: dict[str, Any]) -> Layout:
     return Layout(**values["current"])
 
 
-def _all_layers(report: Report) -> int | None:
-    """Blocks that all ranks' attentions are in; None if modules are unknown."""
-    table = report.tables["computes"]
-    if not table.num_rows or not report.run.mesh:
-        return None
-    places = set()
-    for rank in report.run.ranks_seen:
-        try:
-            ops = step_ops(report, rank)
-        except UsageError:
-            continue
-        places |= {op.module for op in ops if op.is_attention and op.phase == "forward"}
-    return len(places) if places and None not in places else None
+def _all_layers(report: Report, pp: int, least: int) -> int | None:
+    """Blocks that all ranks' attentions are in; None if modules are unknown, or say no more than one rank.
+
+    Stages whose blocks have other names each are counted together, as they need not hold equally many. Where
+    a stage numbers its own from 0, or no rank of some stage is seen, only a sum above `least` says more.
+    """
+    stages = attention_modules(report)
+    together = frozenset().union(*stages)
+    whole = len(stages) == pp > 1 and len(together) == sum(map(len, stages))
+    return len(together) if whole or len(together) > least else None
 
 
 def _step_ns(report: Report) -> float | None:

@@ -8,8 +8,8 @@ from typing import Final
 
 import pandas as pd
 
-from shardtoll.analyzers.advise.from_run.step_ops import StepOp
-from shardtoll.ledger import Report
+from shardtoll.analyzers.advise.from_run.step_ops import StepOp, attention_modules
+from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.training_plan import Checkpointing, Sharding
 
 _NAMES: Final = {
@@ -18,6 +18,9 @@ _NAMES: Final = {
     "cp": ("cp", "context", "seq", "sequence"),
     "ep": ("ep", "expert", "experts"),
 }
+_HINT: Final = "leave the run out and give --model and --gpus, with its layout by --explain"
+_SMALL_BYTES: Final = 1 << 16
+"""Below this a reduction in forward is of a loss or a count, not of activations."""
 _REPLICATE: Final = ("replicate", "dp_replicate", "ddp", "rep")
 _SHARD: Final = ("shard", "dp_shard", "fsdp", "dp_shard_cp")
 
@@ -36,18 +39,20 @@ class Degrees:
 
 
 def degrees_of(report: Report) -> Degrees:
-    """Return the degrees: of the mesh's dimensions by name, else of the groups by what they send."""
+    """Return the degrees: of the mesh's dimensions by name, else of the groups by what they send.
+
+    Raises UsageError if the mesh does not divide the ranks, or the groups may be of several layouts.
+    """
     run, calls = report.run, report.collectives
     sizes = {_name(dim): size for dim, size in run.mesh.items()}
     degree = {kind: _product(sizes, names) for kind, names in _NAMES.items()}
     source = "mesh " + " x ".join(f"{dim} {size}" for dim, size in run.mesh.items())
     if not run.mesh:
         source = "groups by what they send"
-        degree.update(_by_calls(calls, run.world_size))
+        degree.update(_by_calls(report, calls, run.world_size))
     inner = degree["tp"] * degree["pp"] * degree["cp"]
     if inner < 1 or run.world_size % inner:
-        degree.update(tp=1, pp=1, cp=1)
-        inner = 1
+        raise UsageError(f"{source} does not divide the run's {run.world_size:,} ranks", _HINT)
     dp = run.world_size // inner
     replicas, shards = _product(sizes, _REPLICATE), _product(sizes, _SHARD)
     hybrid = replicas > 1 and 1 < shards < dp
@@ -67,17 +72,37 @@ def _product(sizes: dict[str, int], names: Sequence[str]) -> int:
     return made
 
 
-def _by_calls(calls: pd.DataFrame, world: int) -> dict[str, int]:
-    """Degrees without a mesh: stages send, tensor-parallel groups reduce in forward."""
+def _by_calls(report: Report, calls: pd.DataFrame, world: int) -> dict[str, int]:
+    """Degrees without a mesh: stages send, and tensor-parallel groups reduce activations in forward.
+
+    Raises UsageError where that is no proof: a reduction over all ranks may be of data parallelism, and sends
+    may pass keys around a ring unless each rank of the group holds other blocks.
+    """
     made: dict[str, int] = {}
     forward = calls[(calls["phase"] == "forward") & (calls["op"].isin(["all_reduce", "reduce_scatter"]))]
-    inner = [int(size) for size in forward["group_size"].dropna().unique() if 1 < size < world]
+    # An unknown size is taken for a large one.
+    forward = forward[~(forward["message_bytes"] < _SMALL_BYTES).fillna(False).astype(bool)]
+    inner = sorted({int(size) for size in forward["group_size"].dropna() if size > 1})
+    if len(inner) > 1 or (inner and inner[0] == world):
+        sizes = " and ".join(map(str, inner))
+        raise UsageError(
+            f"forward reduces activations over {sizes} of {world:,} ranks, and the run has no mesh: "
+            "which are tensor parallel is unknown",
+            _HINT,
+        )
     if inner:
-        made["tp"] = min(inner)
+        made["tp"] = inner[0]
     sends = calls[calls["op"].isin(["send", "recv"])]
-    stages = [int(size) for size in sends["group_size"].dropna().unique() if size > 1]
-    if stages:
-        made["pp"] = min(stages) if min(stages) < world or not inner else 1
+    sizes_of_sends = [int(size) for size in sends["group_size"].dropna() if size > 1]
+    if sizes_of_sends:
+        stages = len(attention_modules(report))
+        if stages < 2 or min(sizes_of_sends) not in (stages, world):
+            raise UsageError(
+                f"ranks send within groups of {min(sizes_of_sends)}, and the run has no mesh: "
+                "whether they are stages or a ring of context parallelism is unknown",
+                _HINT,
+            )
+        made["pp"] = stages
     return made
 
 

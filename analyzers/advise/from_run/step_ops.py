@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,24 @@ from shardtoll.ledger.records.layers import layer_pattern
 _TENSOR: Final = re.compile(r"([a-z]+[0-9]+[a-z0-9]*)\[([0-9,]*)\]")
 _MATMULS: Final = ("mm", "addmm", "linear", "_scaled_mm")
 _BATCHED: Final = ("bmm", "baddbmm")
+_OUTER: Final = ("scaled_dot_product_attention", "flex_attention")
+_MIDDLE: Final = (
+    *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"),
+)
+_INNER: Final = {
+    "_cudnn_attention_forward": (0, 1, 2, 3),
+    "_flash_attention_forward": (0, 2, 1, 3),
+    "_efficient_attention_forward": (0, 2, 1, 3),
+}
+_ATTENTIONS: Final = {
+    **dict.fromkeys(_OUTER, (0, (0, 1, 2, 3))),
+    **dict.fromkeys(_MIDDLE, (1, (0, 1, 2, 3))),
+    **{name: (2, order) for name, order in _INNER.items()},
+}
+"""Operator -> how deep its call lies in an attention, and where batch, heads, sequence and dim are in its
+shapes: torch's kernels of depth 2 but cuDNN's take [batch, sequence, heads, dim] (native_functions.yaml)."""
 _WIDTHS: Final = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "f8": "fp8"}
 
 
@@ -32,7 +51,14 @@ class StepOp:
     @property
     def is_attention(self) -> bool:
         """Whether it is fused attention."""
-        return "attention" in self.op and len(self.shapes) >= 3 and len(self.shapes[0]) == 4
+        return self.op in _ATTENTIONS and len(self.shapes) >= 3 and all(len(s) == 4 for s in self.shapes[:2])
+
+    @property
+    def attended(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of an attention's queries and keys as [batch, heads, sequence, dim], whatever its layout."""
+        order = _ATTENTIONS[self.op][1]
+        queries, keys = (tuple(shape[place] for place in order) for shape in self.shapes[:2])
+        return queries, keys
 
     @property
     def matmul(self) -> tuple[int, int, int] | None:
@@ -78,8 +104,35 @@ def step_ops(report: Report, rank: int | None = None) -> list[StepOp]:
             return made
     raise UsageError(
         "the run has no operators with shapes, so it does not say which model it trained",
-        "record it by audit() or `shardtoll dryrun`, trace with record_shapes=True, or give --model",
+        "record it by audit() or `shardtoll dryrun`, trace with record_shapes=True, or give --model alone",
     )
+
+
+def attention_modules(report: Report) -> set[frozenset[str]]:
+    """Return the modules with attention that ranks hold, each such set once; none if modules are unknown."""
+    stages: set[frozenset[str]] = set()
+    if not report.tables["computes"].num_rows:
+        return stages
+    for rank in report.run.ranks_seen:
+        try:
+            ops = step_ops(report, rank)
+        except UsageError:
+            continue
+        modules = {op.module for op in ops if op.is_attention and op.phase == "forward"}
+        if None in modules:
+            return set()
+        stages.add(frozenset(module for module in modules if module is not None))
+    return stages - {frozenset()}
+
+
+def outermost(attentions: Sequence[StepOp]) -> list[StepOp]:
+    """Return attentions without the operators that they called themselves, which a trace may hold too."""
+    least: dict[tuple[object, ...], int] = {}
+    keys = [(op.module, op.phase, op.attended) for op in attentions]
+    depths = [_ATTENTIONS[op.op][0] for op in attentions]
+    for key, depth in zip(keys, depths, strict=True):
+        least[key] = min(depth, least.get(key, depth))
+    return [op for op, key, depth in zip(attentions, keys, depths, strict=True) if depth == least[key]]
 
 
 def _op(row: dict[str, object], with_module: bool) -> StepOp:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtoll.analyzers.advise.from_run.step_ops import StepOp
+from shardtoll.analyzers.advise.from_run.step_ops import StepOp, outermost
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import ModelShape
 
-_HINT = "give --model, as llama3-8b, or a plan file with the shape under [model]"
+_HINT = "leave the run out and give --model, as llama3-8b, or a plan file with the shape under [model]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class StepShape:
 def shape_of(ops: Sequence[StepOp], tp: int, pp: int, cp: int, name: str) -> StepShape:
     """Return it. `tp`, `pp`, `cp`: degrees that cut the model and the sequence.
 
-    Raises UsageError if the step is no transformer's: no fused attention, or matmuls of no common width.
+    Raises UsageError if the step is no transformer's: no fused attention, or matmuls of no common width; and
+    if it has experts, which one rank's matmuls do not count.
     """
     forward = [op for op in ops if op.phase not in ("backward", "recompute", "optimizer")]
-    attention = [op for op in forward if op.is_attention and "backward" not in op.op]
+    _refuse_experts(forward)
+    attention = outermost([op for op in forward if op.is_attention])
     if not attention:
         raise UsageError("no operator of the step is attention: the model's shape is unknown", _HINT)
     linear = [(op, op.matmul) for op in forward]
     weights = [(op, sizes) for op, sizes in linear if sizes is not None]
     hidden = _hidden([sizes for _, sizes in weights])
     layers, passes = _layers(attention, weights, hidden)
-    first = attention[0].shapes
-    micro_batch, heads, sequence, head_dim = first[0]
-    keys = first[1][1]
+    (micro_batch, heads, sequence, head_dim), (_, keys, *_) = attention[0].attended
     block = _block(weights, attention[0].layer, layers * passes, hidden)
     if not block:
         raise UsageError("the step's blocks multiply no weights: the model's shape is unknown", _HINT)
@@ -64,6 +64,16 @@ def shape_of(ops: Sequence[StepOp], tp: int, pp: int, cp: int, name: str) -> Ste
         name=name,
     )
     return StepShape(model, sequence * cp, micro_batch, passes, layers)
+
+
+def _refuse_experts(forward: Sequence[StepOp]) -> None:
+    for op in forward:
+        if "expert" in (op.module or "").casefold() or "grouped_mm" in op.op:
+            place = op.module or op.op
+            raise UsageError(
+                f"the step has experts, in {place:.80}: how many, and how many a token takes, is unknown",
+                _HINT,
+            )
 
 
 def _hidden(weights: Sequence[tuple[int, int, int]]) -> int:

@@ -89,3 +89,32 @@ def test_recomputed_operators_tell_how_much_is_checkpointed():
     assert checkpointing_of(forward) == "none"
     assert checkpointing_of([*forward, *again]) == "full"
     assert checkpointing_of([*forward, *again[:2]]) == "selective"
+
+
+def relaid(op: StepOp, name: str) -> StepOp:
+    """The same attention as a kernel that takes [batch, sequence, heads, dim]."""
+    shapes = tuple((shape[0], shape[2], shape[1], shape[3]) for shape in op.shapes)
+    return StepOp(name, op.phase, op.module, op.count, shapes, op.dtype)
+
+
+@pytest.mark.parametrize("kernel", ["_flash_attention_forward", "_efficient_attention_forward"])
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_attention_counts_once_in_the_layout_of_its_kernel(kernel: str, both: bool, named: bool) -> None:
+    ops = []
+    for op in block("layers.0" if named else None, 256, 8, 4, 704, True, False):
+        inner = [relaid(op, kernel)] if op.is_attention else []
+        ops += [op, *inner] if both or not inner else inner
+    shape = shape_of(ops, 1, 1, 1, "ours")
+    assert (shape.model.layers, shape.model.heads, shape.model.kv_heads) == (1, 8, 4)
+    assert (shape.sequence, shape.micro_batch, shape.passes) == (128, 4, 1)
+    assert not StepOp("my_attention", "forward", None, 1, ops[0].shapes, "bf16").is_attention
+
+
+@pytest.mark.parametrize("part", ["moe.experts.0", "block_sparse_moe.experts", "mlp.shared_expert"])
+def test_experts_are_refused(part: str) -> None:
+    extra = StepOp("mm", "forward", f"layers.0.{part}.w1", 1, ((TOKENS, 256), (256, 704)), "bf16")
+    with pytest.raises(
+        UsageError, match=rf"experts, in layers.0.{part}.w1.*leave the run out and give --model"
+    ):
+        shape_of([*block("layers.0", 256, 8, 8, 704, True, False), extra], 1, 1, 1, "ours")

@@ -509,3 +509,17 @@ def test_bytes_and_counts_of_a_record_that_lacks_some_are_lower_bounds():
     assert (unsized["message bytes"], unsized["collectives"]) == ("at least 1.05 MB", "1.5")
     lacking = lines(counts=[Count(2, 0, "pg", 3, 1)])
     assert (lacking["message bytes"], lacking["collectives"]) == ("at least 1.05 MB", "at least 1")
+
+
+def test_a_band_is_not_held_by_what_else_is_gone_or_by_too_few_steps() -> None:
+    replayed = finding(saving_low_ns=2 * MS, saving_high_ns=8 * MS, replayed="without these collectives")
+    more = finding("latency-bound", saving_ns=10 * MS)
+
+    def saving(*bill: Finding, steps: int = 20) -> Any:
+        before, after = report(bill, steps=steps), report(took_ms=95, seed=1, steps=steps)
+        return verified(before, after, "redundant-collective").saving
+
+    alone, together, few = saving(replayed), saving(replayed, more), saving(replayed, steps=5)
+    assert (alone.held, alone.besides_ns) == (True, None)
+    assert (together.held, together.besides_ns) == (None, 10 * MS)
+    assert (few.held, few.kept) == (None, "cannot be told")

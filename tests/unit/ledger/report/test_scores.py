@@ -127,3 +127,18 @@ def test_bands_that_held_are_counted_of_replayed_savings_only(tmp_path: Path):
     assert read(tmp_path / "x.jsonl").scores == tuple(scores)
     (line,) = history(scores)
     assert (line.bands, line.held) == (2, 1)
+
+
+def test_a_verification_counts_once_however_many_findings_it_judged() -> None:
+    def judged(verdict: Any, place: str) -> ScoredFinding:
+        return ScoredFinding("straggler", place, verdict, 100, True)
+
+    several = (judged("gone", "a"), judged("gone", "b"))
+    scores = [
+        score("a", findings=several, kept="exceeded", held=True),
+        score("b", findings=(judged("smaller", "a"),), held=True),
+        score("c", findings=several, kept="cannot be told", held=True),
+    ]
+    (line,) = history(scores)
+    assert (line.verified, line.bands, line.held) == (5, 1, 1)
+    assert (line.exceeded, line.timed) == (1, 2)

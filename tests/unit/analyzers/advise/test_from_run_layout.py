@@ -1,0 +1,115 @@
+"""A recorded step's degrees, uneven stages and loaders: what is ambiguous is refused or a bound, no guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardtoll.analyzers.advise.advise import Beside, advise
+from shardtoll.analyzers.advise.from_run.measured import loader_rates, measured_beside
+from shardtoll.analyzers.advise.from_run.run_question import derive
+from shardtoll.analyzers.advise.from_run.step_layout import degrees_of
+from shardtoll.ledger import Compute, Report, Stall, UsageError
+from shardtoll.ledger.report.report import FabricInfo
+from tests.unit.analyzers.advise.test_advise import BASE
+from tests.unit.analyzers.ledgers import MS, collective, compute, ledger, run_of, step
+
+
+def report(world: int, mesh: dict[str, int] | None = None, **given: Any) -> Report:
+    made = ledger(run=run_of(world, mesh=mesh or {}), **given)
+    return Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+
+
+def stage(rank: int, layers: range) -> list[Compute]:
+    """Operators of a rank's blocks: width 64, 4 heads of 16, 256 columns, 2 x 32 tokens."""
+    parts = [
+        ("q", "mm", "bf16[64,64] bf16[64,64]"),
+        ("k", "mm", "bf16[64,64] bf16[64,64]"),
+        ("v", "mm", "bf16[64,64] bf16[64,64]"),
+        ("attention", "_scaled_dot_product_flash_attention", " ".join(["bf16[2,4,32,16]"] * 3)),
+        ("o", "mm", "bf16[64,64] bf16[64,64]"),
+        ("up", "mm", "bf16[64,64] bf16[64,256]"),
+        ("down", "mm", "bf16[64,256] bf16[256,64]"),
+    ]
+    rows = [(f"layers.{layer}.{name}", op, shapes) for layer in layers for name, op, shapes in parts]
+    return [
+        compute(rank=rank, index=index, module=module, op=f"aten.{op}.default", shapes=shapes)
+        for index, (module, op, shapes) in enumerate(rows)
+    ]
+
+
+def reduces(size: int, **given: Any) -> list[Any]:
+    return [collective(phase="forward", group=f"g{size}", group_size=size, **given)]
+
+
+def test_a_reduction_over_all_ranks_in_forward_is_no_guess() -> None:
+    assert degrees_of(report(8, collectives=reduces(4))).tp == 4
+    assert degrees_of(report(8, collectives=reduces(8, message_bytes=4))).dp == 8
+    for calls in (reduces(8), [*reduces(2), *reduces(4)]):
+        with pytest.raises(UsageError, match=r"which are tensor parallel is unknown: leave the run out and"):
+            degrees_of(report(8, collectives=calls))
+
+
+def test_a_mesh_that_does_not_divide_the_ranks_is_refused() -> None:
+    with pytest.raises(UsageError, match="mesh tp 8 does not divide the run's 12 ranks"):
+        degrees_of(report(12, {"tp": 8}))
+
+
+def test_sends_are_of_stages_only_where_ranks_hold_other_blocks() -> None:
+    sends = [collective(phase="forward", op="send", group_size=2)]
+    stages = [*stage(0, range(2)), *stage(1, range(2, 4))]
+    assert degrees_of(report(2, collectives=sends, computes=stages)).pp == 2
+    ring = [*stage(0, range(2)), *stage(1, range(2))]
+    for rows in (ring, []):
+        with pytest.raises(UsageError, match="stages or a ring of context parallelism is unknown"):
+            degrees_of(report(2, collectives=sends, computes=rows))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "layers"), [((0, 3, 6, 8, 10), 10), ((0, 2, 4, 7, 10), 10), ((0, 2, 4, 6, 8), 8)]
+)
+def test_uneven_stages_are_counted_together(bounds: tuple[int, ...], layers: int) -> None:
+    rows = [row for rank in range(4) for row in stage(rank, range(bounds[rank], bounds[rank + 1]))]
+    derived = derive(report(4, {"pp": 4}, computes=rows), "ours")
+    assert derived.values["model"]["layers"] == layers
+    assert derived.notes[0].startswith(f"The run has {layers} blocks")
+
+
+def test_stages_that_number_their_blocks_from_0_are_multiplied() -> None:
+    rows = [row for rank in range(2) for row in stage(rank, range(3))]
+    assert derive(report(2, {"pp": 2}, computes=rows), "ours").values["model"]["layers"] == 6
+
+
+def fetched(waited_ns: int, before_ns: int | None = None) -> Report:
+    """Two ranks of one host with steps of 100 ms, that got 4 samples each step."""
+    rows = [
+        Stall(number, rank, "data", "next", "other", 1, waited_ns, 0, samples=4, before_ns=before_ns)
+        for number in range(3)
+        for rank in range(2)
+    ]
+    steps = [step(number, rank) for number in range(3) for rank in range(2)]
+    return report(2, stalls=rows, steps=steps)
+
+
+def test_loaders_that_keep_up_delivered_no_more_than_the_steps_took() -> None:
+    # 4 samples each 100 ms on two ranks; the loop waited 40 us for them.
+    assert loader_rates(fetched(40_000)) == pytest.approx((80, 200_000))
+    assert loader_rates(fetched(100 * MS, 100 * MS)) == pytest.approx((40, 80))
+    assert measured_beside(fetched(0)) == {
+        "loader_sequences_per_s": pytest.approx(80),
+        "loader_most_sequences_per_s": None,
+    }
+
+
+def test_what_loaders_can_do_is_a_bound() -> None:
+    def said(least: float, most: float | None) -> str:
+        beside = Beside(loader_sequences_per_s=least, loader_most_sequences_per_s=most)
+        loader = advise(BASE, beside=beside).loader
+        assert loader is not None
+        return loader.words
+
+    assert said(1e9, None).endswith("at least 1e+09: enough.")
+    assert said(1e-3, 2e-3).endswith("at least 0.001, at most 0.002: too slow.")
+    for most in (1e9, None):
+        assert "Whether they can do more is unknown" in said(1e-3, most)
