@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardtoll.cli.jobs.confirming import confirmed, dry_report
+from shardtoll.cli.jobs.confirming import confirmed, dry_report, names_of
 from shardtoll.ledger import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ def advised(
     from shardtoll.analyzers.advise.explain import layout_of
     from shardtoll.analyzers.advise.question_file import question_of
 
+    if confirm is not None:
+        # Before the script runs dry for the first time.
+        names_of(confirm)
     notes: list[str] = []
     values, place, step_ns = options, "advise", None
     if kind == "plan":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,13 +67,14 @@ def confirmed(
     from shardtoll.analyzers.advise.layouts import words
     from shardtoll.ledger.answers.advice import Confirmed
 
-    names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    names = names_of(template)
     made: list[Confirmed] = []
     # The advised layout is the first of the ties.
     for candidate in advice.ties[:TRIED]:
-        filled = filled_template(template, names, candidate.layout)
-        shown, forecast_ns = " ".join(filled), candidate.step_ns.expected
+        shown, forecast_ns = template, candidate.step_ns.expected
         try:
+            filled = filled_template(template, names, candidate.layout)
+            shown = " ".join(filled)
             report = dry_report(script, [*arguments, *filled], options)
             ran = layout_of_values(derive(report, script.name).values)
         except UsageError as error:
@@ -81,22 +82,43 @@ def confirmed(
                 Confirmed(candidate.words, f"nothing: {error.message}", False, forecast_ns, None, shown)
             )
             continue
-        dry_ns = float(report.steps["duration_ns"].median())
+        steps = report.steps["duration_ns"]
+        # A step with a collective of unknown price has no row.
+        dry_ns = float(steps.median()) if len(steps) else None
         same = _alike(ran, candidate.layout)
         made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))
     return tuple(made)
 
 
+def names_of(template: str) -> set[str]:
+    """Return the names of the layout in a template. UsageError if it holds anything else in braces."""
+    import shlex
+
+    from shardtoll.ledger.answers.training_plan import Layout
+
+    hint = "write the script's arguments with names in braces, as '--tp {tp} --batch {micro_batch}'"
+    try:
+        shlex.split(template)
+        parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise UsageError(f"--confirm {template!r:.60} cannot be read ({error})", hint) from error
+    known = [field.name for field in fields(Layout)]
+    for _, name, form, conversion in parts:
+        if form or conversion or not name:
+            raise UsageError(f"--confirm {template!r:.60} has more than a name in braces", hint)
+        if name not in known:
+            raise UsageError(f"--confirm: unknown name {name!r:.40}", f"use {', '.join(known)} in braces")
+    return {name for _, name, _, _ in parts if name}
+
+
 def filled_template(template: str, names: set[str], layout: Layout) -> list[str]:
-    """Return the arguments of a layout. UsageError for an unknown name."""
+    """Return the arguments of a layout. UsageError for a name that this layout has no value of."""
     import shlex
 
     values = {name: value for name, value in asdict(layout).items() if value is not None}
     for name in names:
         if name not in values:
-            raise UsageError(
-                f"--confirm: unknown name {name!r:.40}", f"use {', '.join(sorted(values))} in braces"
-            )
+            raise UsageError(f"the layout has no {name}", f"use {', '.join(sorted(values))} in braces")
     return shlex.split(template.format(**values))
 
 

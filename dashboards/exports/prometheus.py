@@ -55,7 +55,7 @@ def prometheus(report: Report) -> str:
         *_metric("finding_floor_seconds", "Least time for what is needed.", _dearest(shown, "floor_ns", NS)),
         *_metric(
             "finding_saving_seconds",
-            "What the remedy gains per step: at most, or as replayed.",
+            "Gain of the remedy per step: at most, or as replayed.",
             _dearest(shown, "saving_ns", NS),
         ),
         *_metric("finding_bytes", "Message bytes per step and rank.", _dearest(shown, "bytes", 1)),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +23,7 @@ from shardtoll.cli.jobs.confirming import confirmed
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import Layout
 
+ROOT = Path(__file__).parents[3]
 LAYOUT = {"dp": 4, "tp": 2, "pp": 1, "cp": 1, "micro_batch": 2, "accumulation": 4}
 VALUES = {"model": {"layers": 2}, "current": LAYOUT, "sequence": 128, "fabric": "h100x8-ib400"}
 RAN = Derived({**VALUES, "gpu": "h100-sxm", "gpus_per_node": 8}, ("read",), 1e9)
@@ -83,6 +88,17 @@ def test_layouts_are_confirmed_only_if_the_script_ran_them(
 
 
 @pytest.mark.parametrize(
+    "template", ["--tp {tp", "{tp:9}", "{tp!r}", "{}", "{tp:{dp}}", "'--tp {tp}", "{one}"]
+)
+def test_a_template_is_read_before_anything_runs(template: str, tmp_path: Any) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit")
+    ran = CliRunner().invoke(app("advise"), ["advise", str(script), "--confirm", template])
+    assert isinstance(ran.exception, UsageError)
+    assert ran.exception.message.startswith("--confirm")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["plan.toml", "--", "--lr"], "unexpected argument '--lr'"),
@@ -94,3 +110,16 @@ def test_what_only_a_script_takes(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(app("advise"), ["advise", *arguments])
     assert isinstance(done.exception, UsageError)
     assert message in str(done.exception)
+
+
+def test_a_dry_run_says_its_model_and_layout(tmp_path: Path) -> None:
+    script = ROOT / "samples/dryrun/llama.py"
+    sizes = ["--model", "tiny", "--length", "256", "--batch", "4"]
+    command = [sys.executable, "-m", "shardtoll.cli", "dryrun", "--world", "4", "--gpu", "h100-sxm"]
+    fabric = ["--fabric", "h100x8-ib400", "--out", str(tmp_path / "run")]
+    subprocess.run([*command, *fabric, str(script), *sizes], check=True, capture_output=True, timeout=180)
+    done = CliRunner().invoke(app("advise"), ["advise", str(tmp_path / "run"), "--gpu", "h100-sxm", "--json"])
+    said = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert said["current"]["layout"]["dp"] == 4
+    assert said["question"]["sequence"] == 256
