@@ -104,15 +104,16 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
 def _spawning(shim: Playing, replaced: Replaced) -> None:
     """Have the processes that a program starts be one: that of the rank that is played, in this process."""
 
-    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
         world = shim.world
         if nprocs <= world.local_rank:
             raise ValueError(f"spawn(nprocs={nprocs}) starts no process of local rank {world.local_rank}")
         fn(world.local_rank, *args)
+        # For those who ask to join themselves.
+        return SimpleNamespace(join=lambda *_, **__: True, processes=[])
 
     def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
-        spawn(fn, args, nprocs)
-        return SimpleNamespace(join=lambda *_, **__: True, processes=[])
+        return spawn(fn, args, nprocs)
 
     for name in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
         owner = sys.modules[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 import torch
@@ -90,6 +91,9 @@ def _tracker(replaced: Replaced) -> None:
         from torch.distributed.tensor import _random
 
         original: Any = _random.OffsetBasedRNGTracker
+        if "run_state_sync" not in inspect.signature(original.__init__).parameters:
+            # Of an older torch, which makes and keeps it otherwise.
+            return
 
         class Tracker(original):  # type: ignore[misc]
             def __init__(self, device_mesh: Any, run_state_sync: bool = True) -> None:

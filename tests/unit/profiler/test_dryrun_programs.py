@@ -115,7 +115,13 @@ def _spawned(rank: int, world: int, ranks: list[int]) -> None:
 
 def test_of_processes_that_would_be_spawned_one_runs_here() -> None:
     ranks: list[int] = []
-    ledger = recorded(lambda: mp.spawn(_spawned, args=(4, ranks), nprocs=4, join=True), world=4, rank=2)
+
+    def started() -> None:
+        context = mp.spawn(_spawned, args=(4, ranks), nprocs=4, join=False)
+        while not context.join():
+            pass
+
+    ledger = recorded(started, world=4, rank=2)
     assert ranks == [2]
     assert sent(ledger) == {"all_reduce": 1}
 
