@@ -27,7 +27,8 @@ def times(start: list[Any], end: list[Any]) -> tuple[I64, I64, npt.NDArray[np.bo
     """Return starts, ends and which rows have usable ones."""
     missing = -(2**62)
     begun, ended = (_numbers_or(values, missing) for values in (start, end))
-    usable = (abs(begun) < TIME_LIMIT_NS) & (abs(ended) < TIME_LIMIT_NS) & (ended >= begun)
+    # Not by abs(): that of the least number is that number itself.
+    usable = (begun > -TIME_LIMIT_NS) & (ended < TIME_LIMIT_NS) & (ended >= begun)
     return begun, ended, usable
 
 

@@ -87,6 +87,8 @@ def _between(parts: Pieces, layers: tuple[int, ...], since: I64, until: I64) -> 
     sums = np.concatenate(([0], np.cumsum(np.where(mine, np.diff(parts.edges_ns), 0))))
 
     def up_to(at_ns: I64) -> I64:
+        # Before the first piece and after the last one there is nothing, however far away.
+        at_ns = np.clip(at_ns, parts.edges_ns[0], parts.edges_ns[-1])
         place = np.clip(np.searchsorted(parts.edges_ns, at_ns, side="right") - 1, 0, len(mine) - 1)
         return sums[place] + np.where(mine[place], at_ns - parts.edges_ns[place], 0)
 

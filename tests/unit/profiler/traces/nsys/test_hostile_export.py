@@ -15,6 +15,7 @@ from shardtoll.profiler.traces.collectives.devices import part_of, parts_of
 from shardtoll.profiler.traces.collectives.kernels import load_table
 from shardtoll.profiler.traces.file.sources import find
 from shardtoll.profiler.traces.file.trace_columns import Trace
+from shardtoll.profiler.traces.nsys.columns import times
 from shardtoll.profiler.traces.nsys.read_nsys import read_nsys
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.nsys_exports import ALL_REDUCE, Small, names
@@ -183,3 +184,9 @@ def test_a_value_of_many_bytes_ends_the_reading(small: Small) -> None:
     told = outcome(small.write())
     if isinstance(told, str):
         assert "is a damaged SQLite database" in told
+
+
+def test_the_least_number_is_no_time() -> None:
+    begun, _, usable = times([-(2**63), 10], [20, 20])
+    assert usable.tolist() == [False, True]
+    assert begun.tolist() == [-(2**63), 10]
