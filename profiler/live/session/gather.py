@@ -33,7 +33,7 @@ _POLL_S: Final = 0.02
 _OPENING_LIMIT_S: Final = 60.0
 _GRACE_S: Final = 1.0
 """What a rank sent before it ended has arrived by then."""
-_ALONE_S: Final = 0.75
+_ALONE_S: Final = 2.0
 """If no other rank has announced a session by then, rank 0 begins: it may be the only one. A rank announces
 itself as the first thing that it does when it opens one, long before it is ready."""
 _LEFT_OUT_S: Final = 3.0
