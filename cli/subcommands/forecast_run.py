@@ -11,6 +11,7 @@ from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, output_o
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.forecast.rescale.scaling import Machine
+    from shardtoll.analyzers.roofline import Fabric
     from shardtoll.ledger import Report
     from shardtoll.ledger.answers.forecast import Scaling
 
@@ -85,10 +86,13 @@ def scaling(
     report = one_report(path, None, options)
     before = _machine(report)
     after = before
+    assumed = named is None and _lacks_links(before, world)
+    if assumed:
+        named = _usual(before, wanted)
     if named is not None:
         per_node = named.ranks_per_domain or named.ranks_per_node
         after = replace(after, fabric=named, per_node=int(per_node.value) if per_node else before.per_node)
-        if wanted is None and before.gpu is not None and named.gpu is not None:
+        if wanted is None and before.gpu is not None and named.gpu is not None and not assumed:
             wanted = named.gpu.name
     if wanted is not None:
         if before.gpu is None:
@@ -99,7 +103,34 @@ def scaling(
             )
         after = replace(after, gpu=wanted)
     anchor = one_report(calibrate, None, options) if calibrate else None
-    return scale_run(report, path, before, after, world or report.run.world_size, anchor)
+    answer = scale_run(report, path, before, after, world or report.run.world_size, anchor)
+    if not assumed or named is None:
+        return answer
+    note = (
+        f"{before.fabric.name} has no links between hosts: {named.name} is assumed; name another by --fabric"
+    )
+    return replace(answer, notes=(note, *answer.notes))
+
+
+def _lacks_links(machine: Machine, world: int | None) -> bool:
+    """Whether so many ranks need links between hosts, and the run's own machine has none on record."""
+    fabric = machine.fabric
+    return (
+        world is not None and world > machine.per_node and fabric.inter is None and fabric.intra is not None
+    )
+
+
+def _usual(machine: Machine, gpu: str | None) -> Fabric | None:
+    """Return the usual fabric of many such machines; None if there is none."""
+    from shardtoll.analyzers.forecast.plan.check import usual_fabric
+    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.ledger import UsageError
+
+    name = gpu or machine.gpu
+    try:
+        return None if name is None else load_fabric(usual_fabric(name))
+    except UsageError:
+        return None
 
 
 def _machine(report: Report) -> Machine:

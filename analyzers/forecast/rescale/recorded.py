@@ -48,6 +48,7 @@ class Recorded:
     step: int
     rank: int
     duration_ns: int
+    compute_ns: int
     other_ns: float
     """Idle, unattributed and copying time, as a share of what is not exposed communication: see
     `compute_share`."""
@@ -90,8 +91,9 @@ def recorded_step(report: Report) -> Recorded:
     share = min(1.0, int(row["compute_ns"]) / between) if between > 0 else 0.0
     other = max(0.0, duration - int(row["compute_ns"]) - int(row["exposed_comm_ns"]))
     return Recorded(
-        int(row["step"]), int(row["rank"]), duration, other, share, sent, graph, compute_nodes, sent_nodes
-    )
+        int(row["step"]), int(row["rank"]), duration, int(row["compute_ns"]), other, share,
+        sent, graph, compute_nodes, sent_nodes,
+    )  # fmt: skip
 
 
 def _sent(call: pd.Series[Any]) -> Sent:

@@ -139,7 +139,7 @@ def _point(
     expected = min(max(expected, low), high)
     step = Band(expected, low, high)
     exposed = _exposed(recorded, [each[1] for each in sent], factors[1] * work)
-    compute = recorded.duration_ns * recorded.compute_share * factors[1] * work
+    compute = recorded.compute_ns * factors[1] * work
     compute = min(compute, expected)
     rest = max(0.0, expected - compute - sum(exposed.values()))
     gain = recorded.duration_ns * (measured / world if kind == "strong" else 1.0)

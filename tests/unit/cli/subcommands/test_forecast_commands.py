@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.analyzers.forecast.rescale.scaling import Machine
+from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.cli.subcommands import forecast_run
+
 HEAD = "model,gpus,gpu,framework,seq,config,metric,tok_s_gpu,group\n"
 ROWS = (
     "Llama3.1-8B,8,H100-80G SXM,torchtitan,8192,FSDP8 lbs2 SAC,tps_per_gpu,6000,a\n"
@@ -89,3 +93,14 @@ def test_a_wrong_machine_ends_in_one_line(shardtoll, run_folder: Path, options, 
     assert ran.code == 2
     assert words in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_a_machine_of_one_host_gets_the_usual_links_for_more_ranks() -> None:
+    one = Machine(load_fabric("h100x8"), "h100-sxm", 8)
+    many = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
+    assert [forecast_run._lacks_links(one, world) for world in (None, 8, 512)] == [False, False, True]
+    assert not forecast_run._lacks_links(many, 512)
+    usual = forecast_run._usual(one, None)
+    assert usual is not None
+    assert usual.name == "h100x8-ib400"
+    assert forecast_run._usual(Machine(one.fabric, None, 8), None) is None
