@@ -82,9 +82,9 @@ def confirmed(
                 Confirmed(candidate.words, f"nothing: {error.message}", False, forecast_ns, None, shown)
             )
             continue
-        steps = report.steps["duration_ns"]
+        durations_ns = report.steps["duration_ns"]
         # A step with a collective of unknown price has no row.
-        dry_ns = float(steps.median()) if len(steps) else None
+        dry_ns = float(durations_ns.median()) if len(durations_ns) else None
         same = _alike(ran, candidate.layout)
         made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))
     return tuple(made)
