@@ -75,7 +75,7 @@ def remedy(
     if part == "data_ns":
         return (
             f"Give rank {rank} its batch earlier: more workers, prefetching, data "
-            "as near as that of other ranks.",
+            "as near as the other ranks'.",
             "DataLoader(dataset, num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)",
         )
     if part == "copy_ns":
