@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import time
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_memory import memory_path
+from shardtoll.ledger.disk.processes import pid_namespace, process_of
 from shardtoll.ledger.disk.store import flight_path, stacks_path
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Life, RankFlight
@@ -233,25 +233,19 @@ def life_of(head: Mapping[str, Any]) -> Life:
     pid, boot = _whole(head, "pid"), _text(head, "boot")
     if pid is None or pid <= 0 or head.get("host") != socket.gethostname() or boot is None:
         return "unknown"
+    pids = pid_namespace()
     try:
         here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        pids = os.readlink("/proc/self/ns/pid")
     except OSError:
         return "unknown"
     if boot != here:
         return "dead"
-    if head.get("pids") != pids:
+    if pids is None or head.get("pids") != pids:
         return "unknown"
-    try:
-        # The name of the program stands in brackets and may hold spaces and brackets.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        state, started_ticks = fields[0], int(fields[19])
-    except (OSError, IndexError, ValueError):
+    process, born = process_of(pid), _whole(head, "born_ticks")
+    if process is None or process.has_ended or (born is not None and born != process.started_ticks):
         return "dead"
-    born = _whole(head, "born_ticks")
-    if state in "ZX" or (born is not None and born != started_ticks):
-        return "dead"
-    return "stopped" if state in "Tt" else "alive"
+    return "stopped" if process.state in "Tt" else "alive"
 
 
 def now_ns() -> int:

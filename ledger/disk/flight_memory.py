@@ -13,6 +13,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from shardtoll.ledger.disk.processes import pid_namespace, started_ticks
+
 FOLDER: Final = Path("/dev/shm")
 KEPT: Final = 64
 KEPT_S: Final = 3600.0
@@ -41,7 +43,7 @@ def remove_dead() -> None:
     try:
         for entry in os.scandir(FOLDER):
             name = _NAME.match(entry.name)
-            if name and int(name[1]) == space and started_ticks(int(name[2])) != int(name[3]):
+            if name and name[1] == space and started_ticks(int(name[2])) != int(name[3]):
                 dead.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
     except OSError:
         return
@@ -57,17 +59,7 @@ def remove_dead() -> None:
             continue
 
 
-def started_ticks(pid: int) -> int | None:
-    """Return when a process started, which tells it from a later one of its number; None if it is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _namespace() -> int | None:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
+def _namespace() -> str | None:
+    """Return the number of this process's PID namespace."""
+    name = pid_namespace()
+    return None if name is None else name.strip("pid:[]")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardtoll.ledger.disk.flight_memory import started_ticks
+from shardtoll.ledger.disk.processes import pid_namespace, started_ticks
 
 
 def birth() -> dict[str, Any]:
@@ -17,7 +17,7 @@ def birth() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": socket.gethostname()[:200],
         "boot": _boot_id(),
-        "pids": _pid_namespace(),
+        "pids": pid_namespace(),
         "born_ticks": started_ticks(os.getpid()),
         "epoch_ns": time.time_ns() - time.monotonic_ns(),
     }
@@ -27,12 +27,5 @@ def _boot_id() -> str | None:
     """Return what tells one start of this host from another; None if the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def _pid_namespace() -> str | None:
-    try:
-        return os.readlink("/proc/self/ns/pid")
     except OSError:
         return None

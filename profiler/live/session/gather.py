@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from shardtoll.ledger.disk.processes import is_running, pid_namespace
 from shardtoll.ledger.records.errors import RunFolderError, ShardtollError, UsageError, first_line
 from shardtoll.profiler.live.cause.backends import backend_of
 
@@ -54,23 +55,6 @@ def _default_store() -> Any | None:
     return get()
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether a process of this host still runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
-
-
-def _pid_namespace() -> int | None:
-    """Return what tells this process's PID namespace from others of the host, None where it has no such."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
-
-
 class Meeting:
     """One session's place in the store: who is there, which run it is, and what each rank hands over.
 
@@ -94,7 +78,7 @@ class Meeting:
     def _enter(self, number: int) -> None:
         """Take part in rank 0's session of this number."""
         self._store = self._prefixed(str(number), self._base)
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "pid_namespace": _pid_namespace()}
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
         self._store.set(f"alive/{self.rank}", json.dumps(me))
 
     def open(self, prepare: Callable[[], None]) -> None:
@@ -282,8 +266,8 @@ class Meeting:
         if not self._announced(rank):
             return False
         them = json.loads(self._store.get(f"alive/{rank}"))
-        beside_us = them["host"] == socket.gethostname() and them["pid_namespace"] == _pid_namespace()
-        return beside_us and not _is_alive(them["pid"])
+        beside_us = them["host"] == socket.gethostname() and them["pid_namespace"] == pid_namespace()
+        return beside_us and not is_running(them["pid"])
 
 
 def _kind(failure: dict[str, Any]) -> type[ShardtollError]:

@@ -68,7 +68,7 @@ def alive(meeting: Meeting, pid: int, host: str | None = None, namespace: int | 
     them = {
         "host": host or socket.gethostname(),
         "pid": pid,
-        "pid_namespace": namespace or gather._pid_namespace(),
+        "pid_namespace": namespace or gather.pid_namespace(),
     }
     meeting._store.set(f"alive/{meeting.rank}", json.dumps(them))
 
