@@ -82,7 +82,7 @@ class Flight:
         """
         self.rank = rank
         self.lost: str | None = None
-        """Why the file could not be written any longer; None if it can."""
+        """Why the file could not be written the last time; None if it could."""
         self._groups = groups
         # On an accelerator the wait ends before the collective does.
         self._waits_block = waits_block
@@ -119,18 +119,20 @@ class Flight:
         self, folder: Path, world_size: int, run_id: str, *, hang_after_s: float | None, beat_s: float | None
     ) -> None:
         """Make the file; the folder must be there. Raises OSError if it cannot be written."""
+        self._bases = self._groups.sequence_numbers()
+        about = birth()
+        # Last: what fails before it leaves nothing in the system's shared memory.
         memory = Memory()
         head = {
             "rank": self.rank,
             "world_size": world_size,
             "run_id": run_id,
-            **birth(),
+            **about,
             "hang_after_s": hang_after_s,
             "beat_s": beat_s,
             "waits_block": self._waits_block,
             "memory": memory.name,
         }
-        self._bases = self._groups.sequence_numbers()
         self._beat_ns = self._moved_ns = time.monotonic_ns()
         self._image = Image(flight_path(folder, self.rank), memory, json.dumps(head).encode())
         self._data, self._words = memory.data, memoryview(memory.data).cast("q")

@@ -57,7 +57,7 @@ class Flying:
     ) -> str | None:
         """Note how the session ended: `error` is the exception that ended it.
 
-        Returns why the file could not be written at some time, None if it could.
+        Returns why the file could not be brought up to date at the end, None if it could.
         """
         self.stop()
         says = None
