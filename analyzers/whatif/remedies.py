@@ -17,6 +17,7 @@ from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
+from shardtoll.ledger.records.stall import SHORT_GAP_NS
 
 Ints = npt.NDArray[np.int64]
 
@@ -24,9 +25,6 @@ Maker = Callable[[Context, Finding], Edit | None]
 
 BOUND: Final = "saving_at_most_ns"
 """Figure of a finding whose saving was replayed: the upper bound that the prediction stands in for."""
-
-LONGEST_GAP_NS: Final = 1_000_000
-"""In a longer gap the host does something else than launch; traces call shorter ones late launches too."""
 
 NO_EDIT: Final = {
     "wrong-gradient": "a correct gradient costs what a wrong one does",
@@ -198,7 +196,7 @@ def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
         nodes = recorded.of_kinds((Kind.HOST,)) & (recorded.step >= 0)
         nodes &= np.isin(recorded.graph.rank, places)
         draft.duration[nodes] = 0.0
-        draft.gap[nodes & (draft.gap > 0) & (draft.gap <= LONGEST_GAP_NS)] = 0.0
+        draft.gap[nodes & (draft.gap > 0) & (draft.gap <= SHORT_GAP_NS)] = 0.0
 
     return Edit("the host launches ahead of the device", apply, most_ns=finding.toll_ns)
 

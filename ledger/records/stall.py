@@ -14,6 +14,8 @@ STALL_KINDS: Final[tuple[str, ...]] = get_args(StallKind)
 IDLE_KINDS: Final = ("bubble", "data", "host-sync", "launch", "host")
 """Kinds whose `lost_ns` are parts of the step's idle time. Where several explain an instant the
 first of them has it, so their sum is never more than the idle time."""
+SHORT_GAP_NS: Final = 1_000_000
+"""In a longer gap the host does something else than launch: Python takes less between two operators."""
 
 BETWEEN_STEPS: Final = "between steps"
 """Name of a `host` stall that is all before its step: what is neither fetching nor blocked on collectives."""

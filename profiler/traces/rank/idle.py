@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardtoll.ledger.records.stall import IDLE_KINDS
+from shardtoll.ledger.records.stall import IDLE_KINDS, SHORT_GAP_NS
 from shardtoll.profiler.traces.collectives.stacks import innermost, nests
 from shardtoll.profiler.traces.file.trace_columns import COPY, I8, I64, Trace
 from shardtoll.profiler.traces.rank.facts import Facts
@@ -25,9 +25,6 @@ BUBBLE, DATA, SYNC, LAUNCH, HOST = (
     IDLE + IDLE_KINDS.index(name) for name in ("bubble", "data", "host-sync", "launch", "host")
 )
 """Kinds of idle pieces, in the numbering of `split`'s layers."""
-
-SHORT_GAP_NS: Final = 1_000_000
-"""In a longer gap the host does something else than launch: Python takes less between two operators."""
 
 SYNCS: Final = re.compile(
     r"^(cuda|hip|cu|xpu)\w*Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|^hipMemcpyWithStream$"

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.ledger.records.stall import IDLE_KINDS
+from shardtoll.ledger.records.stall import IDLE_KINDS, SHORT_GAP_NS
 from shardtoll.profiler.traces.collectives.kernels import load_table
-from shardtoll.profiler.traces.rank.idle import SHORT_GAP_NS, disjoint
+from shardtoll.profiler.traces.rank.idle import disjoint
 from shardtoll.profiler.traces.rank.phases import ENGINE
 from shardtoll.profiler.traces.rank.rank import rank_ledger
 from tests.unit.profiler.traces.build import ALL_REDUCE, GEMM, Build
