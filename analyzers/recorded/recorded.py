@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -108,10 +108,7 @@ class Recorded:
 
     def lasts_ns(self, outcome: Outcome) -> float:
         """Return the slowest rank's step time, mean over its steps, as a report has it."""
-        by_rank: dict[int, list[float]] = {}
-        for (_, rank), time in self.step_times(outcome).items():
-            by_rank.setdefault(rank, []).append(time)
-        return max((float(np.mean(times)) for times in by_rank.values()), default=0.0)
+        return slowest_ns(self.step_times(outcome))
 
     def of_kinds(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
         """Return which nodes are of one of the kinds."""
@@ -127,3 +124,11 @@ class Recorded:
         """Which share of the ranks' time is gaps that no record explains."""
         span = self.lasts_ns(self.recorded()) * len(self.steps) * len(self.ranks)
         return float(min(1.0, self.unknown_ns.sum() / span)) if span else 0.0
+
+
+def slowest_ns(times: Mapping[tuple[int, int], float]) -> float:
+    """Return the slowest rank's mean of times by step and rank; 0 without any."""
+    by_rank: dict[int, list[float]] = {}
+    for (_, rank), time in times.items():
+        by_rank.setdefault(rank, []).append(time)
+    return max((float(np.mean(each)) for each in by_rank.values()), default=0.0)

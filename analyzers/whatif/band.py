@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.recorded.recorded import Recorded
+from shardtoll.analyzers.recorded.recorded import Recorded, slowest_ns
 from shardtoll.analyzers.replay.outcome import Outcome
 from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 
@@ -44,10 +44,7 @@ def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share:
     """Return the doubts about predictions from these steps, whose unedited outcome this is."""
     was, now = _rows(context), recorded.step_times(outcome)
     errors = [abs(time - was[key]) / was[key] for key, time in now.items() if was.get(key, 0) > 0]
-    by_rank: dict[int, list[float]] = {}
-    for step, rank in now:
-        by_rank.setdefault(rank, []).append(was.get((step, rank), 0.0))
-    lasted = max((float(np.mean(times)) for times in by_rank.values()), default=0.0)
+    lasted = slowest_ns({key: was.get(key, 0.0) for key in now})
     frame = context.collectives
     skew = frame["skew_ns"].to_numpy(dtype=np.float64, na_value=np.nan) if "skew_ns" in frame else np.zeros(0)
     skew = np.abs(skew[np.isfinite(skew)])

@@ -62,13 +62,8 @@ def _saved(made: Replayer, finding: Finding, edit: Edit) -> tuple[int, int, int]
     """Return what the edit alone saves, and the ends of its band: what the bill says, if it is replayed."""
     if finding.replayed is not None:
         return finding.saving_ns or 0, finding.saving_low_ns or 0, finding.saving_high_ns or 0
-    saved = made.saved([edit])
-    # A prediction never exceeds what the finding claims at most.
     most = finding.toll_ns if finding.saving_ns is None else finding.saving_ns
-    mid, low, high = (
-        round(min(max(end, 0.0), most or 0)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
-    )
-    return mid, low, high
+    return made.saved([edit]).at_most(most or 0)
 
 
 def _floor(context: Context, made: Replayer, edits: Sequence[Edit]) -> int | None:

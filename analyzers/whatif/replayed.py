@@ -24,6 +24,13 @@ class Saved:
     low_ns: float
     high_ns: float
 
+    def at_most(self, most_ns: int) -> tuple[int, int, int]:
+        """Return saving and ends of its band; a prediction never exceeds what a finding claims at most."""
+        mid, low, high = (
+            round(min(max(end, 0.0), most_ns)) for end in (self.mid_ns, self.low_ns, self.high_ns)
+        )
+        return mid, low, high
+
 
 class Replayer:
     """Recorded steps, replayed once as they are; answers what edits save.

@@ -44,10 +44,7 @@ def predicted(made: Replayer, context: Context, finding: Finding) -> Finding:
     if saved.low_ns > CONTRADICTS * finding.saving_ns:
         # Replay and bill contradict each other: neither is proven, and the bound is the careful one.
         return finding
-    # A prediction never exceeds what the finding claims at most.
-    mid, low, high = (
-        round(min(max(end, 0.0), finding.saving_ns)) for end in (saved.mid_ns, saved.low_ns, saved.high_ns)
-    )
+    mid, low, high = saved.at_most(finding.saving_ns)
     bound = Figure(BOUND, finding.saving_ns, "ns")
     return replace(
         finding,
