@@ -86,13 +86,12 @@ def scaling(
     report = one_report(path, None, options)
     before = _machine(report)
     after = before
-    assumed = named is None and _lacks_links(before, world)
-    if assumed:
-        named = _usual(before, wanted)
+    assumed = _usual(before, wanted) if named is None and _lacks_links(before, world) else None
+    named = named or assumed
     if named is not None:
         per_node = named.ranks_per_domain or named.ranks_per_node
         after = replace(after, fabric=named, per_node=int(per_node.value) if per_node else before.per_node)
-        if wanted is None and before.gpu is not None and named.gpu is not None and not assumed:
+        if wanted is None and before.gpu is not None and named.gpu is not None and assumed is None:
             wanted = named.gpu.name
     if wanted is not None:
         if before.gpu is None:
@@ -104,10 +103,11 @@ def scaling(
         after = replace(after, gpu=wanted)
     anchor = one_report(calibrate, None, options) if calibrate else None
     answer = scale_run(report, path, before, after, world or report.run.world_size, anchor)
-    if not assumed or named is None:
+    if assumed is None:
         return answer
     note = (
-        f"{before.fabric.name} has no links between hosts: {named.name} is assumed; name another by --fabric"
+        f"{before.fabric.name} has no links between hosts: {assumed.name} is assumed; name another by "
+        "--fabric"
     )
     return replace(answer, notes=(note, *answer.notes))
 
