@@ -66,8 +66,6 @@ class DryRun:
         """The first module that was called in training."""
         self.alone = False
         """Whether the program trains without a process group."""
-        self.only_first = False
-        """Whether the program made one step: the one that builds the optimizer's state is all there is."""
         self._due = False
         """Whether the optimizer has stepped and its range is about to end."""
         self._session: Session | None = None
@@ -231,10 +229,13 @@ class DryRun:
         parts, self._parts = self._parts, []
         return session.ledger, parts, storages
 
-    def _keep(self, audited: Ledger, parts: list[Any], storages: list[Held]) -> None:
+    def _keep(
+        self, audited: Ledger, parts: list[Any], storages: list[Held], *, only_first: bool = False
+    ) -> None:
+        """`only_first`: the program made one step, which builds the optimizer's state."""
         self.alone = self.alone and not initialized()
         notices = [Notice(self.options.world.rank, "dry-run", line) for line in self.notices()]
-        if self.only_first:
+        if only_first:
             notices.insert(0, Notice(self.options.world.rank, ONLY_FIRST, _ONLY_FIRST))
         self.ledger = ledger_of(audited, self.options, parts, storages, notices)
         self._first_step = None
@@ -256,8 +257,7 @@ class DryRun:
             storages = [held for held in storages if held.step is None or held.step <= last]
             self._keep(audited, parts, storages)
         elif self._first_step is not None:
-            self.only_first = True
-            self._keep(*self._first_step)
+            self._keep(*self._first_step, only_first=True)
 
     def refuse_alone(self, program: str) -> None:
         """Raise UsageError where the job has more than one rank and the program made no process group."""
