@@ -89,7 +89,8 @@ def _bytes_of_file(_: object = None, f: Any = None, *__: object, **___: object) 
     try:
         if isinstance(f, (str, Path)):
             return os.stat(f).st_size
-        return f.tell() if type(f) is io.BufferedWriter else None
+        own = type(f) is io.BufferedWriter and type(f.raw) is io.FileIO
+        return f.tell() if own else None
     except (OSError, ValueError):
         return None
 
