@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardtoll.analyzers.advise.advise import capacity_of
 from shardtoll.analyzers.advise.search import Search
+from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.analyzers.forecast.rows.measured import measured_step_ns
 from shardtoll.analyzers.forecast.rows.parse import Abstain, ReadRow, read_row
 from shardtoll.ledger import ShardtollError

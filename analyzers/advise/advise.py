@@ -13,9 +13,8 @@ from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
 from shardtoll.analyzers.advise.search import Priced, Search
-from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
-from shardtoll.analyzers.forecast.memory.reported import reported_bytes
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import load_fabric
@@ -99,12 +98,6 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         capacity_bytes=capacity,
         notes=_notes(question, network),
     )
-
-
-def capacity_of(gpu: str) -> int:
-    """Bytes that the driver reports of a GPU, or that its file states; UsageError for an unknown one."""
-    sold = card_of(gpu).gpu.memory_bytes.value
-    return round(sold) if gpu.endswith(".toml") else reported_bytes(sold)
 
 
 def _families(

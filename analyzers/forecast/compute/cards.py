@@ -11,6 +11,9 @@ from shardtoll.analyzers.forecast.compute.grid import gpus_with
 from shardtoll.analyzers.roofline import Gpu, known_gpus, load_gpu
 from shardtoll.ledger import UsageError
 
+_REPORTED_GIB_PER_GB: Final = 0.988
+"""An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8: between the
+bytes they are sold with and those in powers of two."""
 _USUAL_SHARE: Final = 0.8
 """Share of the bfloat16 peak that large matmuls reach on a GPU whose share nobody published."""
 
@@ -64,6 +67,17 @@ def _peak_dtype(dtype: str) -> str:
     if dtype.startswith(("float8", "float4")):
         return "float8"
     return dtype if dtype in _WIDER else "float32"
+
+
+def reported_bytes(sold_bytes: float) -> int:
+    """Bytes that a driver reports of a GPU sold with `sold_bytes` (1e9 a GB)."""
+    return round(sold_bytes / 1e9 * _REPORTED_GIB_PER_GB * 2**30)
+
+
+def capacity_of(gpu: str) -> int:
+    """Bytes that the driver reports of a GPU, or that its file states; UsageError for an unknown one."""
+    sold = card_of(gpu).gpu.memory_bytes.value
+    return round(sold) if gpu.endswith(".toml") else reported_bytes(sold)
 
 
 @cache

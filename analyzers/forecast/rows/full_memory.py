@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.analyzers.forecast.memory.memory_fits import fit_of
 from shardtoll.analyzers.forecast.memory.recipes import recipe_of
-from shardtoll.analyzers.forecast.memory.reported import reported_bytes
 from shardtoll.ledger.answers.forecast import Band, PlanPrice
 from shardtoll.ledger.answers.plan_memory import PlanMemory
 from shardtoll.ledger.answers.training_plan import TrainingPlan
@@ -24,8 +23,7 @@ def may_be_full(plan: TrainingPlan, memory: PlanMemory) -> bool:
     """Whether the expected peak exceeds what the driver reports of the GPU, where rows measured that peak."""
     if fit_of(recipe_of(plan).name).rows < _FITTED_ROWS:
         return False
-    capacity = reported_bytes(card_of(plan.gpu).gpu.memory_bytes.value)
-    return memory.reserved.expected_bytes + memory.outside_bytes > capacity
+    return memory.reserved.expected_bytes + memory.outside_bytes > capacity_of(plan.gpu)
 
 
 def with_full_memory(price: PlanPrice) -> PlanPrice:

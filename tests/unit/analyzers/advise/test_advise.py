@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.advise.advise import Beside, advise, capacity_of
+from shardtoll.analyzers.advise.advise import Beside, advise
 from shardtoll.analyzers.advise.explain import layout_of
 from shardtoll.analyzers.advise.layouts import legal_layouts, levers, words
 from shardtoll.analyzers.advise.lever_trade import pareto
 from shardtoll.analyzers.advise.question_file import count_of, question_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Question, advice_to_json
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
