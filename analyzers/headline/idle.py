@@ -27,6 +27,9 @@ REASONS: Final = {
     "launch": "The CPU launches kernels too slowly",
 }
 """Kind of stall -> what to say if it is more than half of the idle time."""
+STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
+"""Kinds of findings that say why stages of a pipeline stand idle."""
+ADVISE: Final[tuple[str, ...]] = ("data-stall", "host-sync", *STAGES)
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -52,10 +55,11 @@ def besides(context: Context) -> str:
     return f"; another {percent(share)} is idle"
 
 
-def clause(context: Context, kinds: Collection[str]) -> str | None:
-    """Return what idle time says, with its figures; None if communication or compute costs more.
+def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return what idle time says, with its figures, and the kinds of findings that say what to do about it.
 
-    `kinds` of the findings: launches are named only if a finding stands behind that.
+    None if communication or compute costs more. `kinds` of the findings: launches are named only if a finding
+    stands behind that.
     Over watched steps, if surveyed ones show how they divide; else over the surveyed ones.
     """
     share_idle, comm_share = _shares(context)
@@ -67,7 +71,10 @@ def clause(context: Context, kinds: Collection[str]) -> str | None:
     reasons = [kind for kind in REASONS if kind != "launch" or "launch-bound" in kinds]
     lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in reasons}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
-    head = REASONS[most] if lost_by_kind[most] > idle / 2 else "Idle time costs most"
+    head = "Idle time costs most"
+    advise = ADVISE
+    if lost_by_kind[most] > idle / 2:
+        head, advise = REASONS[most], ("launch-bound",) if most == "launch" else ADVISE
     if float(lost.get("host", 0)) > idle / 2 and host_computes(context):
         head = ON_CPU
     own_ns = steps["duration_ns"] - steps["capture_ns"]
@@ -89,4 +96,4 @@ def clause(context: Context, kinds: Collection[str]) -> str | None:
         uneven = pipeline_imbalance.worst(context)
         if uneven is not None:
             fact = f"{fact}, while {pipeline_imbalance.clause(uneven)}"
-    return f"{head}: {fact}"
+    return f"{head}: {fact}", advise

@@ -64,7 +64,6 @@ _CANNOT: Final = "Cannot tell whether the network or a late rank is at fault"
 _NO_STEP: Final = f"{_CANNOT}, as no step records exposed communication"
 
 LATE: Final = ("straggler",)
-STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
 """Kinds of the findings whose remedy ends the sentence."""
 
 SLOW: Final = ("below-roofline",)
@@ -134,8 +133,7 @@ def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None,
         return copies, ("transfer-stall",)
     idle = headline_idle.clause(context, {finding.kind for finding in findings})
     if idle is not None:
-        launches = idle.startswith(headline_idle.REASONS["launch"])
-        return idle, ("launch-bound",) if launches else ("data-stall", "host-sync", *STAGES)
+        return idle
     return unattributed.clause(context), ("unattributed-time",)
 
 
@@ -163,7 +161,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     bubbles = float(message_waits(context)["lost_ns"].sum())
     if waited > moving and bubbles > waited / 2:
         between = f", {percent(bubbles / exposed)} of it waiting between stages"
-        return Said(_stages(context), (f"; {brief}", between), first_of(findings, STAGES))
+        return Said(_stages(context), (f"; {brief}", between), first_of(findings, headline_idle.STAGES))
     if waited > moving:
         return _late(context, brief, (f", {percent(waited / exposed)} of it waiting", rest), findings)
     rate, factor = _rate(split, moving)
