@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from shardtoll.analyzers.hang.differing import MOST_PLACES, differences
 from shardtoll.analyzers.hang.job import Job, Key
 from shardtoll.analyzers.hang.program_order import across
+from shardtoll.analyzers.hang.step_counts import ahead, apart, in_a_loop, sized
 from shardtoll.ledger.answers.hang import Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -52,9 +53,9 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
             continue
         unlike = differences(calls, len(key[1]))
         by_line = not unlike and len({_line(call) for call in calls.values()}) > 1
-        ahead = _ahead(calls)
-        if ahead:
-            return _apart(job, key, place, calls, ahead)
+        further = ahead(calls)
+        if further:
+            return apart(job, key, place, calls, further)
         if unlike or (by_line and _met_before(met, calls)):
             return _diverge(job, key, place, calls, unlike[0].what if unlike else "line")
         met.update((rank, _line(call)) for rank, call in calls.items())
@@ -62,37 +63,6 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
             # Ranks take branches of their own here: their lines say nothing.
             met.update((rank, None) for rank in calls)
     return None
-
-
-def _ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
-    """Return the ranks that issued one collective in a later step than others: they left some out before."""
-    steps = {rank: call.step for rank, call in calls.items() if call.step is not None}
-    if len(steps) < len(calls) or len(set(steps.values())) < 2:
-        return ()
-    first = min(steps.values())
-    return tuple(sorted(rank for rank, step in steps.items() if step > first))
-
-
-def _apart(
-    job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], ahead: tuple[int, ...]
-) -> Divergence:
-    """Say who is at fault where ranks stand in different steps: who left one out, or issued one more."""
-    behind = tuple(rank for rank in calls if rank not in ahead)
-    mine, theirs = calls[ahead[0]], calls[behind[0]]
-    sort = _sized(theirs)
-    counts = Counter(
-        (rank, call.step)
-        for rank in calls
-        for (of, at), call in job.ranks[rank].by_place.items()
-        if of == key and at <= place and _sized(call) == sort
-    )
-    earlier = [many for (_, step), many in counts.items() if step is not None and step < (theirs.step or 0)]
-    # Earlier steps say how many are usual; without any, most ranks do.
-    extra = counts[behind[0], theirs.step] > max(earlier) if earlier else len(behind) < len(ahead)
-    certain = bool(earlier) or len(behind) != len(ahead)
-    if extra:
-        return Divergence(behind[0], theirs, ahead, mine, "extra", certain)
-    return Divergence(ahead[0], mine, behind, theirs, "skipped", certain)
 
 
 def _line(call: FlightCall) -> str | None:
@@ -127,7 +97,7 @@ def _diverge(job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], wh
     if mine.source != theirs.source:
         said = _skipped_or_extra(job, key, place, odd[0], mine, theirs) or what
     elif what == "message_bytes" and habit is not None:
-        said = _in_a_loop(job, key, place, odd[0], mine, theirs) or what
+        said = in_a_loop(job, key, place, odd[0], mine, theirs) or what
     return Divergence(odd[0], mine, tuple(sorted(usual)), theirs, said, certain)
 
 
@@ -151,11 +121,6 @@ def _sort(call: FlightCall) -> tuple[str, str | None]:
     return call.op, call.source
 
 
-def _sized(call: FlightCall) -> tuple[str, str | None, int | None]:
-    """Tell calls of one line apart, as a loop over parameters issues them."""
-    return call.op, call.source, call.message_bytes
-
-
 def _habit(
     job: Job, key: Key, place: int, first: FlightCall, second: FlightCall, ranks: Iterable[int]
 ) -> FlightCall | None:
@@ -164,7 +129,7 @@ def _habit(
     before = next((call for rank, call in job.at(key, place - 1).items() if rank in ranks), None)
     if before is None:
         return None
-    sort = _sized if _sort(first) == _sort(second) else _sort
+    sort = sized if _sort(first) == _sort(second) else _sort
     pairs = _follows(job, key, place, ranks, sort)
     counts = [pairs[sort(before), sort(call)] for call in (first, second)]
     if counts[0] == counts[1]:
@@ -195,24 +160,3 @@ def _skipped_or_extra(
     if mine.step is not None and 0 < usual // max(len(members), 1) <= now:
         return "extra"
     return "skipped"
-
-
-def _in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs: FlightCall) -> str | None:
-    """Return `skipped` or `extra` if one line issues several sizes; None if the size is what differs."""
-    step = mine.step
-    if step is None or theirs.step != step:
-        return None
-    by_step: dict[tuple[int, int], list[object]] = {}
-    for rank in key[1]:
-        for (of, at), call in sorted(job.ranks[rank].by_place.items()) if rank in job.ranks else ():
-            if of == key and at < place and call.step is not None:
-                by_step.setdefault((rank, call.step), []).append(_sized(call))
-    now = by_step.pop((odd, step), []).count(_sized(mine))
-    earlier = [sorts for (_, of), sorts in by_step.items() if of < step]
-    usual = max((sorts.count(_sized(mine)) for sorts in earlier), default=0)
-    if 0 < usual <= now:
-        return "extra"
-    for sorts in earlier:
-        if _sized(theirs) in sorts and _sized(mine) in sorts[sorts.index(_sized(theirs)) :]:
-            return "skipped"
-    return None

@@ -1,0 +1,80 @@
+"""What the steps of ranks say of a collective that one left out or issued once more.
+
+A loop over parameters issues collectives of several sizes from one line: the line tells none of them apart,
+and sizes that differ are no mistake of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.ledger.answers.hang import Divergence
+from shardtoll.ledger.records.flight import FlightCall
+
+Sized = tuple[str, str | None, int | None]
+
+
+def sized(call: FlightCall) -> Sized:
+    """Tell calls of one line apart, by their size."""
+    return call.op, call.source, call.message_bytes
+
+
+def ahead(calls: Mapping[int, FlightCall]) -> tuple[int, ...]:
+    """Return the ranks that issued one collective in a later step than others: they left some out before."""
+    steps = {rank: call.step for rank, call in calls.items() if call.step is not None}
+    if len(steps) < len(calls) or len(set(steps.values())) < 2:
+        return ()
+    first = min(steps.values())
+    return tuple(sorted(rank for rank, step in steps.items() if step > first))
+
+
+def apart(
+    job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], further: tuple[int, ...]
+) -> Divergence:
+    """Say who is at fault where ranks stand in different steps: who left one out, or issued one more.
+
+    `further`: the ranks that are ahead.
+    """
+    behind = tuple(rank for rank in calls if rank not in further)
+    mine, theirs = calls[further[0]], calls[behind[0]]
+    issued = _by_step(job, key, calls, place + 1)
+    now = issued.get((behind[0], theirs.step or 0), []).count(sized(theirs))
+    before = _usual(issued, theirs)
+    # Earlier steps say how many are usual; without any, most ranks do.
+    extra = now > before if before else len(behind) < len(further)
+    certain = bool(before) or len(behind) != len(further)
+    if extra:
+        return Divergence(behind[0], theirs, further, mine, "extra", certain)
+    return Divergence(further[0], mine, behind, theirs, "skipped", certain)
+
+
+def in_a_loop(job: Job, key: Key, place: int, odd: int, mine: FlightCall, theirs: FlightCall) -> str | None:
+    """Return `skipped` or `extra` if one line issues several sizes; None if the size is what differs."""
+    if mine.step is None or theirs.step != mine.step:
+        return None
+    issued = _by_step(job, key, [rank for rank in key[1] if rank in job.ranks], place)
+    if 0 < _usual(issued, mine) <= issued.get((odd, mine.step), []).count(sized(mine)):
+        return "extra"
+    for (_, step), sorts in issued.items():
+        if step < mine.step and sized(theirs) in sorts and sized(mine) in sorts[sorts.index(sized(theirs)) :]:
+            return "skipped"
+    return None
+
+
+def _usual(issued: Mapping[tuple[int, int], list[Sized]], call: FlightCall) -> int:
+    """Return how many such calls an earlier step had at most; 0 if none had any."""
+    return max(
+        (sorts.count(sized(call)) for (_, step), sorts in issued.items() if step < (call.step or 0)),
+        default=0,
+    )
+
+
+def _by_step(job: Job, key: Key, ranks: Iterable[int], before: int) -> dict[tuple[int, int], list[Sized]]:
+    """Return what ranks issued in a group before a place, in order, by rank and known step."""
+    made: dict[tuple[int, int], list[Sized]] = {}
+    for rank in ranks:
+        for (of, at), call in sorted(job.ranks[rank].by_place.items(), key=lambda each: each[0][1]):
+            if of == key and at < before and call.step is not None:
+                made.setdefault((rank, call.step), []).append(sized(call))
+    return made

@@ -1,0 +1,76 @@
+"""Loops over parameters, one line and several sizes: who left one out, and whose size is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from shardtoll.analyzers.hang.diagnose import diagnose
+from shardtoll.ledger.answers.hang import HangAnswer
+from shardtoll.ledger.records.flight import FlightCall, RankFlight
+from tests.flights import NOW, call, flight
+
+SIZES = (256, 32, 64)
+"""Bytes of the three parameters whose gradients one line reduces in each step."""
+
+
+def steps(sizes: Sequence[Sequence[int]]) -> list[FlightCall]:
+    """Return calls of these bytes, step by step; the last one is not finished."""
+    calls: list[FlightCall] = []
+    for step, each in enumerate(sizes):
+        for size in each:
+            calls.append(call(len(calls) + 1, message_bytes=size, step=step))
+    last = calls.pop()
+    return [*calls, call(last.number, message_bytes=last.message_bytes, step=last.step, finished_ns=None)]
+
+
+def job(*ranks: Sequence[Sequence[int]]) -> HangAnswer:
+    flights: list[RankFlight] = [
+        flight(rank, steps(sizes), world=len(ranks), blocked_s=20) for rank, sizes in enumerate(ranks)
+    ]
+    return diagnose(flights, NOW, None)
+
+
+USUAL = [SIZES, SIZES]
+
+
+@pytest.mark.parametrize(
+    ("right", "odd", "why", "verdict"),
+    [
+        # Rank 1 leaves out the step's last one, and is a step further on.
+        ([*USUAL, SIZES], [*USUAL, (256, 32), (256,)], "skipped", "Rank 1 skipped all_reduce 9"),
+        # It leaves out one in the middle: both are in one step.
+        ([*USUAL, (256, 32)], [*USUAL, (256, 64)], "skipped", "Rank 1 skipped all_reduce 8"),
+        # It issues the first one twice.
+        ([*USUAL, (256, 32)], [*USUAL, (256, 256)], "extra", "Rank 1 issued all_reduce 8"),
+        # Its size is one that no step had: no parameter was left out.
+        ([*USUAL, (256, 32)], [*USUAL, (256, 48)], "mismatch", "The size differs: rank 1"),
+    ],
+)
+def test_of_two_ranks_the_odd_one_is_named(
+    right: list[Sequence[int]], odd: list[Sequence[int]], why: str, verdict: str
+) -> None:
+    told = job(right, odd)
+    assert (told.hang, told.why) == (True, why)
+    assert told.verdict.startswith(verdict)
+
+
+def test_sizes_that_are_others_in_each_step_are_a_mismatch() -> None:
+    told = job([(256, 40), (192, 56), (128, 72)], [(256, 40), (192, 56), (128, 80)])
+    assert told.why == "mismatch"
+
+
+@pytest.mark.parametrize("earlier", [2, 0])
+def test_one_of_four_that_issues_one_more_is_named_also_in_the_first_step(earlier: int) -> None:
+    before = [SIZES] * earlier
+    told = job(*([[*before, SIZES, (256,)]] * 3), [*before, (*SIZES, 64)])
+    assert told.why == "extra"
+    assert told.verdict.startswith(f"Rank 3 issued all_reduce {3 * earlier + 4}")
+
+
+def test_of_two_ranks_in_their_first_step_the_one_ahead_is_not_certain() -> None:
+    told = job([SIZES], [(256, 32), (256,)])
+    assert told.why == "skipped"
+    assert told.divergence is not None
+    assert not told.divergence.certain
