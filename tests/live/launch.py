@@ -26,6 +26,8 @@ from tests.live.nursery import Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
+CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""The words of gloo on a rank whose partner ended before it."""
 LEAVING_S = 10.0
 """How long rank 0 waits for the others at the end; not at all for those that may have died."""
 _nursery = Nursery(ROOT)
@@ -75,13 +77,19 @@ def run_ranks(
         run = _fresh if fresh else _nursery.run
         codes = run(task, outputs, logs, environments, limit_s)
         lost = [rank for rank in range(world_size) if not outputs[rank].exists() and rank not in may_die]
-        # One that a signal ended comes first: it is why the others lost their connections.
-        for rank in sorted(lost, key=lambda rank: codes[rank] >= 0):
-            raise AssertionError(
-                f"rank {rank} left no result ({_ending(codes[rank])}; all: {codes}):\n"
-                f"{logs[rank].read_text()[-4000:]}"
-            )
+        if lost:
+            raise AssertionError(_why(lost, codes, [path.read_text(errors="replace") for path in logs]))
         return [json.loads(path.read_text()) if path.exists() else None for path in outputs]
+
+
+def _why(lost: Sequence[int], codes: Sequence[int], logs: Sequence[str]) -> str:
+    """Say how ranks ended, first the one that is why the others lost their connections."""
+    first, *others = sorted(
+        lost, key=lambda rank: (codes[rank] >= 0, any(end in logs[rank] for end in CUT_OFF))
+    )
+    parts = [f"rank {first} left no result ({_ending(codes[first])}; all: {codes}):\n{logs[first][-4000:]}"]
+    parts += [f"rank {rank} ({_ending(codes[rank])}) said last:\n{logs[rank][-600:]}" for rank in others[:3]]
+    return "\n".join(parts)
 
 
 def _ending(code: int) -> str:

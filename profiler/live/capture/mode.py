@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from shardtoll.profiler.live.capture.compiler import can_skip_below, skip_below
 from shardtoll.profiler.live.capture.device_calls import (
     on_callers_stream,
     timed_operator,
@@ -38,18 +39,6 @@ from shardtoll.profiler.live.cause.pending import PendingCollective, Region
 from shardtoll.profiler.live.flight.flight import Note
 from shardtoll.profiler.live.values.operators import flops_of, has_flops, moved_bytes
 from shardtoll.profiler.live.values.results import outputs_of, surveyed_of
-
-
-def _compiler_skips() -> tuple[Callable[[Any, Any], None], Any] | None:
-    """Return how a code object is marked as none of the compiler's, and the mark; None where torch cannot."""
-    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    skip: Any = getattr(getattr(frames, "_FrameAction", None), "SKIP", None)
-    if skip is None or not hasattr(frames, "set_code_exec_strategy"):
-        return None
-    return frames.set_code_exec_strategy, frames._FrameExecStrategy(skip, skip)
-
-
-_SKIPS: Final = _compiler_skips()
 
 log = logging.getLogger("shardtoll")
 
@@ -98,7 +87,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return _SKIPS is None
+        return not can_skip_below()
 
     supports_higher_order_operators = True
     """Without this torch refuses cond, eager flex_attention and their like while the mode is active."""
@@ -307,17 +296,9 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder.computed(func, flops, moved, tensors, outputs[:1], frame, ran)
 
 
-def _tell_compiler() -> None:
-    """Have torch's compiler skip the mode and all that it calls, from C.
-
-    torch does that by itself, with a Python wrapper that costs each operator as much again as we do.
-    """
-    if _SKIPS is not None:
-        set_strategy, strategy = _SKIPS
-        set_strategy(SurveyMode.__torch_dispatch__.__code__, strategy)
-
-
-_tell_compiler()
+# torch has its compiler skip modes by itself, by a Python wrapper that costs each operator as much again as
+# we do.
+skip_below(SurveyMode.__torch_dispatch__.__code__)
 
 
 def _handling_of(tensor_type: type) -> str:

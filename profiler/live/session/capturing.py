@@ -19,6 +19,7 @@ from torch import nn
 
 from shardtoll.ledger.records.errors import reason
 from shardtoll.ledger.records.step_rows import StepRows
+from shardtoll.profiler.live.capture.compiler import skip_ours
 from shardtoll.profiler.live.capture.entries import open_doors
 from shardtoll.profiler.live.capture.measure_slowdown import measure as measure_slowdown
 from shardtoll.profiler.live.capture.mode import SurveyMode, take_off
@@ -108,6 +109,7 @@ class Capturing:
         # torch wraps dispatch modes so that its compiler skips them, and the wrapper imports the compiler
         # at its first call: better here than in the middle of the first step.
         importlib.import_module("torch._dynamo")
+        skip_ours()
         if self._device.type == "cuda":
             self._time_device()
         if self.recorder.setting.host_times and self._schedule.surveys:

@@ -1,0 +1,88 @@
+"""Keeps torch's compiler off our own code.
+
+Between two compiled parts of a model Python runs eagerly, and the compiler looks at each frame that runs
+there. Torch's own are on its list of what it leaves alone. Ours stand in for some of them while a session is
+open: compiled, they may raise what the training never would (`ProcessGroup` has methods that no graph holds).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import torch
+
+_OURS: Final = ("shardtoll.profiler.", "shardtoll.ledger.")
+_below: set[int] = set()
+"""Ids of code objects that are marked with all they call; modules keep them alive."""
+
+
+def _marking() -> tuple[Callable[[CodeType, Any], None], Any, Any] | None:
+    """Return what marks a code object, the mark for it alone and that for all it calls; None without one."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    actions: Any = getattr(frames, "_FrameAction", None)
+    if actions is None or not hasattr(frames, "set_code_exec_strategy"):
+        return None
+    strategy = frames._FrameExecStrategy
+    alone, below = strategy(actions.SKIP, actions.DEFAULT), strategy(actions.SKIP, actions.SKIP)
+    return frames.set_code_exec_strategy, alone, below
+
+
+_MARKING: Final = _marking()
+
+
+def can_skip_below() -> bool:
+    """Whether `skip_below` has an effect with this torch."""
+    return _MARKING is not None
+
+
+def skip_below(code: CodeType) -> None:
+    """Have the compiler leave this code alone and all that it calls."""
+    if _MARKING is not None:
+        mark, _, below = _MARKING
+        mark(code, below)
+        _below.add(id(code))
+
+
+def skip_ours() -> None:
+    """Have the compiler leave every function of ours alone that is loaded by now; not what they call.
+
+    Each session says so anew: `torch._dynamo.reset` takes the marks off code that the compiler has seen.
+    """
+    if _MARKING is None:
+        return
+    mark, alone, _ = _MARKING
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_OURS):
+            for code in codes_of(module):
+                if id(code) not in _below:
+                    mark(code, alone)
+
+
+def codes_of(module: ModuleType) -> Iterator[CodeType]:
+    """Yield the code of a module's functions, of its classes' methods and of what stands inside those."""
+    for value in list(vars(module).values()):
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for member in list(vars(value).values()):
+                yield from _codes_in(member)
+        elif getattr(value, "__module__", None) == module.__name__:
+            yield from _codes_in(value)
+
+
+def _codes_in(member: object) -> Iterator[CodeType]:
+    """Yield the code of a function, however it is wrapped: as a property, a class method, in a cache."""
+    for wrapped in ("fget", "fset", "func", "__func__", "__wrapped__"):
+        inner = getattr(member, wrapped, None)
+        if isinstance(inner, FunctionType):
+            yield from _nested(inner.__code__)
+    if isinstance(member, FunctionType):
+        yield from _nested(member.__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
