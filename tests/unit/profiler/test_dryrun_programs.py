@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -104,6 +105,28 @@ def test_sharded_parameters_are_drawn_and_told_apart_by_address() -> None:
     assert len(set(addresses)) == 4
     assert 0 not in addresses
     assert sent(ledger)["all_reduce"] == 1
+
+
+def test_tensors_of_different_storages_share_no_address() -> None:
+    ranges: list[tuple[int, int]] = []
+
+    def train() -> None:
+        many = [torch.empty(1 << 20, device="cuda") for _ in range(40)]
+        here = torch.ones(4)
+        ranges.append((here.data_ptr(), here.data_ptr() + here.nbytes))
+        for tensor in many:
+            first, after = tensor.data_ptr(), tensor[1 << 19 :].data_ptr()
+            assert after - first == 4 << 19
+            assert tensor.view(4, -1).data_ptr() == tensor.detach().data_ptr() == first
+            ranges.append((first, first + tensor.nbytes))
+        gone = many.pop().data_ptr()
+        del tensor
+        assert torch.empty(1 << 20, device="cuda").data_ptr() not in (gone, 0)
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train)
+    ranges.sort()
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ranges))
 
 
 def _spawned(rank: int, world: int, ranks: list[int]) -> None:
