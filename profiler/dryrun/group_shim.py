@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch import nn
 
+from shardtoll.profiler.dryrun.errors import user_line
 from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
 from shardtoll.profiler.dryrun.replaced import Replaced
@@ -151,11 +152,29 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         if object_gather_list is not None:
             object_gather_list[:] = [obj] * len(object_gather_list)
 
+    def guessed(what: str) -> None:
+        shim.guessed[what, user_line(sys._getframe(2))] += 1
+
     def scatter_object_list(
         scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
     ) -> None:
         given = scatter_object_input_list
         scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
+        if not given:
+            guessed("scatter_object_list gave None, as no other rank runs")
+
+    def broadcast_object_list(
+        object_list: list[Any],  # noqa: ARG001 (programs pass it by name)
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,  # noqa: ARG001
+        group_src: int | None = None,
+    ) -> None:
+        sender = src
+        if group_src is not None:
+            sender = group_src if group is None else dist.get_global_rank(group, group_src)
+        if sender not in (None, world.rank):
+            guessed("broadcast_object_list left the list as it was, as no other rank runs")
 
     last: list[Any] = []
 
@@ -163,9 +182,11 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         last[:] = object_list
 
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
-        object_list[:] = (
-            [_answered(given) for given in last] if len(last) == len(object_list) else object_list
-        )
+        if len(last) == len(object_list):
+            object_list[:] = [_answered(given) for given in last]
+            guessed("recv_object_list gave what this rank sent last, as no other rank runs")
+        else:
+            guessed("recv_object_list left the list as it was, as no other rank runs")
         return world.rank
 
     for owner in (dist, dist.distributed_c10d):
@@ -173,7 +194,7 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         replaced.put(owner, "recv_object_list", recv_object_list)
         replaced.put(owner, "all_gather_object", all_gather_object)
         replaced.put(owner, "gather_object", gather_object)
-        replaced.put(owner, "broadcast_object_list", nothing)
+        replaced.put(owner, "broadcast_object_list", broadcast_object_list)
         replaced.put(owner, "scatter_object_list", scatter_object_list)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -41,4 +42,6 @@ class Playing:
         """Number of the region that torch.compile would fuse and that runs now; None outside all."""
         self.skipped_files: list[str] = []
         """What was not saved or loaded, one line each."""
+        self.guessed: Counter[tuple[str, str | None]] = Counter()
+        """(what stood for objects that another rank would have sent, line of the program) -> how often."""
         self._replaced = Replaced()

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardtoll.ledger import Ledger, UsageError
 from shardtoll.ledger.records.dry import ONLY_FIRST
 from shardtoll.ledger.records.record import Notice
+from shardtoll.ledger.words.human import plural
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
@@ -278,9 +279,13 @@ class DryRun:
     def notices(self) -> list[str]:
         """Return what the dry run had to assume, a line each."""
         lines = [
-            f"{what} of a tensor without numbers was answered by the policy {count} times"
+            f"{what} of a tensor without numbers was answered by the policy {plural(count, 'time')}"
             + (f", at {line}" if line else "")
             for (what, line), count in sorted(self.values.asked.items(), key=str)
+        ]
+        lines += [
+            f"{what}, {plural(count, 'time')}" + (f", at {line}" if line else "")
+            for (what, line), count in sorted(self.shim.guessed.items(), key=str)
         ]
         here = sum(self._on_host.values())
         if here:

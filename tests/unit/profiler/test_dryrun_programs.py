@@ -276,6 +276,29 @@ def test_a_pipeline_stage_sends_on_what_it_makes() -> None:
     }
 
 
+def test_objects_that_no_other_rank_sends_are_listed_with_their_line() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        sizes = [None]
+        dist.recv_object_list(sizes, src=0)
+        assert sizes == [None]
+        dist.send_object_list([7], dst=0)
+        dist.recv_object_list(sizes, src=0)
+        assert sizes == [7]
+        dist.broadcast_object_list([3], src=1)
+        dist.broadcast_object_list([None], src=0)
+        trained(nn.Linear(16, 16).cuda())
+
+    texts = recorded(train, world=2, rank=1).tables["notices"]["text"].to_pylist()
+    listed = [text for text in texts if "object_list" in text]
+    assert [text.partition(", at ")[0] for text in listed] == [
+        "broadcast_object_list left the list as it was, as no other rank runs, 1 time",
+        "recv_object_list gave what this rank sent last, as no other rank runs, 1 time",
+        "recv_object_list left the list as it was, as no other rank runs, 1 time",
+    ]
+    assert all("test_dryrun_programs.py:" in text for text in listed)
+
+
 def test_waiting_forever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "_MOST_ANSWERS", 20)
 
