@@ -92,7 +92,13 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
         "get_future",
         lambda work: DryFuture(shim.last_sent).waits_with(functools.partial(shim.work_waited, work)),
     )
-    replaced.put(dist, "Reducer", DryReducer)
+
+    def reducer(*args: Any) -> DryReducer:
+        made = DryReducer(*args)
+        shim.reducers.add(made)
+        return made
+
+    replaced.put(dist, "Reducer", reducer)
     replaced.put(dist, "Logger", DryLogger)
     replaced.put(dist, "_register_comm_hook", register_hook(vars(dist)["_register_comm_hook"]))
     replaced.put(dist, "_verify_params_across_processes", nothing)

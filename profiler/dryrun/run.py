@@ -145,19 +145,30 @@ class DryRun:
         self._mark(optimizer)
 
     def _mark(self, optimizer: Any) -> None:
+        # Buckets first: where gradients are views of them, a bucket holds those of many parameters.
+        for reducer in list(self.shim.reducers):
+            for bucket in reducer.buckets:
+                names = [name for each in bucket.parameters() for name in self._names(each)]
+                self.storages.mark([bucket.data], "communication", names)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self.storages.mark([parameter], "parameter")
+                names = self._names(parameter)
+                self.storages.mark([parameter], "parameter", names)
                 self._on_host.update({id(parameter): self._tensors.is_host(parameter)})
                 if parameter.grad is not None:
-                    self.storages.mark([parameter.grad], "gradient")
+                    self.storages.mark([parameter.grad], "gradient", names)
+
+    def _names(self, parameter: Any) -> list[str]:
+        """Return the parameter's name, if a module that was called has it."""
+        name = None if self._session is None else self._session.capture.parameter_name(parameter)
+        return [] if name is None else [name]
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self.values.stepped()
-        for state in optimizer.state.values():
+        for parameter, state in optimizer.state.items():
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-                self.storages.mark(tensors, "optimizer")
+                self.storages.mark(tensors, "optimizer", self._names(parameter))
         self._due = optimizer is self._first
 
     def _install(self, patches: Patches) -> None:
@@ -188,6 +199,8 @@ class DryRun:
         return __exit__
 
     def _step_ended(self) -> None:
+        # A future asks for it right after the call; held on, it would count as memory of the next step.
+        self.shim.last_sent = None
         if self._session is not None:
             self._end_step()
         self.steps += 1

@@ -101,6 +101,20 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
 
 
 @pytest.mark.usefixtures("script")
+def test_memory_is_listed_by_module_and_line_and_tokens_are_asked_for(shardtoll: Callable[..., Any]) -> None:
+    made = shardtoll("dryrun", "--world", 64, "--width", 200, "train.py")
+    assert made.code == 0, made.err
+    assert "unknown, as no embedding was looked up: give --tokens" in made.out
+    (modules,) = re.findall("by module: (.*)", made.out)
+    (lines,) = re.findall("by line: (.*)", made.out)
+    assert {"0", "2"} <= {part.split()[0] for part in modules.split(", ")}
+    assert "unknown" not in modules + lines
+    with_tokens = shardtoll("dryrun", "--world", 64, "--tokens", 512, "train.py")
+    assert "--tokens" not in with_tokens.out
+    assert "tokens/s/GPU" in with_tokens.out
+
+
+@pytest.mark.usefixtures("script")
 def test_it_leaves_nothing_behind(shardtoll: Callable[..., Any]) -> None:
     names = ("is_available", "device_count", "Stream", "Event", "synchronize", "memory_allocated")
     before = [getattr(torch.cuda, name) for name in names]

@@ -129,6 +129,31 @@ def test_tensors_of_different_storages_share_no_address() -> None:
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ranges))
 
 
+@pytest.mark.parametrize("views", [False, True])
+def test_memory_of_ddp_is_that_of_modules_and_lines(views: bool) -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3))).cuda()
+        wrapped = DDP(model, gradient_as_bucket_view=views)
+        adam = torch.optim.AdamW(wrapped.parameters())
+        for _ in range(2):
+            wrapped(torch.randn(4, 64, device="cuda")).square().mean().backward()
+            adam.step()
+
+    rows = recorded(train, world=4).tables["dry_storages"].to_pylist()
+    large = [row for row in rows if row["bytes"] >= 4 * 64 * 64 and row["freed"] is None]
+    assert {row["source"].partition(":")[0] for row in large} == {"tests/unit/profiler/test_dryrun_programs.py"}
+    weights = [f"{place}.weight" for place in range(3)]
+    for category, times in (("parameter", 1), ("optimizer", 2), ("gradient", 0 if views else 1)):
+        those = [row for row in large if row["category"] == category and row["bytes"] == 4 * 64 * 64]
+        assert sorted(row["parameter"] for row in those) == sorted(weights * times)
+        assert all(row["module"] == row["parameter"][0] for row in those)
+    # One bucket of all three; the one before it is gone, as DDP has ordered its buckets.
+    (bucket,) = [row for row in large if row["bytes"] == 3 * 4 * 64 * 64]
+    assert (bucket["category"], bucket["module"]) == ("gradient" if views else "communication", "")
+    assert bucket["parameter"].endswith(".weight, ... (3 parameters)")
+
+
 def _spawned(rank: int, world: int, ranks: list[int]) -> None:
     ranks.append(rank)
     dist.init_process_group("nccl", rank=rank, world_size=world)
