@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -65,13 +66,15 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             replaced.put(owner, "init_process_group", init_process_group)
     new_group = c10d._new_group_with_tag
 
+    # Versions of torch differ in what they name, and where.
+    signature = inspect.signature(new_group)
+    none = {"backend_options", "pg_options", "device_id"} & signature.parameters.keys()
+
     @functools.wraps(new_group)
     def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
-        args = (*args[:2], "fake", None, *args[4:]) if len(args) > 2 else args
-        if len(args) <= 2:
-            kwargs |= {"backend": "fake", "backend_options": None}
-        kwargs.pop("device_id", None)
-        return new_group(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.arguments |= {"backend": "fake"} | dict.fromkeys(none)
+        return new_group(*call.args, **call.kwargs)
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
