@@ -189,6 +189,9 @@ def _small(context: Context, share: float) -> str:
     if context.collectives.empty and share == 0:
         return f"No communication on record{f': {compute}' if compute else ''}"
     also = f"; {compute}" if compute else ""
+    if context.ledger.run.is_forecast:
+        # No other rank is played, so none can be late.
+        return f"The network is not at fault: {_brief(context, share)}{also}"
     return f"Neither the network nor a late rank is at fault: {_brief(context, share)}{also}"
 
 
@@ -320,6 +323,8 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
     peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
     if peers > float(frame["exposed_ns"].sum()) / 2:
         return f"{_CANNOT}, as most sends and receives match no other end: {brief}"
+    if run.is_forecast:
+        return f"Forecast with every rank on time: {brief}"
     if seen < world:
         why = f"only {seen} of {times(world, 'rank')} {'was' if seen == 1 else 'were'} recorded"
         rows = waits(context)

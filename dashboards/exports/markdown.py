@@ -124,7 +124,7 @@ def _run(report: Report) -> str:
     run = report.run
     facts = [
         summary.checked(report),
-        f"{len(run.ranks_seen)} of {human.plural(run.world_size, 'rank')} seen",
+        summary.forecast_of(run) or f"{len(run.ranks_seen)} of {human.plural(run.world_size, 'rank')} seen",
         f"backend {plain(run.backend or human.UNKNOWN, 60)}",
         f"device {plain(run.device or human.UNKNOWN, 60)}",
         f"torch {plain(run.torch or human.UNKNOWN, 60)}",

@@ -84,11 +84,13 @@ def _bar(time: RankTime, mark: str) -> Bar:
 
 
 def run_line(report: Report) -> str:
-    """Return what ran, on what, and how many steps of which ranks are on record."""
+    """Return what ran, on what, and how many steps of which ranks are on record, or that it is a forecast."""
     run = report.run
     seen, world = len(run.ranks_seen), run.world_size
-    parts = [human.plural(world, "rank") if seen == world else f"{seen:,} of {world:,} ranks seen"]
-    parts += [value for value in (run.device, run.backend) if value is not None]
+    few = human.plural(world, "rank") if seen == world else f"{seen:,} of {world:,} ranks seen"
+    parts = [summary.forecast_of(run) or few]
+    # No backend ran in a dry run.
+    parts += [value for value in (run.device, None if run.is_forecast else run.backend) if value is not None]
     if len(run.hosts) > 1:
         parts.append(human.plural(len(run.hosts), "host"))
     if run.mesh:

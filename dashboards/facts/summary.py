@@ -91,6 +91,13 @@ def recording(report: Report) -> str | None:
     return f"Times include the recording: at least {cost} of the {took} step (capture)."
 
 
+def forecast_of(run: Run) -> str | None:
+    """Return which rank of a dry run is forecast; None of a run that was recorded."""
+    if not run.is_forecast:
+        return None
+    return f"forecast of {human.ranks(run.ranks_seen)} of {run.world_size:,} · nothing measured"
+
+
 def checked(report: Report) -> str:
     """Return what was looked at, for a bill that may be empty."""
     tables = report.tables

@@ -68,6 +68,8 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
     rate = answer.tokens_per_s_gpu
     if rate is not None:
         rows.append(("tokens/s/GPU", f"{rate.expected:,.0f} ({rate.low:,.0f} to {rate.high:,.0f})"))
+    elif answer.tokens is None:
+        rows.append(("tokens/s/GPU", "unknown, as no embedding was looked up: give --tokens"))
     for label, band in (("MFU", answer.mfu), ("HFU", answer.hfu)):
         if band is not None:
             rows.append((label, f"{band.expected:.1%} ({band.low:.1%} to {band.high:.1%})"))

@@ -74,8 +74,8 @@ def _header(report: Report) -> Text:
     run = report.run
     text = Text()
     text.append("shardtoll", style="bold")
-    seen = len(run.ranks_seen)
-    text.append(f"  {seen} of {human.plural(run.world_size, 'rank')} seen")
+    seen = f"{len(run.ranks_seen)} of {human.plural(run.world_size, 'rank')} seen"
+    text.append(f"  {summary.forecast_of(run) or seen}")
     for name, value in (("backend", run.backend), ("device", run.device), ("torch", run.torch)):
         text.append(f" · {name} {human.UNKNOWN if value is None else clip(value, 60)}")
     if run.mesh:

@@ -129,8 +129,15 @@ class Run:
         )
 
     @property
+    def is_forecast(self) -> bool:
+        """Whether it is a dry run: its times are forecasts for one rank, and nothing was measured."""
+        return self.source == "dry"
+
+    @property
     def ranks_missing(self) -> tuple[int, ...]:
-        """Ranks of the job that left no records."""
+        """Ranks of the job that left no records, though they should: a dry run plays one rank only."""
+        if self.is_forecast:
+            return ()
         return tuple(sorted(set(range(self.world_size)) - set(self.ranks_seen)))
 
 

@@ -21,6 +21,7 @@ from shardtoll.profiler.dryrun.work import Work, launches, tensors_in
 from shardtoll.profiler.live.cause.attribute import Attribution
 from shardtoll.profiler.live.cause.call import UNDECODED, is_ordinary
 from shardtoll.profiler.live.cause.decode import arguments_of, decoder_of, is_wait
+from shardtoll.profiler.live.cause.frames import Stack
 from shardtoll.profiler.live.cause.pending import NOWHERE, Place
 from shardtoll.profiler.live.values.operators import op_text, shapes_text
 
@@ -59,6 +60,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sent: Callable[[Any], None] = lambda _: None
         self._kinds: dict[int, tuple[int, Any, bool | None, Any]] = {}
         self._subclasses: dict[tuple[type, ...], bool] = {}
+        self._stack = Stack()
         self._results: dict[int, tuple[int, str]] = {}
         """Address of a functional collective's result -> its order and stream."""
 
@@ -169,7 +171,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         launched = launching if launching is not None else bool(fresh)
         if self.attribution is None:
             for tensor in fresh:
-                storages.born(tensor, op_text(func), None, 0)
+                storages.born(tensor, op_text(func), self._line(frame), 0)
             return
         if not launched and not fresh:
             return
@@ -180,6 +182,10 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storages.born(tensor, op_text(func), place, order)
         if launched:
             self._op(func, args, kwargs, result, place, order)
+
+    def _line(self, frame: FrameType | None) -> Place:
+        """Return the line that asked; what was made there is no activation, whatever ran."""
+        return Place("other", source=self._stack.user_line(frame))
 
     def _op(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place, order: int) -> None:
         assert self.step is not None
@@ -211,7 +217,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note a copy between host and device, of which `tensor` is the result."""
         storages = self.storages
         if to_device:
-            storages.born(tensor, "aten._to_copy.default", None, self._timeline.order)
+            storages.born(tensor, "aten._to_copy.default", self._line(sys._getframe(1)), self._timeline.order)
         else:
             storages.discard(tensor)
         if self.attribution is None or self.step is None:

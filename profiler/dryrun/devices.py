@@ -25,6 +25,10 @@ from shardtoll.profiler.dryrun.values import Values
 
 _GPU: Final = "cuda"
 _CPU: Final = torch.device("cpu")
+_RANGE_BITS: Final = 40
+"""Each storage has 1 TiB of addresses: more than any GPU has memory."""
+_FIRST_RANGE: Final = 1 << (48 - _RANGE_BITS)
+"""Addresses from 2^48 on: those of the host's memory lie below."""
 FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 """Where torch keeps the fake mode that is active; that of a dry run hardly ever is, its tensors carry it."""
 
@@ -57,6 +61,9 @@ class Tensors:
         self.left_device: Callable[[torch.Tensor], None] | None = None
         """Called with a tensor that turns out to be on the host."""
         self._ties: dict[int, tuple[Any, Any]] = {}
+        self._ranges: dict[int, tuple[Any, int]] = {}
+        """Address of the storage of a fake tensor -> a weak reference, and where its addresses begin."""
+        self._next_range = _FIRST_RANGE
 
     @contextlib.contextmanager
     def make(self) -> Iterator[None]:
@@ -95,6 +102,33 @@ class Tensors:
         def died(ref: Any) -> None:
             if self.host.get(key) is ref:
                 del self.host[key]
+
+        return died
+
+    def address(self, func: Any, tensor: torch.Tensor) -> int:
+        """Return an address that only views of the same storage share; programs tie parameters by it.
+
+        torch's object of a storage without numbers is smaller than the numbers would be: its own address plus
+        an offset could be another's. Each storage gets a range of its own instead.
+        """
+        local = getattr(tensor, "_local_tensor", tensor)
+        if not isinstance(local, FakeTensor):
+            return int(func(tensor))
+        storage = local.untyped_storage()
+        if not storage.nbytes():
+            return 0
+        key = _key(local)
+        entry = self._ranges.get(key)
+        if entry is None:
+            entry = weakref.ref(storage, self._range_died(key)), self._next_range << _RANGE_BITS
+            self._ranges[key] = entry
+            self._next_range += 1
+        return entry[1] + int(local.storage_offset()) * local.element_size()
+
+    def _range_died(self, key: int) -> Callable[[Any], None]:
+        def died(ref: Any) -> None:
+            if (entry := self._ranges.get(key)) is not None and entry[0] is ref:
+                del self._ranges[key]
 
         return died
 
@@ -139,6 +173,7 @@ class Tensors:
     def close(self) -> None:
         """Hold no tensor any longer."""
         self._ties.clear()
+        self._ranges.clear()
         self.host.clear()
 
 
@@ -148,15 +183,6 @@ def _key(tensor: torch.Tensor) -> int:
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.is_contiguous() else torch.empty(tensor.shape, device="meta").stride()
-
-
-def _address(func: Any, tensor: torch.Tensor) -> int:
-    """Return an address that only views of the same storage share; programs tell parameters apart by it."""
-    local = getattr(tensor, "_local_tensor", tensor)
-    if not isinstance(local, FakeTensor):
-        return int(func(tensor))
-    empty = local.untyped_storage().nbytes() == 0
-    return 0 if empty else _key(local) + int(local.storage_offset()) * local.element_size()
 
 
 def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -221,7 +247,7 @@ class DeviceMode(TorchFunctionMode):
             torch.Tensor.pin_memory: lambda _, tensor, *__, **___: tensor,
             torch.Tensor.is_pinned: lambda _, tensor, *__, **___: self.tensors.is_host(tensor),
             torch.Tensor.get_device: lambda _, tensor: self.tensors.gpu.index if self._on_gpu(tensor) else -1,
-            torch.Tensor.data_ptr: _address,
+            torch.Tensor.data_ptr: self.tensors.address,
             torch.Tensor.type: self._type,
             torch.nn.functional.scaled_dot_product_attention: self._attention,
             **self.values.handlers(self.tensors.is_host),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch import nn
 
+from shardtoll.profiler.dryrun.errors import user_line
 from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
 from shardtoll.profiler.dryrun.replaced import Replaced
@@ -64,13 +66,15 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
             replaced.put(owner, "init_process_group", init_process_group)
     new_group = c10d._new_group_with_tag
 
+    # Versions of torch differ in what they name, and where.
+    signature = inspect.signature(new_group)
+    none = {"backend_options", "pg_options", "device_id"} & signature.parameters.keys()
+
     @functools.wraps(new_group)
     def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
-        args = (*args[:2], "fake", None, *args[4:]) if len(args) > 2 else args
-        if len(args) <= 2:
-            kwargs |= {"backend": "fake", "backend_options": None}
-        kwargs.pop("device_id", None)
-        return new_group(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.arguments |= {"backend": "fake"} | dict.fromkeys(none)
+        return new_group(*call.args, **call.kwargs)
 
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
@@ -91,7 +95,13 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
         "get_future",
         lambda work: DryFuture(shim.last_sent).waits_with(functools.partial(shim.work_waited, work)),
     )
-    replaced.put(dist, "Reducer", DryReducer)
+
+    def reducer(*args: Any) -> DryReducer:
+        made = DryReducer(*args)
+        shim.reducers.add(made)
+        return made
+
+    replaced.put(dist, "Reducer", reducer)
     replaced.put(dist, "Logger", DryLogger)
     replaced.put(dist, "_register_comm_hook", register_hook(vars(dist)["_register_comm_hook"]))
     replaced.put(dist, "_verify_params_across_processes", nothing)
@@ -151,11 +161,29 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         if object_gather_list is not None:
             object_gather_list[:] = [obj] * len(object_gather_list)
 
+    def guessed(what: str) -> None:
+        shim.guessed[what, user_line(sys._getframe(2))] += 1
+
     def scatter_object_list(
         scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
     ) -> None:
         given = scatter_object_input_list
         scatter_object_output_list[0] = given[world.rank % len(given)] if given else None
+        if not given:
+            guessed("scatter_object_list gave None, as no other rank runs")
+
+    def broadcast_object_list(
+        object_list: list[Any],  # noqa: ARG001 (programs pass it by name)
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,  # noqa: ARG001
+        group_src: int | None = None,
+    ) -> None:
+        sender = src
+        if group_src is not None:
+            sender = group_src if group is None else dist.get_global_rank(group, group_src)
+        if sender not in (None, world.rank):
+            guessed("broadcast_object_list left the list as it was, as no other rank runs")
 
     last: list[Any] = []
 
@@ -163,9 +191,11 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         last[:] = object_list
 
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
-        object_list[:] = (
-            [_answered(given) for given in last] if len(last) == len(object_list) else object_list
-        )
+        if len(last) == len(object_list):
+            object_list[:] = [_answered(given) for given in last]
+            guessed("recv_object_list gave what this rank sent last, as no other rank runs")
+        else:
+            guessed("recv_object_list left the list as it was, as no other rank runs")
         return world.rank
 
     for owner in (dist, dist.distributed_c10d):
@@ -173,7 +203,7 @@ def _objects(shim: Playing, replaced: Replaced) -> None:
         replaced.put(owner, "recv_object_list", recv_object_list)
         replaced.put(owner, "all_gather_object", all_gather_object)
         replaced.put(owner, "gather_object", gather_object)
-        replaced.put(owner, "broadcast_object_list", nothing)
+        replaced.put(owner, "broadcast_object_list", broadcast_object_list)
         replaced.put(owner, "scatter_object_list", scatter_object_list)
 
 

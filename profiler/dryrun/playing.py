@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.reducer import DryReducer
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.dryrun.stand_ins import Memory
 from shardtoll.profiler.dryrun.timeline import Timeline
@@ -41,4 +44,8 @@ class Playing:
         """Number of the region that torch.compile would fuse and that runs now; None outside all."""
         self.skipped_files: list[str] = []
         """What was not saved or loaded, one line each."""
+        self.guessed: Counter[tuple[str, str | None]] = Counter()
+        """(what stood for objects that another rank would have sent, line of the program) -> how often."""
+        self.reducers: weakref.WeakSet[DryReducer] = weakref.WeakSet()
+        """What reduces gradients of DDP."""
         self._replaced = Replaced()

@@ -119,7 +119,7 @@ class DryReducer:
         self._expecting = False
         self._rebuilt = False
         self._order: list[int] = []
-        self._buckets = self._made(bucket_indices)
+        self.buckets = self._made(bucket_indices)
         self._size = dist.get_world_size(self._group)
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._ready_hook(place))  # type: ignore[no-untyped-call]
@@ -176,13 +176,13 @@ class DryReducer:
 
     def _finish(self) -> None:
         self._expecting = False
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             if bucket.work is None and bucket.future is None:
                 # Of parameters that this backward did not reach: the others wait for it all the same.
                 self._reduce(bucket)
         if self._find_unused:
             self._all_reduce(self._used).wait()
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             self._take(bucket)
         if not self._rebuilt and len(set(self._order)) == len(self._parameters):
             self._rebuild()
@@ -212,9 +212,9 @@ class DryReducer:
         limits = [self._first_bytes, self._cap_bytes]
         assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
         assigned, _ = assign(in_order, limits, [False] * len(order), order)
-        old, self._buckets = self._buckets, self._made(assigned)
+        old, self.buckets = self.buckets, self._made(assigned)
         if self._as_view:
-            for bucket in self._buckets:
+            for bucket in self.buckets:
                 for parameter, view in zip(bucket.parameters(), bucket.views, strict=True):
                     if parameter.grad is not None:
                         parameter.grad = view
@@ -234,7 +234,7 @@ class DryReducer:
             handle.remove()
 
     def _get_zeros_like_grad_buckets(self) -> list[DryBucket]:
-        return self._buckets
+        return self.buckets
 
     def register(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
         """Have a communication hook reduce buckets."""

@@ -96,7 +96,7 @@ def _storage(held: Held, rank: int) -> DryStorage:
         stream=held.stream,
         phase="other" if place is None else place.phase,
         op=held.op,
-        module=None if place is None else place.module,
+        module=held.module if held.parameter else None if place is None else place.module,
         parameter=held.parameter or (None if place is None else place.parameter),
         source=None if place is None else place.source,
         used_on=",".join(sorted(held.used_on)) if held.used_on else None,

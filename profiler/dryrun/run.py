@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from shardtoll.ledger import Ledger, UsageError
 from shardtoll.ledger.records.dry import ONLY_FIRST
 from shardtoll.ledger.records.record import Notice
+from shardtoll.ledger.words.human import plural
 from shardtoll.profiler.dryrun.capture import DryMode
 from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
 from shardtoll.profiler.dryrun.dry_options import DryOptions
@@ -142,19 +143,30 @@ class DryRun:
         self._mark(optimizer)
 
     def _mark(self, optimizer: Any) -> None:
+        # Buckets first: where gradients are views of them, a bucket holds those of many parameters.
+        for reducer in list(self.shim.reducers):
+            for bucket in reducer.buckets:
+                names = [name for each in bucket.parameters() for name in self._names(each)]
+                self.storages.mark([bucket.data], "communication", names)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self.storages.mark([parameter], "parameter")
+                names = self._names(parameter)
+                self.storages.mark([parameter], "parameter", names)
                 self._on_host.update({id(parameter): self._tensors.is_host(parameter)})
                 if parameter.grad is not None:
-                    self.storages.mark([parameter.grad], "gradient")
+                    self.storages.mark([parameter.grad], "gradient", names)
+
+    def _names(self, parameter: Any) -> list[str]:
+        """Return the parameter's name, if a module that was called has it."""
+        name = None if self._session is None else self._session.capture.parameter_name(parameter)
+        return [] if name is None else [name]
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self.values.stepped()
-        for state in optimizer.state.values():
+        for parameter, state in optimizer.state.items():
             if isinstance(state, dict):
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-                self.storages.mark(tensors, "optimizer")
+                self.storages.mark(tensors, "optimizer", self._names(parameter))
         self._due = optimizer is self._first
 
     def _install(self, patches: Patches) -> None:
@@ -185,6 +197,8 @@ class DryRun:
         return __exit__
 
     def _step_ended(self) -> None:
+        # A future asks for it right after the call; held on, it would count as memory of the next step.
+        self.shim.last_sent = None
         if self._session is not None:
             self._end_step()
         self.steps += 1
@@ -278,9 +292,13 @@ class DryRun:
     def notices(self) -> list[str]:
         """Return what the dry run had to assume, a line each."""
         lines = [
-            f"{what} of a tensor without numbers was answered by the policy {count} times"
+            f"{what} of a tensor without numbers was answered by the policy {plural(count, 'time')}"
             + (f", at {line}" if line else "")
             for (what, line), count in sorted(self.values.asked.items(), key=str)
+        ]
+        lines += [
+            f"{what}, {plural(count, 'time')}" + (f", at {line}" if line else "")
+            for (what, line), count in sorted(self.shim.guessed.items(), key=str)
         ]
         here = sum(self._on_host.values())
         if here:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ class Held:
     place: Place | None
     category: str | None = None
     parameter: str | None = None
+    """The parameter that it holds, or the gradient or state of; of several, the first and their number."""
+    module: str | None = None
+    """The module of that parameter; else `place` says it."""
     freed: int | None = None
     freed_step: int | None = None
     freed_phase: str | None = None
@@ -109,6 +112,7 @@ class Storages:
             held.place,
             held.category,
             held.parameter,
+            held.module,
         )
         self._live[key] = ref, made
         self._grow(nbytes)
@@ -119,16 +123,22 @@ class Storages:
         for held in self.alive():
             held.step, held.born = None, 0
             if held.category is None or held.category == "communication":
-                held.category = held.place = None
+                # What it is for shows anew; which line made it stays.
+                held.category = None
+                held.place = held.place and Place("other", held.place.module, source=held.place.source)
 
-    def mark(self, tensors: Iterable[Any], category: str, parameter: str | None = None) -> None:
-        """Say what storages are for; what was said first stays, but that a collective sends or fills them."""
+    def mark(self, tensors: Iterable[Any], category: str, names: Sequence[str] = ()) -> None:
+        """Say what storages are for, and of which parameters.
+
+        What was said first stays, but that a collective sends or fills them.
+        """
         for tensor in tensors:
             entry = self._live.get(_local(tensor).untyped_storage()._cdata)
             if entry is not None:
                 if entry[1].category in (None, "communication"):
                     entry[1].category = category
-                entry[1].parameter = entry[1].parameter or parameter
+                if names and entry[1].parameter is None:
+                    entry[1].parameter, entry[1].module = _listed(names), _module_of(names)
 
     def mark_communication(self, tensor: torch.Tensor) -> None:
         """Say that a collective sends or fills the tensor's storage."""
@@ -162,6 +172,20 @@ def category_of(held: Held) -> str:
     if phase == "recompute" and held.freed_phase == "backward":
         return "activation"
     return "temporary"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]}, ... ({len(names)} parameters)"
+
+
+def _module_of(names: Sequence[str]) -> str:
+    """Return the innermost module that has all of these parameters."""
+    shared: list[str] = []
+    for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)
 
 
 def _local(tensor: Any) -> torch.Tensor:

@@ -102,5 +102,13 @@ def _by_category(live: dict[int, DryStorage], allocated: int) -> dict[str, int]:
 def _summed(live: dict[int, DryStorage], column: str) -> list[tuple[str, int]]:
     sums: Counter[str] = Counter()
     for storage in live.values():
-        sums[getattr(storage, column) or "unknown"] += storage.bytes
+        sums[_label(storage, column)] += storage.bytes
     return sums.most_common()
+
+
+def _label(storage: DryStorage, column: str) -> str:
+    """Return what a storage is listed under; the root module's name is empty."""
+    label: str | None = getattr(storage, column)
+    if column == "module" and label is None and storage.source is not None:
+        return "optimizer step" if storage.phase == "optimizer" else "outside modules"
+    return "(root)" if label == "" else label or "unknown"

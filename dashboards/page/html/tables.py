@@ -130,7 +130,7 @@ def facts(report: Report) -> str:
     """Return what is known of the run, as a list of terms."""
     run = report.run
     rows = [
-        ("ranks", f"{len(run.ranks_seen)} of {run.world_size} seen"),
+        ("ranks", summary.forecast_of(run) or f"{len(run.ranks_seen)} of {run.world_size} seen"),
         ("backend", _known(run.backend)),
         ("device", _known(run.device)),
         ("torch", _known(run.torch)),

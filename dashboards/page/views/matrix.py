@@ -95,7 +95,8 @@ def figure(report: Report) -> Figure:
     if not lit.all():
         unseen = [[None if seen else 1] * wide for seen in lit]
         data.append(_unseen(unseen, names, fold.names))
-        notes.append("Grey rows: ranks that left no records, so what they send is not known.")
+        why = "are not forecast" if report.run.is_forecast else "left no records"
+        notes.append(f"Grey rows: ranks that {why}, so what they send is not known.")
     marks: Marks = {}
     for number, mask in records.findings.items():
         here = np.isin(moved.row, np.unique(way[mask]))

@@ -207,6 +207,10 @@ class Capturing:
         self._names.add_root(model)
         self.recorder.groups.note_tensors(parameter for _, parameter in self._names.parameters())
 
+    def parameter_name(self, parameter: object) -> str | None:
+        """Return the name of a parameter of a known module, None for anything else."""
+        return self._names.parameter(parameter)
+
     def _met_root(self) -> None:
         """Take the shards of a module that a forward made known, as long as no optimizer has changed them."""
         region = self.recorder.region

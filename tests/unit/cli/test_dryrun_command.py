@@ -86,10 +86,19 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     flops = sum(row["flops"] for row in ledger.tables["dry_ops"].to_pylist() if row["step"] == 1)
     # Two matmuls forward; backward two of the second layer and one of the first, whose input needs none.
     assert flops == 5 * 2 * 8 * 64 * 256
-    shown = shardtoll("report", "runs/dry")
+    shown = shardtoll("report", "runs/dry", "--width", 200)
     assert shown.code == 0, shown.err
-    assert "h100x8-ib400" in shown.out
-    assert "fabric unknown" not in shown.out
+    verdict, run_line = shown.out.splitlines()[:2]
+    assert verdict.startswith("Forecast with every rank on time: exposed communication takes ")
+    assert run_line == "forecast of rank 3 of 16 · nothing measured · H100 · 2 steps · fabric h100x8-ib400"
+    assert ledger.run.ranks_missing == ()
+    pages = shardtoll("report", "runs/dry", "--all", "-o", "dry.md", "-o", "dry.html")
+    assert pages.code == 0, pages.err
+    # In the page the fabric's name is an input's value too.
+    for text in (shown.out, pages.out, Path("dry.md").read_text(), Path("dry.html").read_text()):
+        assert "forecast of rank 3 of 16 · nothing measured" in text
+        assert "left no records" not in text
+        assert "1 of 16 ranks" not in text
     scaled = shardtoll("forecast", "runs/dry", "--world", 32, "-o", "scaled.md", "-o", "scaled.html")
     assert scaled.code == 0, scaled.err
     assert "forecast on 16: " in Path("scaled.md").read_text()
@@ -98,6 +107,20 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
     Path("budget.toml").write_text("max_collectives = 0")
     assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
+
+
+@pytest.mark.usefixtures("script")
+def test_memory_is_listed_by_module_and_line_and_tokens_are_asked_for(shardtoll: Callable[..., Any]) -> None:
+    made = shardtoll("dryrun", "--world", 64, "--width", 200, "train.py")
+    assert made.code == 0, made.err
+    assert "unknown, as no embedding was looked up: give --tokens" in made.out
+    (modules,) = re.findall("by module: (.*)", made.out)
+    (lines,) = re.findall("by line: (.*)", made.out)
+    assert {"0", "2"} <= {part.split()[0] for part in modules.split(", ")}
+    assert "unknown" not in modules + lines
+    with_tokens = shardtoll("dryrun", "--world", 64, "--tokens", 512, "train.py")
+    assert "--tokens" not in with_tokens.out
+    assert "tokens/s/GPU" in with_tokens.out
 
 
 @pytest.mark.usefixtures("script")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -104,6 +105,53 @@ def test_sharded_parameters_are_drawn_and_told_apart_by_address() -> None:
     assert len(set(addresses)) == 4
     assert 0 not in addresses
     assert sent(ledger)["all_reduce"] == 1
+
+
+def test_tensors_of_different_storages_share_no_address() -> None:
+    ranges: list[tuple[int, int]] = []
+
+    def train() -> None:
+        many = [torch.empty(1 << 20, device="cuda") for _ in range(40)]
+        here = torch.ones(4)
+        ranges.append((here.data_ptr(), here.data_ptr() + here.nbytes))
+        for tensor in many:
+            first, after = tensor.data_ptr(), tensor[1 << 19 :].data_ptr()
+            assert after - first == 4 << 19
+            assert tensor.view(4, -1).data_ptr() == tensor.detach().data_ptr() == first
+            ranges.append((first, first + tensor.nbytes))
+        gone = many.pop().data_ptr()
+        del tensor
+        assert torch.empty(1 << 20, device="cuda").data_ptr() not in (gone, 0)
+        trained(nn.Linear(16, 16).cuda())
+
+    recorded(train)
+    ranges.sort()
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ranges))
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_memory_of_ddp_is_that_of_modules_and_lines(views: bool) -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3))).cuda()
+        wrapped = DDP(model, gradient_as_bucket_view=views)
+        adam = torch.optim.AdamW(wrapped.parameters())
+        for _ in range(2):
+            wrapped(torch.randn(4, 64, device="cuda")).square().mean().backward()
+            adam.step()
+
+    rows = recorded(train, world=4).tables["dry_storages"].to_pylist()
+    large = [row for row in rows if row["bytes"] >= 4 * 64 * 64 and row["freed"] is None]
+    assert all("test_dryrun_programs.py:" in row["source"] for row in large)
+    weights = [f"{place}.weight" for place in range(3)]
+    for category, times in (("parameter", 1), ("optimizer", 2), ("gradient", 0 if views else 1)):
+        those = [row for row in large if row["category"] == category and row["bytes"] == 4 * 64 * 64]
+        assert sorted(row["parameter"] for row in those) == sorted(weights * times)
+        assert all(row["module"] == row["parameter"][0] for row in those)
+    # One bucket of all three; the one before it is gone, as DDP has ordered its buckets.
+    (bucket,) = [row for row in large if row["bytes"] == 3 * 4 * 64 * 64]
+    assert (bucket["category"], bucket["module"]) == ("gradient" if views else "communication", "")
+    assert bucket["parameter"].endswith(".weight, ... (3 parameters)")
 
 
 def _spawned(rank: int, world: int, ranks: list[int]) -> None:
@@ -251,6 +299,29 @@ def test_a_pipeline_stage_sends_on_what_it_makes() -> None:
         ("send", 2 * 16 * 4): 4,
         ("recv", 2 * 16 * 4): 4,
     }
+
+
+def test_objects_that_no_other_rank_sends_are_listed_with_their_line() -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        sizes = [None]
+        dist.recv_object_list(sizes, src=0)
+        assert sizes == [None]
+        dist.send_object_list([7], dst=0)
+        dist.recv_object_list(sizes, src=0)
+        assert sizes == [7]
+        dist.broadcast_object_list([3], src=1)
+        dist.broadcast_object_list([None], src=0)
+        trained(nn.Linear(16, 16).cuda())
+
+    texts = recorded(train, world=2, rank=1).tables["notices"]["text"].to_pylist()
+    listed = [text for text in texts if "object_list" in text]
+    assert [text.partition(", at ")[0] for text in listed] == [
+        "broadcast_object_list left the list as it was, as no other rank runs, 1 time",
+        "recv_object_list gave what this rank sent last, as no other rank runs, 1 time",
+        "recv_object_list left the list as it was, as no other rank runs, 1 time",
+    ]
+    assert all("test_dryrun_programs.py:" in text for text in listed)
 
 
 def test_waiting_forever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
