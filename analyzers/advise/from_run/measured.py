@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardtoll.analyzers.shared.checkpoint_bytes import written
 from shardtoll.ledger import Report
 
 
@@ -31,9 +32,9 @@ def checkpoint_cost(report: Report) -> dict[str, Any]:
         return {}
     blocked_ns, saves = max(by_rank.values())
     made: dict[str, Any] = {"checkpoint_blocked_s": blocked_ns / max(1, saves) / 1e9}
-    written = [row["bytes"] for row in rows if row["bytes"] is not None]
-    if written and len(written) == len(rows) and blocked_ns:
-        made["checkpoint_gbps"] = sum(written) / blocked_ns
+    wrote = written(rows)
+    if wrote is not None:
+        made["checkpoint_gbps"] = wrote.gbps
     return made
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stalls.stalled import NAMED, rarely
+from shardtoll.analyzers.shared.checkpoint_bytes import written
 from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, best_interval_s, goodput
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Where
@@ -68,12 +69,14 @@ def _finding(
     places = here.groupby(["source", "name"], dropna=False)["total_ns"].sum()
     source, name = (text(value) for value in places.index[int(places.argmax())])
     each_ns = round(spent / saves)
-    written = _written(rows, saves)
-    rate = None if written is None else written / each_ns
+    wrote = written(
+        {**row, "bytes": None if pd.isna(row["bytes"]) else row["bytes"]}
+        for row in rows[["rank", "count", "total_ns", "bytes"]].to_dict("records")
+    )
     world = context.ledger.run.world_size
     between_s = 86400 / (LLAMA3.per_gpu_day * world)
     interval_s = best_interval_s(each_ns / 1e9, between_s)
-    amount = "" if written is None or rate is None else f" for {size(written)} ({rate:.3g} GB/s)"
+    amount = "" if wrote is None else f" for {size(wrote.bytes)} ({wrote.gbps:.3g} GB/s)"
     by_source = "" if source is None else f", at {source}"
     verb = "waits" if len(who) == 1 else "wait"
     often = rarely(saves, steps) if saves < steps else f"{saves / steps:.3g} per step"
@@ -85,10 +88,10 @@ def _finding(
         Evidence("checkpoints there", saves),
         Evidence("share of steps and saves", round(share, 4), "share"),
     ]
-    if written is not None and rate is not None:
+    if wrote is not None:
         evidence += [
-            Evidence("written by all ranks, one checkpoint", written, "bytes"),
-            Evidence("written per second", round(rate, 4), "GB/s"),
+            Evidence("written by all ranks, one checkpoint", wrote.bytes, "bytes"),
+            Evidence("written per second", round(wrote.gbps, 4), "GB/s"),
         ]
     evidence += [
         Evidence("best time between checkpoints, by Daly", round(interval_s * 1e9), "ns"),
@@ -111,7 +114,7 @@ def _finding(
         toll_ns=round(lost / steps),
         floor_ns=None,
         saving_ns=None,
-        bytes=written,
+        bytes=None if wrote is None else wrote.bytes,
         count=1,
         ranks=who,
         rows=steps_spoken_of(context.step_rows, who, rows["step"].unique()),
@@ -121,8 +124,3 @@ def _finding(
         confidence="certain",
         figures=(Figure("blocked_ns", each_ns, "ns"), Figure("interval_ns", round(interval_s * 1e9), "ns")),
     )
-
-
-def _written(rows: pd.DataFrame, saves: int) -> int | None:
-    """Bytes of one checkpoint over all ranks; None if those of any save are unknown."""
-    return None if rows["bytes"].isna().any() else round(float(rows["bytes"].sum()) / saves)

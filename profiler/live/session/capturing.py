@@ -146,7 +146,7 @@ class Capturing:
         undo.callback(OptimizerSteps(recorder, self.records_training, self.stop).install())
         loading = recorder.loading = Loading(recorder.now_ns, self._fetched, self._is_recording)
         undo.callback(loading.patch())
-        undo.callback(Saving(recorder.now_ns, self._saved, self._is_recording).patch())
+        undo.callback(Saving(recorder.now_ns, self._saved, self._is_recording, self._attempt).patch())
         undo.callback(watch.training.unmark)
         watch.training.mark()
         undo.callback(open_doors(watch))
@@ -277,6 +277,15 @@ class Capturing:
             work()
         except Exception as error:  # noqa: BLE001 - the seam between capture and training
             self.stop(error)
+
+    def _attempt(self, work: Callable[[], Any]) -> Any:
+        """Return what the work says of the user's things; None if it fails: the capture does without."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - the seam between capture and training
+            if raised_by_handler(error):
+                self.stop(error)
+            return None
 
     def stop(self, error: Exception) -> None:
         """Give up capturing: say so once, in the log and in the report.

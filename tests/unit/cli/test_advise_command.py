@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from docs.advice_cases import CASES, PAGE
+from docs.advice_cases import CASES, PAGE, advice_of, section
 from shardtoll.cli import app
 from shardtoll.ledger import UsageError
 
@@ -70,3 +70,9 @@ def test_the_page_has_a_worked_case_for_each_size() -> None:
     for case in CASES:
         assert f"--model {case.model} --gpus {case.gpus} --gpu {case.gpu} " in page
     assert page.count("**Use ") == 10, "run python docs/advice_cases.py"
+
+
+def test_the_first_case_of_the_page_is_what_the_command_says_today() -> None:
+    # The nine others take longer: `python docs/advice_cases.py --check` compares all.
+    page = PAGE.read_text(encoding="utf-8")
+    assert section(CASES[0], advice_of(CASES[0])) in page, "run python docs/advice_cases.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,15 +88,50 @@ def test_layouts_are_confirmed_only_if_the_script_ran_them(
         confirmed(SimpleNamespace(ties=ties), tmp_path, [], "--tp {tensor}", {})  # type: ignore[arg-type]
 
 
+def test_a_layout_that_cannot_be_read_or_priced_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    wanted = Layout(dp=4, tp=2, micro_batch=2)
+    unpriced, unread = replace(wanted, micro_batch=4), replace(wanted, micro_batch=8)
+
+    def dry(_: object, arguments: list[str], __: object) -> SimpleNamespace:
+        times = [] if arguments[-1] == "4" else [5.0]
+        return SimpleNamespace(batch=arguments[-1], steps=pd.DataFrame({"duration_ns": times}))
+
+    def read(report: SimpleNamespace, _: str) -> SimpleNamespace:
+        if report.batch == "8":
+            raise UsageError("no step says its model", "give --model")
+        return SimpleNamespace(values=replace(wanted, micro_batch=int(report.batch)))
+
+    monkeypatch.setattr(confirming, "dry_report", dry)
+    monkeypatch.setattr(run_question, "derive", read)
+    monkeypatch.setattr(run_question, "layout_of_values", lambda values: values)
+    ties = [
+        SimpleNamespace(layout=each, words=str(each.micro_batch), step_ns=SimpleNamespace(expected=4.0))
+        for each in (unread, unpriced, wanted)
+    ]
+    made = confirmed(SimpleNamespace(ties=ties), tmp_path / "a.py", [], "--batch {micro_batch}", {})  # type: ignore[arg-type]
+    assert made[0].ran == "nothing: no step says its model"
+    assert [each.same for each in made] == [False, True, True]
+    assert [each.dry_ns for each in made] == [None, None, 5.0]
+
+
 @pytest.mark.parametrize(
-    "template", ["--tp {tp", "{tp:9}", "{tp!r}", "{}", "{tp:{dp}}", "'--tp {tp}", "{one}"]
+    "template",
+    [
+        *("--tp {tp", "tp}", "'--tp {tp}", "{}", "{one}", "{tp.real}", "{tp[0]}"),
+        *("{tp:9}", "{tp!r}", "{tp:{dp}}", "{tp:{foo}}", "{tp:1000000000}"),
+    ],
 )
-def test_a_template_is_read_before_anything_runs(template: str, tmp_path: Any) -> None:
+def test_a_template_is_read_before_anything_runs(
+    template: str, shardtoll: Callable[..., Any], tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit")
-    ran = CliRunner().invoke(app("advise"), ["advise", str(script), "--confirm", template])
-    assert isinstance(ran.exception, UsageError)
-    assert ran.exception.message.startswith("--confirm")
+    ran = shardtoll("advise", script, "--confirm", template)
+    assert (ran.code, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
+    assert line.startswith("shardtoll: --confirm")
 
 
 @pytest.mark.parametrize(
