@@ -13,6 +13,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch.utils import _python_dispatch
+
+from shardtoll.profiler.live.times.patches import Patches, patched
 
 _OURS: Final = ("shardtoll.profiler.", "shardtoll.ledger.")
 _below: set[int] = set()
@@ -59,6 +62,29 @@ def skip_ours() -> None:
             for code in codes_of(module):
                 if id(code) not in _below:
                     mark(code, alone)
+
+
+def patch_compiling() -> Callable[[], None]:
+    """Have dispatch modes off while a frame is compiled; returns what undoes that.
+
+    torch takes them off itself, but for the frames of a model in DistributedDataParallel: operators on the
+    compiler's own tensors would come to the mode, which would end the training.
+    """
+
+    def patch(patches: Patches) -> None:
+        wrapper = getattr(sys.modules.get("torch._dynamo.convert_frame"), "CatchErrorsWrapper", None)
+        if hasattr(_python_dispatch, "_disable_current_modes"):
+            patches.around(wrapper, "__call__", _without_modes)
+
+    return patched(patch)
+
+
+def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_frame(*args: Any, **kwargs: Any) -> Any:
+        with _python_dispatch._disable_current_modes():
+            return original(*args, **kwargs)
+
+    return compile_frame
 
 
 def codes_of(module: ModuleType) -> Iterator[CodeType]:

@@ -19,7 +19,7 @@ from torch import nn
 
 from shardtoll.ledger.records.errors import reason
 from shardtoll.ledger.records.step_rows import StepRows
-from shardtoll.profiler.live.capture.compiler import skip_ours
+from shardtoll.profiler.live.capture.compiler import patch_compiling, skip_ours
 from shardtoll.profiler.live.capture.entries import open_doors
 from shardtoll.profiler.live.capture.measure_slowdown import measure as measure_slowdown
 from shardtoll.profiler.live.capture.mode import SurveyMode, take_off
@@ -147,6 +147,7 @@ class Capturing:
         loading = recorder.loading = Loading(recorder.now_ns, self._fetched, self._is_recording)
         undo.callback(loading.patch())
         undo.callback(Saving(recorder.now_ns, self._saved, self._is_recording, self._attempt).patch())
+        undo.callback(patch_compiling())
         undo.callback(watch.training.unmark)
         watch.training.mark()
         undo.callback(open_doors(watch))
