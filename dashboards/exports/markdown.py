@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts import step_times, summary, together
 from shardtoll.dashboards.words.escaped import code, in_html, plain, table
 from shardtoll.dashboards.words.files import write as write_file
 from shardtoll.ledger import Finding, Report
@@ -33,7 +33,7 @@ def markdown(report: Report) -> str:
         shown = [_row(number, finding) for number, finding in findings[:SHOWN]]
         lines += table(("#", "finding", "where", "toll per step", "saving", "what"), shown)
         lines.append("")
-    lines += [part for sentence in summary.overlaps(report) for part in (plain(sentence, 1000), "")]
+    lines += [part for sentence in together.overlaps(report) for part in (plain(sentence, 1000), "")]
     if len(findings) > SHOWN:
         lines += [f"{human.plural(len(findings) - SHOWN, 'more finding')} not in this table.", ""]
     lines += [*_anatomy(report), ""]

@@ -14,7 +14,7 @@ from shardtoll.ledger.words import human
 FINDINGS: Final = 5
 RANKS: Final = 3
 CLAUSE: Final = 94
-"""Characters of a remedy on the first screen, if it can be cut after a clause."""
+"""Characters of a remedy with its effort on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
 _BETWEEN: Final = "outside forward, backward, optimizer"
 LEAST_SHARE: Final = 0.01
@@ -39,14 +39,26 @@ class Bar:
 
 
 def bars(report: Report) -> list[Bar]:
-    """Return the slowest ranks by rank and the mean of all others; empty if no step finished."""
+    """Return the ranks that stand out, by rank, and the mean of all others; empty if no step finished.
+
+    Each rank beside a mean has a word for why it stands there. A few ranks are all shown.
+    """
     times = step_times.rank_times(report)
     late = late_rank(report)
     marks = step_times.marks(times) if len(times) > 1 and not _alike(times) else {}
     if late is not None:
         marks[(late,)] = "late" if (late,) not in marks else f"late, {marks[(late,)]}"
     shown, rest = step_times.fold(times, RANKS, first=late)
-    return [_bar(time, marks.get(time.ranks, "")) for time in ([*shown, rest] if rest else shown)]
+    if rest is not None:
+        second = next((time for time in shown if time.ranks not in marks), None)
+        if second is not None and marks and not _alike([second, rest]):
+            marks[second.ranks] = "2nd slowest"
+        fewer, others = step_times.fold(times, len(marks) + 1, first=late)
+        if len(fewer) < len(shown) and all(time.ranks in marks for time in fewer):
+            shown, rest = fewer, others
+    return [
+        _bar(time, marks.get(time.ranks, ""), alone=not shown) for time in ([*shown, rest] if rest else shown)
+    ]
 
 
 def worth_showing(report: Report) -> list[tuple[int, Finding]]:
@@ -77,8 +89,10 @@ def _alike(times: Sequence[RankTime]) -> bool:
     return min(time.step_ns for time in times) >= (1 - LEAST_SHARE) * longest
 
 
-def _bar(time: RankTime, mark: str) -> Bar:
-    name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else f"mean of {len(time.ranks):,} others"
+def _bar(time: RankTime, mark: str, *, alone: bool) -> Bar:
+    """Return the bar of a rank or a mean; `alone`: no rank stands beside the mean."""
+    several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
+    name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
     known = tuple((place, part) for place, part in enumerate(time.parts_ns) if part is not None)
     return Bar(f"{name} {mark}".rstrip(), time.total_ns, known)
 
@@ -103,14 +117,20 @@ def run_line(report: Report) -> str:
 def figures(finding: Finding) -> list[str]:
     """Return toll, floor and saving in words, and the same with less said, for narrower lines.
 
+    The saving stays longest: it says whether the fix is worth the work.
+
     Without a toll it is how often the finding happens.
     """
     if finding.toll_ns is None:
         return [f"{human.number(finding.count)} times per step"] if finding.count > 1 else [""]
     named = (("toll", finding.toll_ns), ("floor", finding.floor_ns), ("saving", finding.saving_ns))
-    known = {name: f"{name} {human.duration(value)}" for name, value in named if value is not None}
+    known = {
+        name: f"{name} {human.duration(value) if value or name != 'saving' else 'none'}"
+        for name, value in named
+        if value is not None
+    }
     without_floor = [words for name, words in known.items() if name != "floor"]
-    return [" · ".join(words) for words in (known.values(), without_floor, without_floor[:1])]
+    return [" · ".join(words) for words in (known.values(), without_floor, without_floor[-1:])]
 
 
 def place(finding: Finding, report: Report) -> str:
@@ -131,16 +151,17 @@ def _late_place(finding: Finding, report: Report) -> str:
     return f"rank {rank}{host}, {finding.where.phase or 'whole step'}"
 
 
-def remedy(finding: Finding) -> str:
+def remedy(finding: Finding, room: int = CLAUSE) -> str:
     """Return the remedy in a clause with its effort; what happened if there is no remedy.
 
-    A sentence that is longer than `CLAUSE` ends before its explanation, if it is still an order then.
+    A sentence that is longer than `room` ends before its explanation, if it is still an order then.
     """
     if finding.remedy is None:
         return finding.title
+    effort = "" if finding.remedy.effort is None else f" ({finding.remedy.effort})"
     first = finding.remedy.text.partition(". ")[0].rstrip(".")
     for mark in (": ", " (", ", and ", ", as ", ", ", " and "):
         head = first.partition(mark)[0]
-        if len(first) > CLAUSE and len(head.split()) >= LEAST_WORDS:
+        if len(first) + len(effort) > room and len(head.split()) >= LEAST_WORDS:
             first = head
-    return first if finding.remedy.effort is None else f"{first} ({finding.remedy.effort})"
+    return f"{first}{effort}"

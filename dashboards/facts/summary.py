@@ -155,20 +155,6 @@ def second_line(report: Report) -> str | None:
     return _unbilled(unbilled, report.run)
 
 
-def overlaps(report: Report) -> list[str]:
-    """Return a sentence for each set of findings whose tolls do not add up, as they hold the same time."""
-    said = []
-    for overlap in report.overlaps:
-        if max(overlap.findings) > len(report.findings):
-            continue
-        head = ", ".join(map(str, overlap.findings[:-1]))
-        most = human.duration(overlap.most_ns)
-        said.append(
-            f"Findings {head} and {overlap.findings[-1]} overlap: together they cost at most {most} per step."
-        )
-    return said
-
-
 def _unbilled(unbilled: Unbilled, run: Run) -> str:
     share, step = human.share(unbilled.time_ns, unbilled.step_ns), human.duration(unbilled.step_ns)
     if not unbilled.idle:

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts import first_facts, summary, together
 from shardtoll.dashboards.facts.first_facts import LEAST_SHARE, Bar
 from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
@@ -26,8 +26,13 @@ _BLOCKS: Final = "█▓▒░·"
 _ASCII: Final = "#=+-."
 """One mark for each of `PARTS`."""
 _COLOURS: Final = ("green", "red", "magenta", "blue", "dim")
-_LEAST_PLACE: Final = 24
-"""Columns for a finding's place, before figures are left to `--finding`."""
+_LEAST_PLACES: Final = (24, 14, 14)
+"""Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
+where a file's name and its line have no room."""
+_INDENT: Final = 5 * " "
+_UNIT: Final = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B)\b)")
+_UNBROKEN: Final = "\ue000"
+"""Stands for a space while lines are broken: rich ends lines at every kind of space."""
 _LEAST_BAR: Final = 10
 _MOST_BAR: Final = 30
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
@@ -52,15 +57,20 @@ class FirstScreen:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(_cut(Text(text, style="bold red"), width))
         lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
-        lines += _bill(report, width)
-        if self.more:
-            lines.append(Text())
-            lines += [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
+        end = [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
+        end = [Text(), *end] if end else []
+        lines += [*_bill(report, width, LINES - LEAST_VERDICT - len(lines) - len(end)), *end]
         left = max(LINES - len(lines), LEAST_VERDICT)
-        verdict = list(Text(clean(report.verdict), style="bold").wrap(console, width))
-        if len(verdict) > left:
-            verdict = [*verdict[: left - 1], Text(_ended(verdict[left - 1].plain, width), style="bold")]
-        return [*verdict, *lines]
+        return [*_verdict(report, console, width, left), *lines]
+
+
+def _verdict(report: Report, console: Console, width: int, most: int) -> list[Text]:
+    """Return the verdict in at most that many lines; no line ends between a number and its unit."""
+    whole = _UNIT.sub(_UNBROKEN, clean(report.verdict))
+    lines = [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], _ended(lines[most - 1], width)]
+    return [Text(line, style="bold", no_wrap=True) for line in lines]
 
 
 def _plain(text: str) -> str:
@@ -123,28 +133,33 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     return line
 
 
-def _bill(report: Report, width: int) -> list[Text]:
+def _bill(report: Report, width: int, most: int) -> list[Text]:
+    """Return the findings and what links them; as many findings as `most` lines hold, but always one."""
     if not report.findings:
         return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
-    return [
-        line
-        for number, finding in first_facts.worth_showing(report)
-        for line in _finding(report, number, finding, width)
-    ]
+    shown = first_facts.worth_showing(report)
+    while True:
+        lines = [line for number, finding in shown for line in _finding(report, number, finding, width)]
+        linked = together.on_one_screen(report, [number for number, _ in shown])
+        lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
+        if len(lines) <= most or len(shown) == 1:
+            return lines
+        shown.pop()
 
 
 def _finding(report: Report, number: int, finding: Finding, width: int) -> tuple[Text, Text]:
     head = f"{number:>2} {finding.severity} {finding.kind}"
     where = clean(first_facts.place(finding, report))
-    for figures in first_facts.figures(finding):
+    for least, figures in zip(_LEAST_PLACES, first_facts.figures(finding), strict=False):
         room = width - cell_len(head) - cell_len(figures) - 4
-        if room >= min(_LEAST_PLACE, cell_len(where)):
+        if room >= min(least, cell_len(where)):
             break
     if cell_len(where) > room:
         # The line of code says more than the function that it is in.
-        where = re.sub(r" \([^()]*\)$", "", where)
+        where = re.sub(r" \([^()]*\)(?=$|, ranks? )", "", where)
     place = where if cell_len(where) <= room else "…" + where[len(where) - max(room - 1, 0) :]
     whole = "  ".join(part for part in (head, place, figures) if part)
     line = _cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
-    return line, _cut(Text(f"     {first_facts.remedy(finding)}"), width)
+    clause = first_facts.remedy(finding, min(first_facts.CLAUSE, width - len(_INDENT)))
+    return line, _cut(Text(f"{_INDENT}{clause}"), width)

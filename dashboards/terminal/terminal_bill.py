@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import replayed_words, summary
+from shardtoll.dashboards.facts import replayed_words, summary, together
 from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
@@ -41,7 +41,7 @@ def bill(report: Report, width: int) -> RenderableType:
     head = Text("the bill", style="bold")
     head.append(f" ({', '.join(counts)}); per step, each on the rank where it is largest", style="not bold")
     head.append(summary.base_of_tolls(report), style="not bold")
-    for sentence in summary.overlaps(report):
+    for sentence in together.overlaps(report):
         head.append(f"\n{sentence}", style="not bold")
     if width < TABLE_WIDTH:
         return Group(head, *_blocks(rows, report.run))

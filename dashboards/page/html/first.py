@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts import first_facts, summary, together
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.words.text import clean, clip
@@ -64,7 +64,11 @@ def _findings(report: Report) -> str:
     if not shown:
         return ""
     rows = "\n".join(_finding(report, number, finding) for number, finding in shown)
-    return f'<ol class="top">{rows}</ol>'
+    linked = "".join(
+        f'<p class="note">{_safe(sentence)}</p>'
+        for sentence in together.on_one_screen(report, [number for number, _ in shown])
+    )
+    return f'<ol class="top">{rows}</ol>{linked}'
 
 
 def _finding(report: Report, number: int, finding: Finding) -> str:

@@ -11,7 +11,7 @@ from shardtoll.analyzers import run
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.findings.trust.overlaps import overlaps
 from shardtoll.dashboards.exports.markdown import markdown
-from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.facts import together
 from shardtoll.dashboards.page.html.page_bill import bill as page_bill
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.ledger import Finding, Report, Rows
@@ -66,12 +66,12 @@ def test_every_renderer_says_so_in_one_sentence_and_json_keeps_it():
     report = replace(
         run(LEDGER), findings=(made((0, 1), 4), made((1, 2), 4)), overlaps=(Overlap((1, 2), 6 * MS),)
     )
-    (sentence,) = summary.overlaps(report)
-    assert sentence == "Findings 1 and 2 overlap: together they cost at most 6.00 ms per step."
+    (sentence,) = together.overlaps(report)
+    assert sentence == "Findings 1 and 2 overlap: together at most 6.00 ms; savings do not add up."
     out = io.StringIO()
     Console(file=out, width=100).print(bill(report, 100))
     assert sentence in out.getvalue()
     assert sentence in page_bill(report)
     assert sentence in markdown(report)
     assert Report.from_json(report.to_json()).overlaps == report.overlaps
-    assert summary.overlaps(replace(report, findings=report.findings[:1])) == []
+    assert together.overlaps(replace(report, findings=report.findings[:1])) == []

@@ -10,10 +10,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from shardtoll.dashboards.facts import first_facts
-from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.facts import first_facts, together
+from shardtoll.dashboards.facts.step_times import PARTS, RankTime
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.ledger import Finding, Report, Where
+from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.words import human
 from tests import sample_reports
 
@@ -85,7 +86,74 @@ def test_figures_give_way_to_the_place():
     )
     assert wide.split(" · ") == ["toll 9.00 ms", "floor 1.00 ms", "saving 8.00 ms"]
     assert narrow.split(" · ") == ["toll 9.00 ms", "saving 8.00 ms"]
-    assert narrowest == "toll 9.00 ms"
+    assert narrowest == "saving 8.00 ms"
+
+
+def test_the_saving_stays_at_80_columns():
+    finding = Finding(
+        *("implicit-redistribute", "warning", "t", 112_600_000, 60_600, 112_400_000, None, 1, (0,)),
+        Where(source="samples/dit_modulation/dtensor.py:57 (forward)"),
+    )
+    line = next(
+        line
+        for line in shown(replace(sample_reports.report(), findings=(finding,)), 80).splitlines()
+        if "implicit" in line
+    )
+    assert line == " 1 warning implicit-redistribute  …or.py:57, rank 0  toll 113 ms · saving 112 ms"
+
+
+def test_a_fix_that_saves_nothing_says_so():
+    finding = Finding("pipeline-bubble", "warning", "t", 9_000_000, None, 0, None, 1, (0,), Where())
+    assert first_facts.figures(finding)[0] == "toll 9.00 ms · saving none"
+
+
+def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
+    made = [
+        Finding(kind, "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where(source=source))
+        for kind, source in [
+            ("implicit-redistribute", "train.py:42 (step)"),
+            ("implicit-redistribute", "train.py:42 (step)"),
+            ("exposed-communication", "train.py:7"),
+        ]
+    ]
+    report = replace(sample_reports.report(), findings=tuple(made), overlaps=(Overlap((2, 3), 10_000_000),))
+    assert together.on_one_screen(report, [1, 2, 3]) == [
+        "Findings 2 and 3 overlap: together at most 10.0 ms; savings do not add up.",
+        "Findings 1 and 2 are of one line, train.py:42: fix one, then report again.",
+    ]
+    assert together.on_one_screen(report, [1, 3]) == []
+
+
+def test_a_number_keeps_its_unit_in_the_verdict(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Report, "verdict", f"{'word ' * 19}98.75 % of 12.3 ms")
+    first, second = shown(sample_reports.report(), 100).splitlines()[:2]
+    assert (first.split()[-1], second) == ("word", "98.75 % of 12.3 ms")
+
+
+def times(*step_ns: float) -> list[RankTime]:
+    return [
+        RankTime((rank,), 1, took, (took, 0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
+        for rank, took in enumerate(step_ns)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "late", "names"),
+    [
+        ((9.0, 9.0, 9.0, 9.0), None, ["mean of 4 ranks"]),
+        ((9.0, 9.0, 9.05, 9.0), 1, ["rank 1 late", "mean of 3 others"]),
+        ((9.0, 9.0, 12.0, 9.0), None, ["rank 2 slowest", "mean of 3 others"]),
+        ((9.0, 11.0, 12.0, 9.0), None, ["rank 1 2nd slowest", "rank 2 slowest", "mean of 2 others"]),
+        ((9.0, 11.0, 12.0, 9.0), 0, ["rank 0 late", "rank 2 slowest", "mean of 2 others"]),
+        ((9.0, 12.0), None, ["rank 0", "rank 1 slowest"]),
+    ],
+)
+def test_a_rank_beside_a_mean_says_why_it_stands_there(
+    step_ns: tuple[float, ...], late: int | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: times(*step_ns))
+    monkeypatch.setattr(first_facts, "late_rank", lambda _: late)
+    assert [bar.name for bar in first_facts.bars(sample_reports.report())] == names
 
 
 def test_ascii_holds_the_same_words():

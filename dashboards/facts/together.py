@@ -1,0 +1,53 @@
+"""Findings that must be read together: those of one line of code, and those that bill the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import PurePath
+from typing import Final
+
+from shardtoll.ledger import Report
+from shardtoll.ledger.words import human
+
+_MOST_LINES: Final = 2
+"""Sentences on a first screen."""
+
+
+def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
+    """Return a sentence for each set of findings whose tolls do not add up, as they hold the same time.
+
+    Of findings `shown`, by their numbers, only; of all if None.
+    """
+    said = []
+    for overlap in report.overlaps:
+        numbers = [number for number in overlap.findings if shown is None or number in shown]
+        if len(numbers) > 1 and max(numbers) <= len(report.findings):
+            most = human.duration(overlap.most_ns)
+            said.append(
+                f"Findings {_listed(numbers)} overlap: together at most {most}; savings do not add up."
+            )
+    return said
+
+
+def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence for each line of the user's code that several of the findings shown name."""
+    numbers: dict[str, list[int]] = {}
+    for number in sorted(shown):
+        source = report.findings[number - 1].where.source
+        if source:
+            # The function is left out: code outside of one has none.
+            numbers.setdefault(source.partition(" (")[0], []).append(number)
+    return [
+        f"Findings {_listed(several)} are of one line, {PurePath(line).name}: fix one, then report again."
+        for line, several in numbers.items()
+        if len(several) > 1
+    ]
+
+
+def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
+    """Return what must be known before figures of the findings shown are added, or all their fixes made."""
+    return [*overlaps(report, shown), *of_one_line(report, shown)][:_MOST_LINES]
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
