@@ -80,28 +80,43 @@ _POINTS_BACK: Final = frozenset({"it", "its", "them", "their", "this", "these", 
 def first_of(findings: Sequence[Finding], kinds: Collection[str] = ()) -> int | None:
     """Return the place of the first finding of these kinds that costs time; None if there is none.
 
-    Without kinds it is the first warning with a toll that a fix would save, else one with a toll.
+    One whose saving is known to be nothing comes last. Without kinds warnings come before information with a
+    saving.
     """
     priced = [place for place, finding in enumerate(findings) if finding.toll_ns]
     if kinds:
-        return next((place for place in priced if findings[place].kind in kinds), None)
-    warned = [place for place in priced if findings[place].severity != "info"]
-    saving = [place for place in warned if findings[place].saving_ns != 0]
-    return next(iter([*saving, *warned, *priced]), None)
+        priced = [place for place in priced if findings[place].kind in kinds]
+    worth = [place for place in priced if findings[place].saving_ns != 0]
+    if not kinds:
+        warned = [place for place in worth if findings[place].severity != "info"]
+        worth = [*warned, *(place for place in worth if findings[place].saving_ns)]
+    return next(iter([*worth, *priced]), None)
 
 
 def with_advice(text: str, findings: Sequence[Finding], place: int | None) -> str:
     """Return the sentence with what to do at its end, as far as `WIDTH` allows.
 
     A remedy stands in the sentence if its first clause is a short order that explains itself; otherwise the
-    finding's number stands there, as the bill counts it.
+    finding's number stands there, as the bill counts it. If its fix saves nothing, it is the number of the
+    first finding whose fix does.
     """
     if place is None:
         return text
-    finding = findings[place]
-    order = "" if finding.remedy is None else _order(finding.remedy.text)
+    finding, order = findings[place], ""
+    if finding.saving_ns == 0:
+        place = first_of(findings) or 0
+        if findings[place].saving_ns == 0:
+            return _ended(text, ("no finding has a saving",))
+        finding = findings[place]
+    elif finding.remedy is not None:
+        order = _order(finding.remedy.text)
     named = f"start with finding {place + 1} ({finding.kind})"
-    for words in (order, order.partition(", else ")[0], named, f"see finding {place + 1}"):
+    return _ended(text, (order, order.partition(", else ")[0], named, f"see finding {place + 1}"))
+
+
+def _ended(text: str, ends: Sequence[str]) -> str:
+    """Return the text with the first of those ends that `WIDTH` allows."""
+    for words in ends:
         if words and len(text) + len(words) + 3 <= WIDTH:
             return f"{text}; {words}"
     return text

@@ -28,7 +28,9 @@ def sentence(
     """
     both = f"{shared.ranks} ranks share {plural(shared.cores, 'CPU core')} and delay each other"
     warned = [
-        number for number, each in enumerate(findings, 1) if each.severity == "warning" and each.toll_ns
+        number
+        for number, each in enumerate(findings, 1)
+        if each.severity == "warning" and each.toll_ns and each.saving_ns != 0
     ]
     exposed = float(context.told_rows.groupby("rank")["exposed_comm_ns"].mean().max())
     if warned:

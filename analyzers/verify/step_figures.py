@@ -18,21 +18,26 @@ from shardtoll.ledger.records.levels import in_steps, surveyed_steps
 from shardtoll.ledger.records.told import exposure_doubted, exposure_told
 
 EXPOSED: Final = "exposed_comm_ns"
+UNATTRIBUTED: Final = "unattributed_ns"
 PARTS: Final = {
     "compute_ns": "computing",
     EXPOSED: "exposed communication",
     "exposed_copy_ns": "exposed copies",
     "idle_ns": "idle",
+    UNATTRIBUTED: "unattributed",
 }
+"""Part of a step -> its name; all of them add up to `WHOLE`."""
+WHOLE: Final = "step, own work"
 
 
 def figures(runs: TwoRuns) -> tuple[Quantity, ...]:
-    """Return each figure, of a mean surveyed step, on the rank where it is most; FLOPs are of all ranks.
+    """Return each figure of a mean surveyed step of the slowest rank; FLOPs are of all ranks.
 
-    The steps are those that are compared, so the first ones, which set things up, are left out. If no step
-    was surveyed, they are the timed ones, without the parts that only a survey tells. Names say which steps
-    they are. Exposed communication is of those steps that tell it; a lower bound if that of a collective is
-    unknown. Collectives and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
+    The parts add up to that rank's step. The steps are those that are compared, so the first ones, which set
+    things up, are left out. If no step was surveyed, they are the timed ones, without the parts that only a
+    survey tells. Names say which steps they are. Without surveyed steps exposed communication is of those
+    steps that tell it, on the rank where it is most; a lower bound if that of a collective is unknown.
+    Collectives and bytes are those that `compare` counts: of the timed steps, a mean over the ranks.
     """
     figures_of = runs.each(_of)
     kinds = ["surveyed steps" if surveyed_steps(r.tables["steps"]) else "all steps" for r in runs.reports]
@@ -67,17 +72,14 @@ def _of(report: Report, chosen: Chosen) -> list[_Figure]:
     numbers = surveyed or chosen.timed
     rows = report.steps
     rows = rows[rows["step"].isin(numbers)]
-    duration = (rows["duration_ns"] - rows["capture_ns"]).astype("float64")
-    figures_of_run: list[_Figure] = [
-        # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
-        ("step, own work", "ns", _most(rows, duration, len(numbers)) if surveyed else None, False)
-    ]
+    # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
+    divided = _divided(rows, len(numbers)) if surveyed else {}
+    figures_of_run: list[_Figure] = [(WHOLE, "ns", divided.get(WHOLE), False)]
     for column, name in PARTS.items():
-        if column == EXPOSED:
+        if column == EXPOSED and not surveyed:
             figures_of_run.append((name, "ns", *_exposed(report, rows, numbers)))
         else:
-            value = _most(rows, rows[column], len(numbers)) if surveyed else None
-            figures_of_run.append((name, "ns", value, False))
+            figures_of_run.append((name, "ns", divided.get(name), False))
     work = report.computes[["step", "flops"]]
     work = work[work["step"].isin(surveyed)]
     done = float(work["flops"].to_numpy(dtype=np.float64).sum()) / len(surveyed) if surveyed else None
@@ -97,11 +99,15 @@ def _exposed(report: Report, rows: pd.DataFrame, numbers: tuple[int, ...]) -> tu
     return pc.max(means.column(f"{EXPOSED}_mean")).as_py(), silent or bool(len(doubted))
 
 
-def _most(rows: pd.DataFrame, values: pd.Series[float], steps: int) -> float | None:
-    """Return the mean over steps of the rank where it is most; None without steps, 0 without rows."""
-    if not steps:
-        return None
-    if rows.empty:
-        return 0.0
-    most = values.groupby(rows["rank"]).sum().max()
-    return None if pd.isna(most) else float(most) / steps
+def _divided(rows: pd.DataFrame, steps: int) -> dict[str, float]:
+    """Return the slowest rank's mean step and its parts, by name; capture's own work is in none of them."""
+    parts = rows[["rank", "duration_ns", *PARTS]].astype("float64")
+    for column in ("duration_ns", UNATTRIBUTED):
+        parts[column] -= rows["capture_ns"].astype("float64")
+    sums = parts.groupby("rank").sum()
+    if sums.empty:
+        return dict.fromkeys((WHOLE, *PARTS.values()), 0.0)
+    slowest = sums.loc[sums["duration_ns"].idxmax()] / steps
+    return {WHOLE: float(slowest["duration_ns"])} | {
+        name: float(slowest[column]) for column, name in PARTS.items()
+    }

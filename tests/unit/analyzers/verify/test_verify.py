@@ -323,6 +323,25 @@ def test_figures_say_which_steps_they_are_of():
     assert lines["collectives (mean over ranks, watched steps)"] == "2.4"
 
 
+def test_the_parts_of_a_step_add_up_to_the_slowest_ranks_step():
+    # Each rank has the most of some part; only the parts of one rank are a step.
+    parts = {
+        0: {"compute_ns": 60 * MS, "exposed_comm_ns": 10 * MS, "idle_ns": 5 * MS, "unattributed_ns": 5 * MS},
+        1: {"compute_ns": 20 * MS, "exposed_comm_ns": 50 * MS, "idle_ns": 8 * MS, "unattributed_ns": 4 * MS},
+    }
+    rows = [
+        step(number, rank, duration_ns=sum(of.values()), capture_ns=(2 + 3 * (rank == 0)) * MS, **of)
+        for number in range(3)
+        for rank, of in parts.items()
+    ]
+    made = ledger(run=run_of(2), steps=rows)
+    one = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    found = verified(one, one)
+    whole, *shares = (figure.before for figure in found.quantities if figure.unit == "ns")
+    assert (whole, sum(shares)) == (80 * MS, 80 * MS)
+    assert "step, own work (surveyed steps)" not in [name for name, *_ in verdict_lines(found)]
+
+
 def test_work_is_told_in_its_own_units():
     evidence = {"figures": (Figure("flops_too_many", 65536, "flops"),)}
     left = {"figures": (Figure("flops_too_many", 32768, "flops"),)}
