@@ -9,14 +9,17 @@ from rich.text import Text
 
 from shardtoll.dashboards.advise.advice_rows import Section, lines, sections
 from shardtoll.dashboards.terminal.answers import indented, table
+from shardtoll.dashboards.terminal.fitted import tight
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.markdown_table import cell
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.advice import Advice
 
 _WIDE: Final = 120
-"""Narrower terminals get lines instead of tables."""
+"""Narrower terminals get tables whose names are folded, or lines where those do not fit."""
 _SHORT: Final = 4
+_NAMES: Final = ("layout",)
+"""Heads of columns of names."""
 _MOST: Final = 900
 
 
@@ -29,7 +32,9 @@ def renderable(advice: Advice, width: int) -> RenderableType:
         if section.lead:
             parts.append(Text(section.lead, style="dim", overflow="fold"))
         if len(section.heads) > _SHORT and width < _WIDE:
-            parts += indented(_line(section, row) for row in section.rows)
+            names = [place for place, head in enumerate(section.heads) if head in _NAMES]
+            narrow = tight(section.heads, section.rows, width, words=names)
+            parts += [narrow] if narrow else indented(_line(section, row) for row in section.rows)
         else:
             parts.append(table(section.heads, [[*map(Text, row)] for row in section.rows], verdicts=True))
     parts.append(Text(""))

@@ -122,7 +122,7 @@ def figures(finding: Finding) -> list[str]:
     Without a toll it is how often the finding happens.
     """
     if finding.toll_ns is None:
-        return [f"{human.number(finding.count)} times per step"] if finding.count > 1 else [""]
+        return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
     named = (("toll", finding.toll_ns), ("floor", finding.floor_ns), ("saving", finding.saving_ns))
     known = {
         name: f"{name} {human.duration(value) if value or name != 'saving' else 'none'}"

@@ -104,7 +104,7 @@ def path_rows(path: Path) -> list[Row]:
 def path_words(path: Path) -> str:
     """Return what the path is, in one line."""
     unknown = f"; gaps without a reason on record are {human.percent(path.unknown_share)} of it"
-    hops = "stays on one rank" if not path.hops else f"changes ranks {path.hops} times"
+    hops = "stays on one rank" if not path.hops else f"changes ranks {human.often(path.hops)}"
     return f"{human.duration(path.step_ns)} per step, {hops} per step{unknown}"
 
 

@@ -98,8 +98,9 @@ class Late:
 
 
 def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
-    """Return the most expensive matched collectives, by exposed time on the rank where it is longest; and how
-    many there are in all.
+    """Return the matched collectives in which a rank waited longest, the worst first; and how many there are.
+
+    Of equal ones those exposed longer come first.
 
     Messages between two ranks are left out and, if there are others, steps that some ranks surveyed and
     others watched: they wait for capture.
@@ -117,11 +118,12 @@ def late_ranks(report: Report, most: int = SHOWN) -> tuple[list[Late], int]:
     match = ints(table.column("match_id"))
     rows = rows[np.argsort(match[rows], kind="stable")]
     first = np.flatnonzero(np.diff(match[rows], prepend=-1))
-    cost = ints(pc.coalesce(table.column("exposed_ns"), table.column("duration_ns")))[rows]
-    dear = np.argsort(-np.maximum.reduceat(cost, first), kind="stable")[:most]
+    exposed = pc.coalesce(table.column("exposed_ns"), table.column("duration_ns"))
+    costs = [ints(pc.fill_null(column, 0))[rows] for column in (exposed, table.column("wait_ns"))]
+    worst = np.lexsort([-np.maximum.reduceat(cost, first) for cost in costs])[:most]
     parts = np.split(rows, first[1:])
     columns = table.select(list(_COLUMNS))
-    shown = (columns.take(column(parts[place].tolist(), pa.int64())).to_pylist() for place in dear)
+    shown = (columns.take(column(parts[place].tolist(), pa.int64())).to_pylist() for place in worst)
     return [_late(members) for members in shown], len(first)
 
 

@@ -26,7 +26,7 @@ def late(report: Report, width: int) -> list[RenderableType]:
         return []
     rows = [[clip(cell, _NAME) for cell in row.cells()] for row in late_rows]
     head = Text("the late rank of each collective", style="bold")
-    head.append("; exposed longest first, each matched over all ranks of its group", style="not bold")
+    head.append("; longest wait first, each matched over all ranks of its group", style="not bold")
     shown: list[RenderableType] = [Text(), head]
     shown += fitted(HEADS, rows, width, words=_WORDS, named=3, label=_collective)
     if total > len(late_rows):

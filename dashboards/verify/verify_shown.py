@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardtoll.dashboards.terminal.answers import head, indented, labelled, table
+from shardtoll.dashboards.terminal.fitted import tight
 from shardtoll.dashboards.verify import verdict
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.markdown_table import cell
@@ -143,12 +144,16 @@ def score(name: str, lines: Sequence[KindScore], damaged: Sequence[int], width: 
         shown = ", ".join(map(str, damaged[:DAMAGED_SHOWN])) + ", ..." * (len(damaged) > DAMAGED_SHOWN)
         left_out = human.plural(len(damaged), "damaged line")
         parts.append(Text(f"{left_out} left out: {shown}", style="yellow"))
-    if width < SCORE_WIDTH:
+    rows = [(line.kind, *_score_cells(line)) for line in lines]
+    narrow = tight(("kind", *SCORE_HEADS), rows, width, words=(0,)) if width < SCORE_WIDTH else None
+    if narrow is not None:
+        parts.append(narrow)
+    elif width < SCORE_WIDTH:
         for line in lines:
             cells = zip(SCORE_HEADS, _score_cells(line), strict=True)
             parts.append(Text(f"{line.kind}: " + ", ".join(f"{what} {words}" for what, words in cells)))
     elif lines:
-        parts.append(table(("kind", *SCORE_HEADS), [(line.kind, *_score_cells(line)) for line in lines]))
+        parts.append(table(("kind", *SCORE_HEADS), rows))
     note = (
         "a prediction is an upper bound unless it was replayed: measured / predicted at or below 1 keeps it; "
         "a replayed one has a band, which held if it meets the measured interval"

@@ -152,6 +152,11 @@ def plural(count: float, noun: str, several: str | None = None) -> str:
     return f"{count:,} {several or noun + ('es' if noun.endswith(('s', 'x', 'ch')) else 's')}"
 
 
+def often(count: float) -> str:
+    """Return how often something happens: `once`, `3 times`, `1.5 times`."""
+    return "once" if count == 1 else f"{number(count)} times"
+
+
 def in_steps(each: float, noun: str) -> str:
     """Return how many there are in a mean step: `3 all_gathers`, below one `1 all_gather in 2 steps`.
 

@@ -31,7 +31,7 @@ from shardtoll.analyzers.roofline.model.ways import Way, ways
 from shardtoll.analyzers.shared.tally import Line, keep, number, numbered, tally
 from shardtoll.ledger import Evidence, Finding, Remedy, Rows
 from shardtoll.ledger.records.volume import busbw_factor
-from shardtoll.ledger.words.human import duration, percent, size
+from shardtoll.ledger.words.human import duration, often, percent, size
 from shardtoll.ledger.words.human import plural as times
 from shardtoll.ledger.words.human import ranks as ranks_words
 
@@ -161,7 +161,7 @@ def _finding(context: Context, line: Line, rows: pd.DataFrame, of: Slow, part: _
         severity="info" if _guessed_among_cores(context, cost) else "warning",
         title=f"{op}{part.of} on {line.first['net']} takes {float(np.median(factors)):.1f} times what is "
         f"expected on {fabric.name} (median of {times(seen, 'collective')}, waiting left out), "
-        f"{times(line.each, 'time')} per step{because}",
+        f"{often(line.each)} per step{because}",
         toll_ns=toll,
         floor_ns=line.figures["floor_ns"],
         saving_ns=None if toll is None or saving is None else min(toll, saving),

@@ -81,7 +81,7 @@ def late(report: Report) -> str:
     more = f'<p class="note">And {human.plural(rest, "more collective")}.</p>' if rest else ""
     return (
         '<section aria-labelledby="late"><h2 id="late">The late rank of each collective</h2>'
-        '<p class="lead">Exposed longest first, each matched over all ranks of its group. Late is what comes '
+        '<p class="lead">Longest wait first, each matched over all ranks of its group. Late is what comes '
         "10 µs or more after the rank before it; transfer and busbw are medians over the ranks.</p>"
         f"{table(HEADS, rows, 'late rank of each collective')}{more}</section>\n"
     )

@@ -95,8 +95,8 @@ def test_without_numbers_the_order_of_asking_in_the_step_counts():
     found, total = late_ranks(of(*rows))
     assert total == 2
     assert [(row.message_bytes, row.rank, row.late_ns) for row in found] == [
-        (1000, 1, 50 * US),
         (10, 0, 60 * US),
+        (1000, 1, 50 * US),
     ]
 
 
