@@ -11,7 +11,11 @@ from shardtoll.cli.inputs.options import Fabric
 if TYPE_CHECKING:
     import socket
 
+    from shardtoll.cli.inputs.serve_source import Served
     from shardtoll.dashboards.app.source import Source
+
+_FIRST_LOOK_S = 2.0
+"""How long the start waits for the first report, so that a file that cannot be read ends it."""
 
 
 def command(
@@ -56,7 +60,7 @@ def command(
       shardtoll serve runs/a
       shardtoll serve runs --port 0
       shardtoll serve runs/a --host 0.0.0.0 --fabric loopback-gloo
-      shardtoll serve 'traces/*.json' --token
+      shardtoll serve 'traces/*.json.gz' --token
     """
     from importlib.util import find_spec
 
@@ -73,6 +77,7 @@ def command(
     source = make_source(path, fabric)
     left = False
     try:
+        _first_look(source, path)
         listening = listen(host, port)
         with listening:
             _serve(
@@ -82,6 +87,27 @@ def command(
         left = source.close()
     if left:
         _leave()
+
+
+def _first_look(source: Served, path: str) -> None:
+    """Raise UsageError if a saved report or traces cannot be read, as far as that is known within moments.
+
+    Of a folder of runs it says which JSON files are left out. What goes wrong later stands on the page.
+    """
+    from shardtoll.cli.inputs.serve_list import left_out
+    from shardtoll.dashboards.words.text import clean
+    from shardtoll.ledger import UsageError
+    from shardtoll.ledger.words.human import plural
+
+    if not source.single:
+        if names := left_out(path):
+            files = f"{clean(names[0])} is" if len(names) == 1 else f"{plural(len(names), 'JSON file')} are"
+            typer.echo(f"left out: {files} no saved report; serve traces by themselves", err=True)
+        return
+    why = source.unreadable(_FIRST_LOOK_S)
+    if why is not None:
+        wrong, _, hint = why.rpartition(": ")
+        raise UsageError(wrong or hint, hint if wrong else "name a run folder, a report.json or traces")
 
 
 def _leave() -> None:

@@ -61,6 +61,15 @@ def look(path: str, now_s: float) -> tuple[list[ServeItem], bool]:
     return sorted(inside, key=lambda place: (-(place.modified_ns or 0), place.name)), False
 
 
+def left_out(path: str) -> list[str]:
+    """Return the names of JSON files right in a folder of runs that are no saved reports: none is listed."""
+    return [
+        entry.name
+        for entry in _entries(Path(path))
+        if entry.name.endswith(".json") and not _is_folder(entry) and not _is_report(Path(entry.path))
+    ]
+
+
 def _inside(root: Path, now_s: float) -> list[ServeItem]:
     places: list[ServeItem] = []
     whole = root.resolve()

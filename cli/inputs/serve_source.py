@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow.compute as pc
 
@@ -23,9 +23,6 @@ from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.dashboards.app.source import RunEntry, Snapshot
 from shardtoll.ledger import Ledger, Report, ShardtollError, analyze
 from shardtoll.ledger.records.errors import first_line
-
-if TYPE_CHECKING:
-    from shardtoll.dashboards.app.source import Source
 
 MOST_REPORTS: Final = 4
 """Reports kept in memory; the one that was asked for longest ago goes first."""
@@ -126,6 +123,17 @@ class Served:
                 self._changed.wait_for(lambda: self._closed or _told(state), wait_s)
             behind = state.tried != state.seen or (state.version != state.tried and state.error is None)
             return Snapshot(state.report, state.version, state.live, state.gone or state.error, behind)
+
+    def unreadable(self, wait_s: float) -> str | None:
+        """Return why a saved report or traces, served alone, cannot be read; None if that is not known yet.
+
+        A run folder may get its first step later.
+        """
+        states = list(self._list.states.values())
+        if not self.single or states[0].place.kind not in ("report", "traces"):
+            return None
+        first = self.report(states[0].place.name, wait_s)
+        return first.error if first.report is None else None
 
     def close(self) -> bool:
         """Stop, and return whether an analysis is still under way; it may take minutes and is not awaited."""
@@ -275,7 +283,7 @@ def _told(state: _State) -> bool:
     return (state.report or state.error or state.gone) is not None
 
 
-def make_source(path: str, fabric: str | None = None, options: TraceOptions | None = None) -> Source:
+def make_source(path: str, fabric: str | None = None, options: TraceOptions | None = None) -> Served:
     """Return what `shardtoll serve PATH` shows: a run folder, a folder of runs, a report.json or traces.
 
     `fabric` is a known name or a TOML file. Raises UsageError where there is nothing to show, FabricError

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.cli.inputs import serve_source
 from shardtoll.dashboards.app import server
 from tests import small_traces
 from tests.unit.cli.conftest import write_run
@@ -29,6 +30,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server, "listen", lambda host, port: listen("127.0.0.1", 0))
+    # A first look that is still under way ends the process at once, which here runs the tests.
+    monkeypatch.setattr(serve_source, "CLOSE_S", 60.0)
     monkeypatch.setattr("werkzeug.serving.BaseWSGIServer.serve_forever", interrupted)
 
 
@@ -78,6 +81,25 @@ def test_what_cannot_be_served_exits_2(
     assert ran.code == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_file_that_cannot_be_read_ends_the_start_in_one_line(shardtoll, at_once, tmp_path: Path):
+    (tmp_path / "half.json").write_text('{"schema_version": 1, "run"')
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "notes.json").write_text('{"a": 1')
+    for served, name in ((tmp_path / "half.json", "half.json"), (tmp_path / "traces", "notes.json")):
+        ran = shardtoll("serve", served, "--port", "0")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert name in ran.err
+
+
+def test_of_a_folder_of_runs_other_json_files_are_left_out_with_a_notice(
+    shardtoll, run_folder: Path, at_once
+):
+    (run_folder.parent / "notes.json").write_text("[1, 2")
+    ran = shardtoll("serve", run_folder.parent)
+    assert ran.code == 0
+    assert ran.err == "left out: notes.json is no saved report; serve traces by themselves\n"
 
 
 def test_without_dash_it_says_what_to_install(shardtoll, run_folder: Path, monkeypatch: pytest.MonkeyPatch):
