@@ -114,10 +114,12 @@ def _compare(
     from shardtoll.analyzers.compare.compare import compare
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
+    from shardtoll.cli.inputs.waiting import waiting
 
     check_targets(targets, ANSWERS["compare"])
     before, after = (one_report(path, fabric, traces) for path in paths)
-    comparison = compare(before, after, paths, options)
+    with waiting("comparing the runs"):
+        comparison = compare(before, after, paths, options)
     show_answer("compare", comparison, as_json=as_json, width=width)
     write_answer("compare", comparison, targets, as_json=as_json)
 

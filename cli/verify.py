@@ -108,13 +108,15 @@ def _verify(
         write_answer,
     )
     from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.ledger.report.scores import append, score_of
 
     check_targets(targets, ANSWERS["verify"])
     if scores is not None:
         check_target(scores)
     before, after = (one_report(path, fabric, TraceOptions()) for path in paths)
-    verification = verify(before, after, paths, wanted)
+    with waiting("comparing the runs"):
+        verification = verify(before, after, paths, wanted)
     show_answer("verify", verification, as_json=as_json, width=width)
     write_answer("verify", verification, targets, as_json=as_json)
     if scores is not None:

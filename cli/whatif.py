@@ -88,6 +88,7 @@ def command(
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
     from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.ledger import UsageError
 
     check_targets(output or [], ANSWERS["whatif"])
@@ -111,7 +112,8 @@ def command(
             "give --fix 1, or another change; see shardtoll whatif --help",
         )
     report = one_report(path, None, TraceOptions(jobs=jobs, cache=not no_cache))
-    answer = report.whatif(*fixes, first=first, name=path, **changes)
+    with waiting("replaying the steps with the changes"):
+        answer = report.whatif(*fixes, first=first, name=path, **changes)
     show_answer("whatif", answer, as_json=as_json, width=width)
     write_answer("whatif", answer, output or [], as_json=as_json)
 

@@ -14,6 +14,7 @@ from shardtoll.cli.inputs.kinds import Input as Input
 from shardtoll.cli.inputs.kinds import sort_inputs as sort_inputs
 from shardtoll.cli.inputs.traces import TraceOptions
 from shardtoll.cli.inputs.traces import read as read_jobs
+from shardtoll.cli.inputs.waiting import waiting
 from shardtoll.ledger import Report, TraceError, UsageError
 
 if TYPE_CHECKING:
@@ -39,13 +40,18 @@ def load_reports(
         if item.kind == "run":
             from shardtoll.ledger import read_run
 
-            yield path, with_hang(analysed(read_run(Path(path)), chosen, keep=options.cache), Path(path))
+            with waiting(f"analysing {Path(path).name}"):
+                report = with_hang(analysed(read_run(Path(path)), chosen, keep=options.cache), Path(path))
+            yield path, report
         elif item.kind == "report":
-            yield path, _saved(Path(path), chosen)
+            with waiting(f"reading {Path(path).name}"):
+                report = _saved(Path(path), chosen)
+            yield path, report
         else:
             jobs = read_jobs(item.paths, options)
             while (job := _next_job(jobs, path)) is not None:
-                report = analysed(job.ledger, chosen, keep=options.cache)
+                with waiting(f"analysing {job.name}"):
+                    report = analysed(job.ledger, chosen, keep=options.cache)
                 for extra in extras:
                     report = extra(report, job)
                 yield job.name, report

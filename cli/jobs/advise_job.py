@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardtoll.cli.inputs.waiting import waiting
 from shardtoll.cli.jobs.confirming import confirmed, dry_report, names_of
 from shardtoll.ledger import UsageError
 
@@ -92,7 +93,8 @@ def advised(
     question = question_of(values, place)
     if explain is not None:
         question = replace(question, current=layout_of(explain, question))
-    advice = advise(question, beside=Beside(**beside))
+    with waiting("pricing the layouts"):
+        advice = advise(question, beside=Beside(**beside))
     if confirm is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
         advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, confirm, machine))

@@ -77,6 +77,7 @@ def scaling(
     from shardtoll.analyzers.roofline import load_fabric
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.ledger import UsageError
 
     # Wrong names are said before a large run is read.
@@ -102,7 +103,8 @@ def scaling(
             )
         after = replace(after, gpu=wanted)
     anchor = one_report(calibrate, None, options) if calibrate else None
-    answer = scale_run(report, path, before, after, world or report.run.world_size, anchor)
+    with waiting("forecasting the step"):
+        answer = scale_run(report, path, before, after, world or report.run.world_size, anchor)
     if assumed is None:
         return answer
     note = (
