@@ -7,7 +7,12 @@ from collections.abc import Collection, Sequence
 from shardtoll.analyzers.bounds.operator_rows import OperatorRows
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.roofline import Gpu
-from shardtoll.ledger.answers.step_roofline import RankRoofline
+from shardtoll.ledger.answers.step_roofline import (
+    BEST_OVERLAP,
+    SPEED_OF_LIGHT,
+    UTILISATION,
+    RankRoofline,
+)
 from shardtoll.ledger.words.human import percent
 from shardtoll.ledger.words.human import ranks as ranks_words
 
@@ -35,12 +40,7 @@ def assumptions(
     """
     if gpu is None:
         return ()
-    notes = [
-        "speed of light: accelerator, memory and links at their physical rates, compute and communication "
-        "fully overlapped",
-        "best overlap: what tuned kernels and a tuned library reach, fully overlapped, as if nothing had to "
-        "wait for anything",
-    ]
+    notes = [SPEED_OF_LIGHT, BEST_OVERLAP]
     if gpu.reached_matmul_tflops is None:
         notes.append(f"what matmuls reach on {gpu.title} is not on record: its peak stands for it")
     share = min((each.known_share for each in ranks if each.known_share is not None), default=None)
@@ -72,8 +72,5 @@ def assumptions(
             "exposed communication is at least what is said"
         )
     if any(each.mfu is not None for each in ranks):
-        notes.append(
-            "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without "
-            "what checkpointing computes again (HFU: with it); float32 is held against TensorFloat-32"
-        )
+        notes.append(UTILISATION)
     return tuple(notes)

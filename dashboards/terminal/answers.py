@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.words.text import clip
 
 _INDENT = (0, 0, 0, 3)
@@ -30,7 +31,10 @@ def head(command: str, subject: str, answer: str, *, passed: bool) -> Text:
 
 def labelled(label: str, words: Iterable[str], most: int) -> list[RenderableType]:
     """Return `label: words` for each, at most so many characters of them."""
-    return [Text(f"{label}: ", style="yellow").append(clip(each, most), style="default") for each in words]
+    return [
+        Text(f"{label}: ", style="yellow").append_text(coded(clip(each, most), style="default"))
+        for each in words
+    ]
 
 
 def indented(lines: Iterable[str | Text], *, expand: bool = True) -> list[RenderableType]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from shardtoll.dashboards.facts import first_facts, summary, together
 from shardtoll.dashboards.facts.first_facts import LEAST_SHARE, Bar
 from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Finding, Report
@@ -66,7 +67,7 @@ class FirstScreen:
 
 def _verdict(report: Report, console: Console, width: int, most: int) -> list[Text]:
     """Return the verdict in at most that many lines; no line ends between a number and its unit."""
-    whole = _UNIT.sub(_UNBROKEN, clean(report.verdict))
+    whole = _UNIT.sub(_UNBROKEN, coded(clean(report.verdict)).plain)
     lines = [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
     if len(lines) > most:
         lines = [*lines[: most - 1], _ended(lines[most - 1], width)]
@@ -162,4 +163,4 @@ def _finding(report: Report, number: int, finding: Finding, width: int) -> tuple
     line = _cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
     clause = first_facts.remedy(finding, min(first_facts.CLAUSE, width - len(_INDENT)))
-    return line, _cut(Text(f"{_INDENT}{clause}"), width)
+    return line, _cut(Text(f"{_INDENT}{coded(clause).plain}"), width)

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from shardtoll.dashboards.facts import summary
+from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.steps import steps
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.dashboards.terminal.terminal_hta import hta
@@ -115,7 +116,7 @@ def _notices(report: Report) -> list[RenderableType]:
     lines: list[RenderableType] = [Text()] if notices else []
     for kind, text in notices[:NOTICES_SHOWN]:
         line = Text("notice ", style="yellow")
-        line.append(f"{clip(kind, 40)}: {clip(text, 400)}", style="default")
+        line.append_text(coded(f"{clip(kind, 40)}: {clip(text, 400)}", style="default"))
         lines.append(line)
     if len(notices) > NOTICES_SHOWN:
         lines.append(Text(f"{len(notices) - NOTICES_SHOWN} more notices are in the JSON file (-o out.json)"))

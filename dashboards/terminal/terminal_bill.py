@@ -14,6 +14,7 @@ from rich.text import Text
 
 from shardtoll.dashboards.facts import replayed_words, summary, together
 from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.terminal.coded import CODE_STYLE, coded
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
@@ -24,7 +25,6 @@ _TITLE: Final = 400
 _PLACE: Final = 200
 _CODE_LINES: Final = 20
 _PLACES_SHOWN: Final = 6
-_CODE_STYLE: Final = "green"
 INDENT: Final = (0, 0, 0, 3)
 _SELF_EXPLAINING: Final = ("source", "phase", "place", "op")
 
@@ -59,12 +59,13 @@ def _kind(finding: Finding) -> Text:
 def _remedy(finding: Finding) -> Text:
     if finding.remedy is None:
         return Text("none known")
-    text = Text(clip(finding.remedy.text, _TITLE))
+    text = coded(clip(finding.remedy.text, _TITLE))
     if finding.remedy.effort is not None:
         text.append(f"\neffort: {finding.remedy.effort}")
     if finding.saving_ns is not None and finding.remedy.counterfactual:
         against = clip(finding.remedy.counterfactual, _PLACE)
-        text.append(f"\nsaves {replayed_words.saving(finding)} against: {against}", style="dim")
+        text.append(f"\nsaves {replayed_words.saving(finding)} against: ", style="dim")
+        text.append_text(coded(against, style="dim"))
     return text
 
 
@@ -75,7 +76,7 @@ def _code(finding: Finding) -> Text | None:
     shown = [clip(line, _PLACE) for line in lines[:_CODE_LINES]]
     if len(lines) > _CODE_LINES:
         shown.append(f"({len(lines) - _CODE_LINES} more lines are in the JSON file)")
-    return Text("\n".join(shown), style=_CODE_STYLE, overflow="fold")
+    return Text("\n".join(shown), style=CODE_STYLE, overflow="fold")
 
 
 def _place(finding: Finding, run: Run) -> str:
@@ -146,7 +147,7 @@ def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
             numbers.setdefault(code.plain, []).append(number)
     shown: list[RenderableType] = []
     for lines, of in numbers.items():
-        text = Text(lines, style=_CODE_STYLE, overflow="fold")
+        text = Text(lines, style=CODE_STYLE, overflow="fold")
         shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, INDENT, expand=False)]
     return shown
 

@@ -8,9 +8,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
-from shardtoll.ledger.answers.step_roofline import RankRoofline, StepRoofline
+from shardtoll.ledger.answers.step_roofline import DEFINITIONS, RankRoofline, StepRoofline
 from shardtoll.ledger.words import human
 
 REFUTED_SHOWN: Final = 3
@@ -50,7 +51,9 @@ def roofline(report: Report) -> list[RenderableType]:
     if len(step_roofline.refuted) > REFUTED_SHOWN:
         text.append(f"\nand {len(step_roofline.refuted) - REFUTED_SHOWN} more bounds are refuted")
     for sentence in step_roofline.assumptions:
-        text.append(f"\n{clip(sentence, 300)}", style="dim")
+        if sentence not in DEFINITIONS:
+            text.append("\n").append_text(coded(clip(sentence, 300), style="dim"))
+    text.append("\nwhat the terms mean: docs/roofline.md", style="dim")
     if step_roofline.guesses:
         text.append(f"\nGUESS: {clip(', '.join(step_roofline.guesses), 200)}", style="yellow")
     return [Text(), text]

@@ -17,6 +17,21 @@ Bound = Literal["compute", "memory"]
 _BEYOND: Final = 1e30
 """No figure of a step comes near; JSON's whole numbers may be too large for a float."""
 
+SPEED_OF_LIGHT: Final = (
+    "speed of light: accelerator, memory and links at their physical rates, compute and communication "
+    "fully overlapped"
+)
+BEST_OVERLAP: Final = (
+    "best overlap: what tuned kernels and a tuned library reach, fully overlapped, as if nothing had to "
+    "wait for anything"
+)
+UTILISATION: Final = (
+    "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without "
+    "what checkpointing computes again (HFU: with it); float32 is held against TensorFloat-32"
+)
+DEFINITIONS: Final = frozenset([SPEED_OF_LIGHT, BEST_OVERLAP, UTILISATION])
+"""Those of `StepRoofline.assumptions` that say what a term means, of every run alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankRoofline:
