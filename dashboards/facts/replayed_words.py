@@ -47,9 +47,11 @@ def signed(ns: int) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Return a finding's saving: predicted with its band, or an upper bound that says so."""
+    """Return a finding's saving: predicted with its band, an upper bound that says so, or `nothing`."""
     if finding.saving_ns is None:
         return human.duration(None)
+    if not finding.saving_ns and not finding.saving_high_ns:
+        return "nothing"
     if finding.replayed is None or finding.saving_low_ns is None or finding.saving_high_ns is None:
         return f"at most {human.duration(finding.saving_ns)}"
     return band(finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)

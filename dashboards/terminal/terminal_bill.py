@@ -12,9 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import replayed_words, summary, together
+from shardtoll.dashboards.facts import first_facts, replayed_words, summary, together
 from shardtoll.dashboards.facts.applies import applies
 from shardtoll.dashboards.terminal.coded import CODE_STYLE, coded
+from shardtoll.dashboards.terminal.fitted import tight
 from shardtoll.dashboards.words.text import clean, clip, unbroken
 from shardtoll.ledger import Finding, Report, Run
 from shardtoll.ledger.words import human
@@ -44,7 +45,7 @@ def bill(report: Report, width: int) -> RenderableType:
     for sentence in together.overlaps(report):
         head.append(f"\n{sentence}", style="not bold")
     if width < TABLE_WIDTH:
-        return Group(head, *_blocks(rows, report.run))
+        return Group(head, *_overview(report, rows, width), *_blocks(rows, report.run))
     return Group(head, _table(rows, report.run, width), *_codes(rows))
 
 
@@ -100,12 +101,16 @@ def _occurrences(finding: Finding) -> list[str]:
 _NONE: Final = "–"
 
 
+def _saved(saving_ns: float | None) -> str:
+    return "none" if saving_ns == 0 else human.duration(saving_ns)
+
+
 def _numbers(finding: Finding) -> list[tuple[str, str]]:
     figures = {
         "bytes": (finding.bytes, human.size),
         "toll": (finding.toll_ns, human.duration),
         "floor": (finding.floor_ns, human.duration),
-        "saving": (finding.saving_ns, human.duration),
+        "saving": (finding.saving_ns, _saved),
     }
     return [("count", human.number(finding.count))] + [
         (name, _NONE if value is None and not applies(finding, name) else shown(value))
@@ -150,6 +155,20 @@ def _codes(rows: Sequence[tuple[int, Finding]]) -> list[RenderableType]:
         text = Text(lines, style=CODE_STYLE, overflow="fold")
         shown += [Text(f"remedy of {human.runs(of)}:"), Padding(text, INDENT, expand=False)]
     return shown
+
+
+def _overview(report: Report, rows: Sequence[tuple[int, Finding]], width: int) -> list[RenderableType]:
+    """Return the findings with their tolls and savings one below the other; nothing of a single one."""
+    if len(rows) < 2:
+        return []
+    cells = []
+    for number, finding in rows:
+        figures = dict(_numbers(finding))
+        where = clean(first_facts.place(finding, report))
+        costs = (figures[name] for name in ("toll", "saving"))
+        cells.append((str(number), f"{finding.severity} {finding.kind}", clip(where, _PLACE), *costs))
+    table = tight(("#", "finding", "where", "toll", "saving"), cells, width, words=(1, 2))
+    return [] if table is None else [Text(), table]
 
 
 def _blocks(rows: Sequence[tuple[int, Finding]], run: Run) -> list[RenderableType]:

@@ -175,3 +175,12 @@ def test_one_verdict_stands_above_the_step(capsys: pytest.CaptureFixture[str]):
     after = shown(replace(report, headline="Rank 7 is late, not the network."), 200, capsys)
     assert report.verdict in before
     assert after.replace("Rank 7 is late, not the network.", report.verdict, 1).split() == before.split()
+
+
+def test_tolls_and_savings_stand_in_a_table_at_80_columns(capsys: pytest.CaptureFixture[str]):
+    report = sample_reports.report()
+    lines = shown(report, 80, capsys).splitlines()
+    head = next(line for line in lines if line.split()[-2:] == ["toll", "saving"])
+    table = lines[lines.index(head) + 2 :][: len(report.findings)]
+    assert [line.split()[0] for line in table] == [str(n) for n in range(1, len(report.findings) + 1)]
+    assert any(line.endswith("9.40 ms 8.20 ms") for line in table)
