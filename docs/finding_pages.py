@@ -52,7 +52,7 @@ FAMILIES: Final = {
 
 WIDTH: Final = 100
 _EXAMPLE: Final = re.compile(r"<!-- example: (.*?) -->\n.*?^```text\n.*?^```\n", re.MULTILINE | re.DOTALL)
-_HEAD: Final = re.compile(r"^ ?\d+ (?:error|warning|info) ([a-z-]+)")
+_HEAD: Final = re.compile(r"^ ?\d+ (?:error|warning|info) ([a-z-]+)(?: \([^()]*\))?$")
 
 
 @dataclass(frozen=True, slots=True)
