@@ -6,15 +6,13 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from shardtoll.ledger.records.one_line import clean
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 AFTER_S: Final = 1.0
 """Work that ends sooner needs no word."""
+REFRESH_S: Final = 0.1
 
 
 @contextlib.contextmanager
@@ -26,26 +24,26 @@ def waiting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    shown: list[Progress] = []
-
-    def show() -> None:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        bar.add_task(clean(what), total=None)
-        bar.start()
-        shown.append(bar)
-
-    # Loading rich would delay the work that may end at once.
-    timer = threading.Timer(AFTER_S, show)
-    timer.daemon = True
-    timer.start()
+    done = threading.Event()
+    # Loading rich would delay work that may end at once.
+    thread = threading.Thread(target=_show, args=(what, done), name="shardtoll-waiting", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
-        for bar in shown:
-            bar.stop()
+        done.set()
+        thread.join()
+
+
+def _show(what: str, done: threading.Event) -> None:
+    if done.wait(AFTER_S):
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    # A thread of rich's own would outlive the work by a moment.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        bar.add_task(clean(what), total=None)
+        while not done.wait(REFRESH_S):
+            bar.refresh()
