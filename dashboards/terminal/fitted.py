@@ -73,8 +73,9 @@ def tight(
         widths[folded] -= over
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
     for place, name in enumerate(split):
-        justify = "left" if place in words else "right"
-        table.add_column(name, justify=justify, width=widths[place], overflow="fold")
+        table.add_column(
+            name, justify="left" if place in words else "right", width=widths[place], overflow="fold"
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     return table
