@@ -28,3 +28,5 @@ class Edit:
     None where nothing bounds it."""
     missing: str | None = None
     """What the record lacks if it changes nothing; None where a change of nothing is an answer."""
+    as_recorded: bool = False
+    """Whether it measures times of the record against each other, so that it comes before other edits."""

@@ -129,7 +129,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
         draft.ranks_as(late, peers)
 
     named = ", ".join(map(str, late[:4]))
-    return Edit(f"rank {named} as fast as its peers", apply)
+    return Edit(f"rank {named} as fast as its peers", apply, as_recorded=True)
 
 
 def _balanced(_: Context, __: Finding) -> Edit | None:
@@ -142,7 +142,7 @@ def _balanced(_: Context, __: Finding) -> Edit | None:
         factor = np.where(sums > 0, sums.mean() / np.where(sums > 0, sums, 1.0), 1.0)
         draft.duration[chosen] *= factor[recorded.graph.rank[chosen]]
 
-    return Edit("the same compute on every rank", apply)
+    return Edit("the same compute on every rank", apply, as_recorded=True)
 
 
 def _removed(kind: Kind, label: str) -> Maker:

@@ -50,7 +50,7 @@ class Replayer:
         self.step_ns = lasts * self.anchor
         self.path: Path = critical_path(recorded, self.outcome, self.anchor)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
-        self._excess: dict[tuple[int, float], tuple[Edit, float]] = {}
+        self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
 
     def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
         """Return the edited step's time where the report's step is the one before."""
@@ -63,29 +63,43 @@ class Replayer:
         )
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
-        """Return the steps with these edits, each at this end of its model's band.
+        """Return the steps with these edits, each at this end of its model's band, in whatever order they are
+        given.
 
-        An edit that alone would save more than its finding costs changes more than the finding speaks of: the
-        step is as much longer as makes up for that.
+        An edit that alone would save more than its finding costs changes more than the finding speaks of.
+        So these edits save what the others do by replay and the costs of these findings, at most: the step is
+        as much longer as makes up for that. One more edit that only shortens work therefore never lengthens
+        the step, even if it takes out what another has taken out already.
         """
-        draft = Draft(self.recorded)
-        for edit in edits:
-            edit.apply(draft, end)
-            draft.step_factor *= self._too_much(edit, end)
+        draft = self._edited(edits, end)
+        lasts = least = self.lasts_ns(draft)
+        over = [edit for edit in edits if self._saves_too_much(edit, end)]
+        for held in [[edit] for edit in over] + ([over] if len(over) > 1 else []):
+            cost = sum(edit.most_ns or 0.0 for edit in held)
+            if least < self.step_ns - cost:
+                ids = {id(edit) for edit in held}
+                without = self._edited([edit for edit in edits if id(edit) not in ids], end)
+                least = max(least, self.lasts_ns(without) - cost)
+        if 0 < lasts < least:
+            draft.step_factor *= least / lasts
         return draft
 
-    def _too_much(self, edit: Edit, end: float) -> float:
-        """Return how many times as long the step with this edit alone is as its replay, for it to save no
-        more than `most_ns`; 1 where it does not."""
+    def _edited(self, edits: Sequence[Edit], end: float) -> Draft:
+        draft = Draft(self.recorded)
+        # Ranks are held to what their peers took on record; what else is asked for then changes all of them.
+        for edit in sorted(edits, key=lambda edit: not edit.as_recorded):
+            edit.apply(draft, end)
+        return draft
+
+    def _saves_too_much(self, edit: Edit, end: float) -> bool:
+        """Return whether this edit alone saves more than `most_ns`."""
         if edit.most_ns is None:
-            return 1.0
+            return False
         key = id(edit), end
         if key not in self._excess:
-            draft = Draft(self.recorded)
-            edit.apply(draft, end)
-            least, lasts = self.step_ns - edit.most_ns, self.lasts_ns(draft)
+            lasts = self.lasts_ns(self._edited([edit], end))
             # The edit is held so that no other one gets its id.
-            self._excess[key] = edit, least / lasts if 0 < lasts < least else 1.0
+            self._excess[key] = edit, lasts < self.step_ns - edit.most_ns
         return self._excess[key][1]
 
     def saved(self, edits: Sequence[Edit]) -> Saved:
