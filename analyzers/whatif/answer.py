@@ -10,7 +10,7 @@ from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
 from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
-from shardtoll.analyzers.whatif.anatomy import slowest
+from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
@@ -62,6 +62,7 @@ def what_if(
     saved = made.saved(edits)
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
     step_after = made.lasts_ns(draft, after)
+    slowest = recorded.slowest_rank(after, made.slowest)
     notes = [_source_note(made)]
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
@@ -78,8 +79,8 @@ def what_if(
         nodes=len(recorded.graph),
         replay_error=made.doubt.replay_error,
         unknown_share=made.doubt.unknown_share,
-        before=slowest(before_parts, made.step_ns),
-        after=slowest(after_parts, step_after),
+        before=of_step(before_parts[made.slowest], made.step_ns),
+        after=of_step(after_parts[slowest], step_after),
         saving_ns=round(made.step_ns - step_after),
         saving_low_ns=round(saved.low_ns),
         saving_high_ns=round(saved.high_ns),
@@ -87,8 +88,10 @@ def what_if(
         ranks=tuple(RankParts(rank, before_parts[rank], after_parts[rank]) for rank in recorded.ranks),
         vanished=vanished,
         appeared=appeared,
-        path=critical_path(recorded, after, made.anchor),
+        path=critical_path(recorded, after, slowest, step_after),
         notes=tuple(notes),
+        slowest_before=made.slowest,
+        slowest_after=slowest,
     )
 
 

@@ -48,7 +48,9 @@ class Replayer:
         self.anchor = context.step_ns / lasts if context.step_ns and lasts else 1.0
         """Times as long as in the replayed steps everything is in the report's mean step."""
         self.step_ns = lasts * self.anchor
-        self.path: Path = critical_path(recorded, self.outcome, self.anchor)
+        self.slowest = recorded.slowest_rank(self.outcome)
+        """Rank whose step is the step before."""
+        self.path: Path = critical_path(recorded, self.outcome, self.slowest, self.step_ns)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
         self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
 
