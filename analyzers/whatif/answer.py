@@ -63,7 +63,7 @@ def what_if(
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
     step_after = made.lasts_ns(draft, after)
     slowest = recorded.slowest_rank(after, made.slowest)
-    notes = [_source_note(made)]
+    notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
     if len(recorded.graph) <= MOST_ANALYSED:

@@ -15,6 +15,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.records.stall import SHORT_GAP_NS
@@ -115,7 +116,13 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
     rows = _rows(finding, context)
     if not len(rows):
         return None
-    return Edit("nobody waits for these collectives", lambda draft, _: draft.let_go(draft.nodes_of(rows)))
+    return Edit(
+        "nobody waits for these collectives",
+        lambda draft, _: draft.let_go(draft.nodes_of(rows)),
+        banded=True,
+        overlaps=True,
+        note=note(context),
+    )
 
 
 def _as_peers(context: Context, finding: Finding) -> Edit | None:

@@ -13,6 +13,7 @@ from shardtoll.analyzers.whatif.band import Doubt, doubt
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
+from shardtoll.analyzers.whatif.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.ledger.answers.what_if import Parts, Path
 
 
@@ -40,6 +41,7 @@ class Replayer:
     """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
+        self.context = context
         self.recorded = recorded
         unedited = recorded.replay()
         self.outcome: Outcome = Draft(recorded).outcome() if recorded.captured else unedited
@@ -52,6 +54,7 @@ class Replayer:
         """Rank whose step is the step before."""
         self.path: Path = critical_path(recorded, self.outcome, self.slowest, self.step_ns)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
+        self._added: dict[tuple[tuple[int, ...], float], tuple[list[Edit], Floats]] = {}
         self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
 
     def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
@@ -91,6 +94,14 @@ class Replayer:
         # Ranks are held to what their peers took on record; what else is asked for then changes all of them.
         for edit in sorted(edits, key=lambda edit: not edit.as_recorded):
             edit.apply(draft, end)
+        under = [edit for edit in edits if edit.overlaps]
+        share = cost(self.context, end)
+        if under and share:
+            key = tuple(sorted(map(id, under))), end
+            if key not in self._added:
+                # The edits are held so that no other ones get their ids.
+                self._added[key] = under, added_ns(self.recorded, self.outcome, under, end)
+            slow_down(draft, self._added[key][1], share)
         return draft
 
     def _saves_too_much(self, edit: Edit, end: float) -> bool:

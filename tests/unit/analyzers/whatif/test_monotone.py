@@ -64,7 +64,10 @@ def test_one_more_edit_that_shortens_never_lengthens_the_step(
     edited: tuple[Replayer, list[Edit]], data: st.DataObject
 ) -> None:
     made, edits = edited
-    chosen = data.draw(st.lists(st.sampled_from(edits), min_size=2, max_size=4, unique_by=id))
+    # To overlap what nobody waits for can cost compute more than it saves.
+    one_more = data.draw(st.sampled_from([edit for edit in edits if not edit.overlaps]))
+    others = [edit for edit in edits if edit is not one_more]
+    chosen = [*data.draw(st.lists(st.sampled_from(others), min_size=1, max_size=3, unique_by=id)), one_more]
     with_all, with_one_less, other_order = (
         made.lasts_ns(made.draft(some)) for some in (chosen, chosen[:-1], chosen[::-1])
     )
