@@ -57,11 +57,9 @@ def what_if(
         if edit.missing is not None and not nodes_there(recorded, edit):
             raise UsageError(edit.missing, "leave it out")
     made = Replayer(context, recorded)
-    draft = made.draft(edits)
-    after = draft.outcome()
+    draft, after, step_after = made.simulated(edits)
     saved = made.saved(edits)
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
-    step_after = made.lasts_ns(draft, after)
     slowest = recorded.slowest_rank(after, made.slowest)
     notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
     vanished: tuple[str, ...] = ()
@@ -137,7 +135,7 @@ def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding])
                 saving_ns=round(saved.mid_ns),
                 low_ns=round(saved.low_ns),
                 high_ns=round(saved.high_ns),
-                step_ns=round(made.lasts_ns(made.draft(edits[:count]))),
+                step_ns=round(made.after_ns(edits[:count])),
             )
         )
     return tuple(changes)

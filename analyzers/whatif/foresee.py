@@ -41,7 +41,7 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
                 mid,
                 low,
                 high,
-                round(made.lasts_ns(made.draft(edits))),
+                round(made.after_ns(edits)),
             )
         )
     before = of_step(made.parts(made.outcome)[made.slowest], made.step_ns)

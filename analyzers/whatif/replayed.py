@@ -54,6 +54,7 @@ class Replayer:
         """Rank whose step is the step before."""
         self.path: Path = critical_path(recorded, self.outcome, self.slowest, self.step_ns)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
+        self._steps: dict[tuple[tuple[int, ...], float], tuple[list[Edit], float]] = {}
         self._added: dict[tuple[tuple[int, ...], float], tuple[list[Edit], Floats]] = {}
         self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
 
@@ -77,8 +78,10 @@ class Replayer:
         the step, even if it takes out what another has taken out already.
         """
         draft = self._edited(edits, end)
-        lasts = least = self.lasts_ns(draft)
         over = [edit for edit in edits if self._saves_too_much(edit, end)]
+        if not over:
+            return draft
+        lasts = least = self.lasts_ns(draft)
         for held in [[edit] for edit in over] + ([over] if len(over) > 1 else []):
             cost = sum(edit.most_ns or 0.0 for edit in held)
             if least < self.step_ns - cost:
@@ -115,12 +118,28 @@ class Replayer:
             self._excess[key] = edit, lasts < self.step_ns - edit.most_ns
         return self._excess[key][1]
 
+    def simulated(self, edits: Sequence[Edit]) -> tuple[Draft, Outcome, float]:
+        """Return the steps with these edits, their outcome, and the step's time."""
+        draft = self.draft(edits)
+        outcome = draft.outcome()
+        lasts = self.lasts_ns(draft, outcome)
+        self._steps[tuple(map(id, edits)), 0.0] = list(edits), lasts
+        return draft, outcome, lasts
+
+    def after_ns(self, edits: Sequence[Edit], end: float = 0.0) -> float:
+        """Return the step's time after these edits, each at this end of its model's band; simulated once."""
+        key = tuple(map(id, edits)), end
+        if key not in self._steps:
+            # The edits are held so that no other ones get their ids.
+            self._steps[key] = list(edits), self.lasts_ns(self.draft(edits, end))
+        return self._steps[key][1]
+
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
-        mid = self.step_ns - self.lasts_ns(self.draft(edits))
+        mid = self.step_ns - self.after_ns(edits)
         ends = [mid]
         if any(edit.banded for edit in edits):
-            ends += [self.step_ns - self.lasts_ns(self.draft(edits, end)) for end in (-1.0, 1.0)]
+            ends += [self.step_ns - self.after_ns(edits, end) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
         tolls = [edit.most_ns for edit in edits if edit.most_ns is not None]
         # No change saves more than there is: the whole step, and what its findings cost.
