@@ -5,7 +5,7 @@
 A made-up step: each rank computes before every collective, all ranks meet at each, and one rank is slow. The
 record is made in memory, so that reading traces is not in the figures. `whatif_s` is `report.whatif(gpu=1.3)`
 whole: context, graph, replays for both ends of the band, the step after, its path and, of smaller jobs, its
-findings. The others are its main parts by themselves, and the report that comes before it. `_cpu_s` is time of
+findings. The others are its main parts by themselves, and the report before it. `_cpu_s` is time of
 the process, `_s` of the clock; the machine's load stands beside them.
 """
 

@@ -18,7 +18,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
 from shardtoll.analyzers.replay.event_order import order_of
-from shardtoll.analyzers.replay.graph import Graph, graphs
+from shardtoll.analyzers.replay.graph import Graph, graphs, long_graphs
 from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.records.record import PHASES
@@ -36,7 +36,7 @@ def from_points(context: Context, most: int | None = None) -> Recorded | None:
     Of a live run the steps that all ranks watched, if there are any: capture slows the others.
     `most`: as many nodes, whole steps, are kept at most.
     """
-    made = graphs(context)
+    made = long_graphs(context) if most is None else graphs(context)
     watched = watched_steps(context.ledger.tables["steps"])
     made = tuple(graph for graph in made if graph.step in watched) or made
     if not made:

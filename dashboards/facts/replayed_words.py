@@ -62,8 +62,8 @@ def saving(finding: Finding) -> str:
 def part_rows(answer: WhatIf) -> list[Row]:
     """Return name, before, after and change of each part of the step, below the rank whose they are."""
     before, after = answer.before, answer.after
-    rank = ("rank", str(answer.slowest_before), str(answer.slowest_after), "")
-    return [rank] + [
+    rank: Row = ("rank", str(answer.slowest_before), str(answer.slowest_after), "")
+    parts = (
         (
             words,
             human.duration(getattr(before, name)),
@@ -71,7 +71,8 @@ def part_rows(answer: WhatIf) -> list[Row]:
             signed(getattr(after, name) - getattr(before, name)),
         )
         for words, name in PARTS
-    ]
+    )
+    return [rank, *parts]
 
 
 def change_rows(changes: tuple[Change, ...]) -> list[Row]:

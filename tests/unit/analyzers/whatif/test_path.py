@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shardtoll.analyzers.replay import graph
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.ledger import Report, analyze
 from shardtoll.profiler.traces import read_traces
@@ -77,3 +78,10 @@ def test_the_slowest_rank_is_named_before_and_after() -> None:
     same = two_ranks().whatif(gpu=1.01)
     assert (same.slowest_before, same.slowest_after) == (0, 0)
     assert "slowest" not in words.headline(same)
+
+
+def test_whatif_replays_steps_of_more_collectives_than_a_report_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "MOST_ROWS", 1)
+    report = from_points()
+    assert report.foreseen is None
+    assert len(report.whatif(gpu=1.3).steps) == 3
