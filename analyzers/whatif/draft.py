@@ -101,6 +101,13 @@ class Draft:
         self.lag[is_one[self.recorded.graph.edge_to]] = -np.inf
         self.duration[nodes] = 0.0
 
+    def no_phase(self, phase: int) -> None:
+        """Take out the compute of a phase, and the host's time to launch it."""
+        there = self.recorded.phase == phase
+        self.duration[there & self.recorded.of_kinds((Kind.COMPUTE, Kind.HOST))] = 0.0
+        on_host = there & self.recorded.of_kinds((Kind.HOST,))
+        self.gap[on_host] = np.minimum(self.gap[on_host], 0.0)
+
     def shorten(self, kinds: Iterable[Kind], by_ns: float, ranks: Iterable[int], phase: int | None) -> None:
         """Take so much per step off the nodes of these kinds on each of these ranks, in equal shares."""
         recorded = self.recorded

@@ -214,7 +214,7 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
     def apply(draft: Draft, _end: float) -> None:
         nodes = np.flatnonzero((draft.recorded.phase == phase) & draft.recorded.of_kinds((Kind.COMPUTE,)))
         if len(nodes) and draft.recorded.source == "events":
-            draft.duration[nodes] = 0.0
+            draft.no_phase(phase)
         else:
             draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
 

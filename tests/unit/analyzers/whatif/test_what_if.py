@@ -104,6 +104,16 @@ def test_without_a_stall_a_job_takes_what_it_takes_without(
     assert draft.lasts_ns() == pytest.approx(lasts(job(strategy="ddp")[2]), rel=0.015)
 
 
+def test_without_the_second_forward_the_host_launches_none_of_it_either(job: Callable[..., Job]) -> None:
+    # The host, not the device, is what a pipeline's stages wait for here.
+    stages = {"strategy": "pipeline", "ranks": 8, "replicas": 2, "layers": 6}
+    _, context, again = job(**stages, recompute=True)
+    (edit,) = asked_edits(context, Asked(no_recompute=True))
+    draft = Draft(again)
+    edit.apply(draft, 0.0)
+    assert draft.lasts_ns() == pytest.approx(lasts(job(**stages)[2]), rel=0.015)
+
+
 def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
     report, _, slow = job(strategy="ddp", straggler=3, cause="backward")
     (number,) = [nth for nth, each in enumerate(report.findings, 1) if each.kind == "straggler"]
