@@ -97,8 +97,7 @@ def causes() -> Iterator[Cause]:
         draft.no_waits(np.flatnonzero(draft.recorded.of_kinds((Kind.SYNC,))))
 
     def no_recompute(_: Context, draft: Draft) -> None:
-        again = draft.recorded.phase == PHASES.index("recompute")
-        draft.duration[again & draft.recorded.of_kinds((Kind.COMPUTE,))] = 0.0
+        draft.no_phase(PHASES.index("recompute"))
 
     for cause in CAUSES:
         yield f"straggler: {cause}", {"straggler": STRAGGLER, "cause": cause}, as_peers

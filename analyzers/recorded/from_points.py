@@ -18,7 +18,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind, Role
 from shardtoll.analyzers.replay.event_order import order_of
-from shardtoll.analyzers.replay.graph import Graph, graphs
+from shardtoll.analyzers.replay.graph import Graph, graphs, long_graphs
 from shardtoll.analyzers.shared.tally import numbered
 from shardtoll.ledger.records.levels import watched_steps
 from shardtoll.ledger.records.record import PHASES
@@ -36,7 +36,7 @@ def from_points(context: Context, most: int | None = None) -> Recorded | None:
     Of a live run the steps that all ranks watched, if there are any: capture slows the others.
     `most`: as many nodes, whole steps, are kept at most.
     """
-    made = graphs(context)
+    made = long_graphs(context) if most is None else graphs(context)
     watched = watched_steps(context.ledger.tables["steps"])
     made = tuple(graph for graph in made if graph.step in watched) or made
     if not made:
@@ -58,29 +58,24 @@ def from_points(context: Context, most: int | None = None) -> Recorded | None:
 class _Part:
     """One step's nodes, before steps are put side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: int) -> None:
         self.builder = Builder()
-        self.row: list[int] = []
-        self.point: list[int] = []
-        self.start: list[float] = []
-        self.end: list[float] = []
-        self.step = -1
+        self.step = step
+        self._columns: dict[str, list[npt.NDArray[np.generic]]] = {}
 
-    def node(
-        self, start: float, end: float, row: int, *given: object, point: int = -1, **more: object
-    ) -> int:
-        """Add a node with its recorded time and its collective."""
-        self.row.append(row)
-        self.point.append(point)
-        self.start.append(start)
-        self.end.append(end)
-        return self.builder.node(*given, **more)  # type: ignore[arg-type]
+    def keep(self, **columns: npt.NDArray[np.generic]) -> None:
+        """Keep what nodes just added stand for: `row`, `point`, and their recorded `start` and `end`."""
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        """Return one of these columns, by node."""
+        return np.concatenate(self._columns[name])
 
 
 def _step(context: Context, graph: Graph, ranks: tuple[int, ...]) -> _Part:
     """Return the nodes of one step. Own time comes in the shares that the rank's step row knows."""
-    part = _Part()
-    part.step = graph.step
+    part = _Part(graph.step)
     shares = _shares(context, graph)
     frame = context.in_alike.loc[graph.index]
     begin_ns = _first_ns(context, graph)
@@ -94,49 +89,58 @@ def _step(context: Context, graph: Graph, ranks: tuple[int, ...]) -> _Part:
 def _rank(
     part: _Part, graph: Graph, place: int, number: int, share: Floats, arrival: Floats, ended: Floats
 ) -> None:
-    """Add one rank's lane and its collectives."""
-    now = float(graph.begin_ns[place])
-    first: float = now
-    moving: dict[int, int] = {}
-    for point in graph.of_rank(place).tolist():
-        row, own, idle = int(graph.row[point]), float(graph.own_ns[point]), float(graph.idle_ns[point])
-        index = int(graph.index[row]) if row >= 0 else -1
-        at = now + own
-        if row >= 0:
-            at = float(ended[row] if graph.done[point] else arrival[row])
-        for kind, lasts in _own(own, idle, share):
-            part.node(max(now, at - own), at, -1, number, number, kind, lasts, release_ns=first, point=point)
-            first = 0.0
-        now = at
-        if row < 0:
-            continue
-        if not graph.done[point]:
-            here = part.node(at, at, index, number, number, Kind.POINT, 0.0, release_ns=first)
-            first = 0.0
-            match, feeds = int(graph.match[row]), int(graph.feeds[row])
-            role = Role.FEEDS if match < 0 else Role.WAITS if feeds < 0 else Role.BOTH
-            moving[row] = part.node(
-                at,
-                float(ended[row]),
-                index,
-                number,
-                -1,
-                Kind.COLLECTIVE,
-                float(graph.moved_ns[row]),
-                meet=max(match, feeds),
-                role=role,
-                after=[here],
-            )
-        else:
-            part.node(at, at, index, number, number, Kind.POINT, 0.0, after=[moving[row]])
+    """Add one rank's lane and its collectives.
 
-
-def _own(own: float, idle: float, share: Floats) -> list[tuple[Kind, float]]:
-    """Return own time in pieces: what was idle, and the rest in the shares of the rank's step."""
-    busy = own - idle
-    pieces = [(kind, busy * part) for kind, part in zip(_KINDS, share.tolist(), strict=True)]
-    pieces.append((Kind.HOST, idle))
-    return [(kind, lasts) for kind, lasts in pieces if lasts > 0]
+    A point is own time in pieces, then the arrival at a collective and its data, or what waits for those.
+    """
+    points = graph.of_rank(place)
+    row, done = graph.row[points], graph.done[points]
+    own, idle = graph.own_ns[points].astype(np.float64), graph.idle_ns[points].astype(np.float64)
+    begin = float(graph.begin_ns[place])
+    has_row = row >= 0
+    at = np.where(done, ended[row], arrival[row])
+    now = np.concatenate([[begin], at[:-1]])
+    at = np.where(has_row, at, now + own)
+    pieces = len(_KINDS) + 1
+    shape = (len(points), pieces + 2)
+    lasts = np.zeros(shape)
+    lasts[:, : pieces - 1] = (own - idle)[:, None] * share
+    lasts[:, pieces - 1] = idle
+    made = lasts > 0
+    made[:, pieces] = has_row
+    made[:, pieces + 1] = has_row & ~done
+    lasts[:, pieces + 1] = graph.moved_ns[row]
+    meet, roles = np.full(shape, -1, dtype=np.int64), np.full(shape, int(Role.BOTH), dtype=np.int64)
+    match, feeds = graph.match[row], graph.feeds[row]
+    meet[:, -1] = np.maximum(match, feeds)
+    roles[:, -1] = np.select([match < 0, feeds < 0], [int(Role.FEEDS), int(Role.WAITS)], int(Role.BOTH))
+    kind = np.array([*map(int, (*_KINDS, Kind.HOST, Kind.POINT, Kind.COLLECTIVE))], dtype=np.int64)
+    lane = np.array([number] * (pieces + 1) + [-1], dtype=np.int64)
+    start, end = np.repeat(at[:, None], shape[1], axis=1), np.repeat(at[:, None], shape[1], axis=1)
+    start[:, :pieces] = np.maximum(now, at - own)[:, None]
+    end[:, -1] = ended[row]
+    index = np.full(shape, -1, dtype=np.int64)
+    index[:, pieces:] = np.where(has_row, graph.index[row], -1)[:, None]
+    point = np.full(shape, -1, dtype=np.int64)
+    point[:, :pieces] = points[:, None]
+    release = np.zeros(int(made.sum()))
+    release[:1] = begin
+    nodes = np.full(shape, -1, dtype=np.int64)
+    nodes[made] = part.builder.nodes(
+        number,
+        np.broadcast_to(lane, shape)[made],
+        np.broadcast_to(kind, shape)[made],
+        lasts[made],
+        meet=meet[made],
+        role=roles[made],
+        release_ns=release,
+    )
+    part.keep(row=index[made], point=point[made], start=start[made], end=end[made])
+    moving = np.full(len(graph.match), -1, dtype=np.int64)
+    begins, ends = has_row & ~done, has_row & done
+    moving[row[begins]] = nodes[begins, -1]
+    part.builder.edges(nodes[begins, pieces], nodes[begins, -1])
+    part.builder.edges(moving[row[ends]], nodes[ends, pieces])
 
 
 def _shares(context: Context, graph: Graph) -> Floats:
@@ -190,7 +194,8 @@ def _joined(
         meets += int(graph.meet.max(initial=-1)) + 1
         nodes += len(graph)
     graph = EventGraph(**{column: np.concatenate(values) for column, values in shifted.items()})
-    row = np.array([row for part in parts for row in part.row], dtype=np.int64)
+    row = np.concatenate([part.column("row") for part in parts]).astype(np.int64)
+    start = np.concatenate([part.column("start") for part in parts]).astype(np.float64)
     names, name, phase = _words(context, row)
     return Recorded(
         graph=graph,
@@ -198,19 +203,19 @@ def _joined(
         source="points",
         ranks=ranks,
         steps=tuple(part.step for part in parts),
-        step=np.repeat([part.step for part in parts], [len(part.row) for part in parts]).astype(np.int64),
+        step=np.repeat([part.step for part in parts], [len(graph) for graph in graphs_of]).astype(np.int64),
         row=row,
         phase=phase,
         name=name,
         names=names,
         module=np.zeros(len(row), dtype=np.int64),
         unknown_ns=np.where(graph.kind == int(Kind.GAP), graph.duration_ns, 0.0),
-        asked_ns=np.array([value for part in parts for value in part.start]),
+        asked_ns=start,
         graphs=made_from,
         call=None if {graph.step for graph in made_from} >= set(context.steps) else _calls(context),
         point=_points(parts, made_from),
-        start_ns=np.array([value for part in parts for value in part.start]),
-        end_ns=np.array([value for part in parts for value in part.end]),
+        start_ns=start,
+        end_ns=np.concatenate([part.column("end") for part in parts]).astype(np.float64),
     )
 
 
@@ -228,7 +233,7 @@ def _points(parts: list[_Part], made_from: tuple[Graph, ...]) -> Ints:
     """Return each node's point, counted over all graphs."""
     made, before = [], 0
     for part, graph in zip(parts, made_from, strict=True):
-        point = np.array(part.point, dtype=np.int64)
+        point = part.column("point").astype(np.int64)
         made.append(np.where(point >= 0, point + before, -1))
         before += len(graph.own_ns)
     return np.concatenate(made)

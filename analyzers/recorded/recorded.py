@@ -21,6 +21,8 @@ Bytes = npt.NDArray[np.uint8]
 
 Source = Literal["events", "points"]
 NO_STEP: Final = -1
+AS_LONG: Final = 1e-3
+"""Ranks whose steps differ by this share or less last as long as each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,34 @@ class Recorded:
         """Return the slowest rank's step time, mean over its steps, as a report has it."""
         return slowest_ns(self.step_times(outcome))
 
+    def slowest_rank(self, outcome: Outcome, before: int | None = None) -> int:
+        """Return the rank whose step lasts longest, mean over its steps.
+
+        It is `before` if that one lasts as long to a thousandth: ranks that end together differ by chance.
+        """
+        means = mean_by_rank(self.step_times(outcome))
+        most = max(means.values(), default=0.0)
+        if before is not None and means.get(before, -np.inf) >= most * (1 - AS_LONG):
+            return before
+        return next((rank for rank in sorted(means) if means[rank] == most), self.ranks[0])
+
+    def spans_ns(self, outcome: Outcome, rank: int) -> list[tuple[float, float, int]]:
+        """Return first and last instant, and the last node, of the time that a rank's steps last.
+
+        That is each step by itself, or all together where they follow each other.
+        """
+        place = self.ranks.index(rank)
+        ends = self._ends(outcome)
+        spans = []
+        for step in self.steps:
+            if (place, step) in ends:
+                nodes = np.flatnonzero((self.step == step) & (self.graph.rank == place))
+                last = int(nodes[np.argmax(outcome.end_ns[nodes])])
+                spans.append((*ends[place, step], last))
+        if self.first_ns is not None and spans:
+            spans = [(float(self.first_ns[place]), *spans[-1][1:])]
+        return spans
+
     def of_kinds(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
         """Return which nodes are of one of the kinds."""
         return np.isin(self.graph.kind, [int(kind) for kind in kinds])
@@ -128,7 +158,12 @@ class Recorded:
 
 def slowest_ns(times: Mapping[tuple[int, int], float]) -> float:
     """Return the slowest rank's mean of times by step and rank; 0 without any."""
+    return max(mean_by_rank(times).values(), default=0.0)
+
+
+def mean_by_rank(times: Mapping[tuple[int, int], float]) -> dict[int, float]:
+    """Return rank -> the mean of times by step and rank."""
     by_rank: dict[int, list[float]] = {}
     for (_, rank), time in times.items():
         by_rank.setdefault(rank, []).append(time)
-    return max((float(np.mean(each)) for each in by_rank.values()), default=0.0)
+    return {rank: float(np.mean(each)) for rank, each in by_rank.items()}

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.replay.event_graph import EventGraph, Role
+from shardtoll.analyzers.replay.wide_order import events_of, wide_levels
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -69,7 +70,12 @@ def order_of(graph: EventGraph, *, force: bool = False) -> Order:
     by_to = np.argsort(to, kind="stable")
     before, edge = before[by_to], edge[by_to]
     starts = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=n))]).astype(np.int64)
-    events, level, arrival_level, role = _events(graph, to[by_to], before, force)
+    wide = wide_levels(graph, to[by_to], before)
+    if wide is not None:
+        level, arrival_level = wide
+        events, role = events_of(graph, level, arrival_level), graph.role.astype(np.uint8)
+    else:
+        events, level, arrival_level, role = _events(graph, to[by_to], before, force)
     return Order(before, starts, edge, events, level, arrival_level, role)
 
 

@@ -30,7 +30,10 @@ SLACK_NS: Final = 100_000
 """A collective that one rank left earlier than this before another arrived did not wait for it."""
 
 MOST_ROWS: Final = 100_000
-"""Of longer records as many whole steps are replayed as have no more collectives together."""
+"""Of longer records a report replays as many whole steps as have no more collectives together."""
+
+MOST_ROWS_ALONE: Final = 1_000_000
+"""The same of what is asked for by itself, as by `whatif`: steps of hundreds of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,15 @@ def graphs(context: Context) -> tuple[Graph, ...]:
 
     Without those steps in which a seen rank has no row of its own.
     """
+    return _graphs(context, MOST_ROWS)
+
+
+def long_graphs(context: Context) -> tuple[Graph, ...]:
+    """Return the same, as many as `MOST_ROWS_ALONE` allows."""
+    return graphs(context) if len(context.in_alike) <= MOST_ROWS else _graphs(context, MOST_ROWS_ALONE)
+
+
+def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
     frame = context.in_alike
     timed = frame["arrival_ns"].notna() & frame["duration_ns"].notna() & frame["exposed_ns"].notna()
     if frame.empty or not timed.all():
@@ -81,7 +93,7 @@ def graphs(context: Context) -> tuple[Graph, ...]:
     frame = frame.assign(idle_until_ns=idle.to_numpy(dtype=np.int64))
     step_rows = context.step_rows.set_index(["step", "rank"])
     made: list[Graph] = []
-    rows_left = MOST_ROWS
+    rows_left = most_rows
     for step, rows in frame.groupby("step"):
         rows_left -= len(rows)
         ends = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,14 @@ def blocked(rows: Iterable[tuple[int, int, int]]) -> list[Span]:
     A rank is blocked at the end of what it waits for. Collectives that were exposed at one instant share it
     (rule 6 of the accounting), so each takes the latest time of its span that no other has taken.
     """
+    in_order = sorted(rows, key=lambda row: -row[1])
+    if all(later[0] >= row[1] for later, row in pairwise(in_order)):
+        # None overlap, as a rule: each is blocked at its end.
+        spans = ((end - min(exposed, end - start), end) for start, end, exposed in reversed(in_order))
+        return [(begin, end) for begin, end in spans if begin < end]
     done: list[Span] = []
     active: list[Span] = []  # the latest first
-    for start, end, exposed in sorted(rows, key=lambda row: -row[1]):
+    for start, end, exposed in in_order:
         while active and active[0][0] >= end:
             done.append(active.pop(0))
         left, cursor, taken = exposed, end, list[Span]()

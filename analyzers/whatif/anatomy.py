@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -41,14 +43,11 @@ def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> 
     return made
 
 
-def slowest(parts: dict[int, Parts], step_ns: float) -> Parts:
+def of_step(of_rank: Parts, step_ns: float) -> Parts:
     """Return the parts of the slowest rank, its rest such that they add up to the step's time."""
-    of_rank = max(parts.values(), key=lambda each: each.step_ns)
     rest = round(step_ns) - of_rank.compute_ns - of_rank.exposed_comm_ns - of_rank.exposed_copy_ns
     if rest >= 0:
-        return Parts(
-            round(step_ns), of_rank.compute_ns, of_rank.exposed_comm_ns, of_rank.exposed_copy_ns, rest
-        )
+        return replace(of_rank, step_ns=round(step_ns), rest_ns=rest)
     return of_rank
 
 

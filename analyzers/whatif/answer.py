@@ -10,7 +10,7 @@ from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
 from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
-from shardtoll.analyzers.whatif.anatomy import slowest
+from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
@@ -57,12 +57,11 @@ def what_if(
         if edit.missing is not None and not nodes_there(recorded, edit):
             raise UsageError(edit.missing, "leave it out")
     made = Replayer(context, recorded)
-    draft = made.draft(edits)
-    after = draft.outcome()
+    draft, after, step_after = made.simulated(edits)
     saved = made.saved(edits)
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
-    step_after = made.lasts_ns(draft, after)
-    notes = [_source_note(made)]
+    slowest = recorded.slowest_rank(after, made.slowest)
+    notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
     if len(recorded.graph) <= MOST_ANALYSED:
@@ -78,8 +77,8 @@ def what_if(
         nodes=len(recorded.graph),
         replay_error=made.doubt.replay_error,
         unknown_share=made.doubt.unknown_share,
-        before=slowest(before_parts, made.step_ns),
-        after=slowest(after_parts, step_after),
+        before=of_step(before_parts[made.slowest], made.step_ns),
+        after=of_step(after_parts[slowest], step_after),
         saving_ns=round(made.step_ns - step_after),
         saving_low_ns=round(saved.low_ns),
         saving_high_ns=round(saved.high_ns),
@@ -87,8 +86,10 @@ def what_if(
         ranks=tuple(RankParts(rank, before_parts[rank], after_parts[rank]) for rank in recorded.ranks),
         vanished=vanished,
         appeared=appeared,
-        path=critical_path(recorded, after, made.anchor),
+        path=critical_path(recorded, after, slowest, step_after),
         notes=tuple(notes),
+        slowest_before=made.slowest,
+        slowest_after=slowest,
     )
 
 
@@ -134,7 +135,7 @@ def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding])
                 saving_ns=round(saved.mid_ns),
                 low_ns=round(saved.low_ns),
                 high_ns=round(saved.high_ns),
-                step_ns=round(made.lasts_ns(made.draft(edits[:count]))),
+                step_ns=round(made.after_ns(edits[:count])),
             )
         )
     return tuple(changes)

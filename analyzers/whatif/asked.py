@@ -110,7 +110,11 @@ def _rank(context: Context, rank: int) -> Edit:
         raise UsageError(
             f"--rank {rank}=median: no other seen rank does the same work", "name a rank that has peers"
         )
-    return Edit(f"rank {rank} as fast as its peers", lambda draft, _: draft.ranks_as((rank,), peers))
+    return Edit(
+        f"rank {rank} as fast as its peers",
+        lambda draft, _: draft.ranks_as((rank,), peers),
+        as_recorded=True,
+    )
 
 
 def _latency(context: Context) -> Floats:

@@ -12,6 +12,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.under_compute import cost, note
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.words.human import size
@@ -41,7 +42,8 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
     moved = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0)
     parts = _all_parts(context, np.flatnonzero(is_one & (moved > bucket_bytes)), bucket_bytes)
 
-    def apply(draft: Draft, _: float) -> None:
+    def apply(draft: Draft, end: float) -> None:
+        share = cost(context, end)
         recorded, graph = draft.recorded, draft.recorded.graph
         nodes = np.flatnonzero(recorded.of_kinds((Kind.COLLECTIVE,)) & (recorded.row >= 0))
         nodes = nodes[is_one[recorded.row[nodes]]]
@@ -52,9 +54,14 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
             mine = nodes[key == number]
             place, step = number % len(recorded.ranks), number // len(recorded.ranks)
             work = np.flatnonzero(computing & (graph.rank == place) & (recorded.step == step))
-            _one_rank(draft, mine, moved, latency, bucket_bytes, parts, work)
+            _one_rank(draft, mine, moved, latency, bucket_bytes, parts, work, share)
 
-    return Edit(f"gradient buckets of {size(bucket_bytes)}", apply)
+    return Edit(
+        f"gradient buckets of {size(bucket_bytes)}",
+        apply,
+        banded=bool(parts),
+        note=note(context) if parts else None,
+    )
 
 
 def _one_rank(
@@ -65,6 +72,7 @@ def _one_rank(
     most: int,
     parts_of: dict[int, tuple[float, ...]],
     work: npt.NDArray[np.int64],
+    share: float,
 ) -> None:
     rows = draft.recorded.row[nodes]
     held: list[int] = []
@@ -79,7 +87,8 @@ def _one_rank(
             each = fixed + (lasts - fixed) * parts
             before = draft.duration[work[draft.recorded.start_ns[work] < draft.recorded.start_ns[node]]].sum()
             hidden = min(each[:-1].sum(), before * (1 - parts[-1]))
-            draft.duration[node] = max(each[-1], each.sum() - hidden)
+            # The longer side, which decides, grows by a share of the time that both run.
+            draft.duration[node] = max(each[-1], each.sum() - hidden) + share * hidden
             continue
         if held and total + bytes_ > most:
             held, total = [], 0.0

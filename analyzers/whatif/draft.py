@@ -101,6 +101,13 @@ class Draft:
         self.lag[is_one[self.recorded.graph.edge_to]] = -np.inf
         self.duration[nodes] = 0.0
 
+    def no_phase(self, phase: int) -> None:
+        """Take out the compute of a phase, and the host's time to launch it."""
+        there = self.recorded.phase == phase
+        self.duration[there & self.recorded.of_kinds((Kind.COMPUTE, Kind.HOST))] = 0.0
+        on_host = there & self.recorded.of_kinds((Kind.HOST,))
+        self.gap[on_host] = np.minimum(self.gap[on_host], 0.0)
+
     def shorten(self, kinds: Iterable[Kind], by_ns: float, ranks: Iterable[int], phase: int | None) -> None:
         """Take so much per step off the nodes of these kinds on each of these ranks, in equal shares."""
         recorded = self.recorded
@@ -121,17 +128,28 @@ class Draft:
         Of steps made from points, idle time that others share without a reason on record shrinks too: they
         wait there for something that is not on record.
         """
+        plain = self._plain
         if self.recorded.source == "points":
             owns = [Own(graph, peers_of) for graph in self.recorded.graphs]
             fixed = np.concatenate([own.with_fixed([r for r in ranks if r in own.points]) for own in owns])
             was = np.concatenate([graph.own_ns for graph in self.recorded.graphs])
             factor = np.minimum(1.0, fixed / np.maximum(was, 1))
             here = self.recorded.point >= 0
-            self.duration[here] *= factor[self.recorded.point[here]]
+            self._hold(plain.duration, self.duration, here, factor[self.recorded.point[here]])
             return
         for rank in ranks:
             peers = tuple(peer for peer in peers_of.get(rank, ()) if peer not in ranks)
             self._rank_as(rank, peers or peers_of.get(rank, ()))
+
+    @property
+    def _plain(self) -> Draft:
+        """Return the steps without any edit."""
+        return Draft(self.recorded)
+
+    def _hold(self, plain: Floats, values: Floats, here: Bools, factor: Floats) -> None:
+        """Let these nodes last so many times what they did on record, or less if an edit before has it so."""
+        was = plain[here]
+        values[here] = np.where(was > 0, np.minimum(values[here], was * factor), values[here])
 
     def _rank_as(self, rank: int, peers: tuple[int, ...]) -> None:
         """Hold a rank to its peers between one collective and the next if all issue as many, else by phase of
@@ -145,17 +163,21 @@ class Draft:
         own = (graph.kind != Kind.COLLECTIVE) & (recorded.step >= 0)
         key = part * 16 + graph.kind
         size = (int(part.max(initial=0)) + 1) * 16
-        for values in (self.duration, self.gap):
-            counts = own if values is self.duration else own & np.isin(graph.kind, _ON_HOST)
+        plain = self._plain
+        for is_gap, values, on_record in (
+            (False, self.duration, plain.duration),
+            (True, self.gap, plain.gap),
+        ):
+            counts = own & np.isin(graph.kind, _ON_HOST) if is_gap else own
             sums = [
-                np.bincount(key[here], np.maximum(values[here], 0.0), minlength=size)
+                np.bincount(key[here], np.maximum(on_record[here], 0.0), minlength=size)
                 for here in (counts & (graph.rank == place) for place in (mine, *others))
             ]
             wanted = np.quantile(np.array(sums[1:]), 0.5, axis=0, method="lower")
             was = sums[0]
             factor = np.where(was > wanted, wanted / np.where(was > 0, was, 1.0), 1.0)
             here = counts & (graph.rank == mine)
-            values[here] *= factor[key[here]]
+            self._hold(on_record, values, here, factor[key[here]])
 
     def _parts_of(self, places: list[int]) -> Ints:
         """Return for each node a number of the part of the step that it is in, alike on all these ranks."""

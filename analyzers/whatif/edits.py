@@ -28,3 +28,9 @@ class Edit:
     None where nothing bounds it."""
     missing: str | None = None
     """What the record lacks if it changes nothing; None where a change of nothing is an answer."""
+    as_recorded: bool = False
+    """Whether it measures times of the record against each other, so that it comes before other edits."""
+    overlaps: bool = False
+    """Whether communication runs beside compute after it that did not before: both take longer then."""
+    note: str | None = None
+    """What it assumes, for the reader of the answer."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.whatif.anatomy import slowest
+from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
@@ -41,10 +41,10 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
                 mid,
                 low,
                 high,
-                round(made.lasts_ns(made.draft(edits))),
+                round(made.after_ns(edits)),
             )
         )
-    before = slowest(made.parts(made.outcome), made.step_ns)
+    before = of_step(made.parts(made.outcome)[made.slowest], made.step_ns)
     return Foreseen(
         source=recorded.source,
         steps=recorded.steps,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-import numpy as np
-
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.replay.outcome import Outcome
@@ -32,74 +30,78 @@ WORDS: Final = {
 _Key = tuple[str, str, str]
 
 
-def critical_path(recorded: Recorded, outcome: Outcome, anchor: float = 1.0) -> Path:
-    """Return the path, its parts by what and where, the longest first; `anchor`: see `Replayer`."""
-    sums: defaultdict[_Key, float] = defaultdict(float)
-    ranks: defaultdict[_Key, set[int]] = defaultdict(set)
-    hops = 0
-    unknown = 0.0
-    for end in _ends(recorded, outcome):
-        node = end
-        while node >= 0:
-            lasted = float(outcome.end_ns[node] - outcome.start_ns[node])
-            _add(recorded, sums, ranks, _key(recorded, node), node, lasted)
-            if recorded.graph.kind[node] == Kind.GAP:
-                unknown += lasted
-            last = int(outcome.last[node])
-            hops += int(recorded.graph.rank[last] != recorded.graph.rank[node])
-            before = int(outcome.held_by[last])
-            gap = float(outcome.arrival_ns[last] - (outcome.end_ns[before] if before >= 0 else 0.0))
-            if before >= 0 and gap > 0:
-                explained = recorded.unknown_ns[last] <= 0
-                on_host = recorded.graph.kind[last] in (Kind.HOST, Kind.SYNC, Kind.DATA)
-                what = "host" if on_host else "gap" if explained else "unexplained"
-                unknown += 0.0 if explained else gap
-                name = "between launches" if on_host else "before " + recorded.names[recorded.name[last]]
-                _add(recorded, sums, ranks, (what, name, PHASES[int(recorded.phase[last])]), last, gap)
-            hops += int(before >= 0 and recorded.graph.rank[before] != recorded.graph.rank[last])
-            node = before
+def critical_path(recorded: Recorded, outcome: Outcome, rank: int, step_ns: float) -> Path:
+    """Return the path of the slowest rank's steps, its parts by what and where, the longest first.
+
+    It fills the time of that rank's steps from their last instant to the first, whoever held it up. So its
+    length is that of the step, `step_ns` on the scale of the report.
+    """
+    made = _Walk(recorded, outcome)
+    for first_ns, last_ns, node in recorded.spans_ns(outcome, rank):
+        made.back(first_ns, last_ns, node)
+    sums = made.sums
     total = sum(sums.values())
-    count = max(1, len(recorded.steps)) / anchor
     parts = sorted(sums, key=lambda key: -sums[key])[:MOST_PARTS]
     return Path(
-        step_ns=round(total / count),
+        step_ns=round(step_ns),
         parts=tuple(
-            PathPart(*key, round(sums[key] / count), sums[key] / total, tuple(sorted(ranks[key])))
+            PathPart(
+                *key,
+                round(step_ns * sums[key] / total),
+                sums[key] / total,
+                tuple(sorted(made.ranks[key])),
+            )
             for key in parts
             if total and sums[key] > 0
         ),
-        unknown_share=min(1.0, unknown / total) if total else 0.0,
-        hops=round(hops / max(1, len(recorded.steps))),
+        unknown_share=min(1.0, made.unknown_ns / total) if total else 0.0,
+        hops=round(made.hops / max(1, len(recorded.steps))),
     )
 
 
-def _ends(recorded: Recorded, outcome: Outcome) -> list[int]:
-    """Return where paths end: the job's last node, or that of each step that begins anew."""
-    if not len(recorded.graph):
-        return []
-    if recorded.source == "events":
-        inside = np.flatnonzero(recorded.step >= 0)
-        return [int(inside[np.argmax(outcome.end_ns[inside])])]
-    ends = []
-    for step in recorded.steps:
-        here = np.flatnonzero(recorded.step == step)
-        ends.append(int(here[np.argmax(outcome.end_ns[here])]))
-    return ends
+class _Walk:
+    """From the last instant of steps back to the first, along what held each node up."""
+
+    def __init__(self, recorded: Recorded, outcome: Outcome) -> None:
+        self.recorded = recorded
+        self.outcome = outcome
+        self.sums: defaultdict[_Key, float] = defaultdict(float)
+        self.ranks: defaultdict[_Key, set[int]] = defaultdict(set)
+        self.hops = 0
+        self.unknown_ns = 0.0
+
+    def back(self, first_ns: float, now_ns: float, node: int) -> None:
+        """Add what the time between these instants consists of; `node` ends at the later one."""
+        recorded, outcome = self.recorded, self.outcome
+        kind, rank = recorded.graph.kind, recorded.graph.rank
+        while node >= 0 and now_ns > first_ns:
+            begin_ns = min(now_ns, max(first_ns, float(outcome.start_ns[node])))
+            self._add(_key(recorded, node), node, now_ns - begin_ns, unknown=kind[node] == Kind.GAP)
+            last = int(outcome.last[node])
+            before = int(outcome.held_by[last])
+            self.hops += int(rank[last] != rank[node]) + int(before >= 0 and rank[before] != rank[last])
+            ended_ns = first_ns if before < 0 else float(outcome.end_ns[before])
+            now_ns = min(begin_ns, max(first_ns, ended_ns))
+            unknown = before >= 0 and bool(recorded.unknown_ns[last] > 0)
+            self._add(self._gap(last, unknown, begins=before < 0), last, begin_ns - now_ns, unknown=unknown)
+            node = before
+
+    def _gap(self, node: int, unknown: bool, begins: bool) -> _Key:
+        recorded = self.recorded
+        phase = PHASES[int(recorded.phase[node])]
+        if begins:
+            return "gap", "before the rank's first work", phase
+        if recorded.graph.kind[node] in (Kind.HOST, Kind.SYNC, Kind.DATA):
+            return "host", "between launches", phase
+        return "unexplained" if unknown else "gap", "before " + recorded.names[recorded.name[node]], phase
+
+    def _add(self, key: _Key, node: int, lasted_ns: float, *, unknown: bool) -> None:
+        if lasted_ns > 0:
+            self.sums[key] += lasted_ns
+            self.ranks[key].add(self.recorded.ranks[int(self.recorded.graph.rank[node])])
+            self.unknown_ns += lasted_ns if unknown else 0.0
 
 
 def _key(recorded: Recorded, node: int) -> _Key:
     kind = Kind(int(recorded.graph.kind[node]))
     return WORDS[kind], recorded.names[recorded.name[node]], PHASES[int(recorded.phase[node])]
-
-
-def _add(
-    recorded: Recorded,
-    sums: dict[_Key, float],
-    ranks: dict[_Key, set[int]],
-    key: _Key,
-    node: int,
-    lasted: float,
-) -> None:
-    if lasted > 0:
-        sums[key] += lasted
-        ranks[key].add(recorded.ranks[int(recorded.graph.rank[node])])

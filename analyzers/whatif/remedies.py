@@ -15,6 +15,7 @@ from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.under_compute import note
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.records.stall import SHORT_GAP_NS
@@ -115,7 +116,13 @@ def _overlapped(context: Context, finding: Finding) -> Edit | None:
     rows = _rows(finding, context)
     if not len(rows):
         return None
-    return Edit("nobody waits for these collectives", lambda draft, _: draft.let_go(draft.nodes_of(rows)))
+    return Edit(
+        "nobody waits for these collectives",
+        lambda draft, _: draft.let_go(draft.nodes_of(rows)),
+        banded=True,
+        overlaps=True,
+        note=note(context),
+    )
 
 
 def _as_peers(context: Context, finding: Finding) -> Edit | None:
@@ -129,7 +136,7 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
         draft.ranks_as(late, peers)
 
     named = ", ".join(map(str, late[:4]))
-    return Edit(f"rank {named} as fast as its peers", apply)
+    return Edit(f"rank {named} as fast as its peers", apply, as_recorded=True)
 
 
 def _balanced(_: Context, __: Finding) -> Edit | None:
@@ -142,7 +149,7 @@ def _balanced(_: Context, __: Finding) -> Edit | None:
         factor = np.where(sums > 0, sums.mean() / np.where(sums > 0, sums, 1.0), 1.0)
         draft.duration[chosen] *= factor[recorded.graph.rank[chosen]]
 
-    return Edit("the same compute on every rank", apply)
+    return Edit("the same compute on every rank", apply, as_recorded=True)
 
 
 def _removed(kind: Kind, label: str) -> Maker:
@@ -207,7 +214,7 @@ def _recompute(_: Context, finding: Finding) -> Edit | None:
     def apply(draft: Draft, _end: float) -> None:
         nodes = np.flatnonzero((draft.recorded.phase == phase) & draft.recorded.of_kinds((Kind.COMPUTE,)))
         if len(nodes) and draft.recorded.source == "events":
-            draft.duration[nodes] = 0.0
+            draft.no_phase(phase)
         else:
             draft.shorten((Kind.COMPUTE,), finding.toll_ns or 0, finding.ranks, PHASES.index("backward"))
 

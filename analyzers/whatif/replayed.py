@@ -13,6 +13,7 @@ from shardtoll.analyzers.whatif.band import Doubt, doubt
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
+from shardtoll.analyzers.whatif.under_compute import Floats, added_ns, cost, slow_down
 from shardtoll.ledger.answers.what_if import Parts, Path
 
 
@@ -40,6 +41,7 @@ class Replayer:
     """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
+        self.context = context
         self.recorded = recorded
         unedited = recorded.replay()
         self.outcome: Outcome = Draft(recorded).outcome() if recorded.captured else unedited
@@ -48,9 +50,13 @@ class Replayer:
         self.anchor = context.step_ns / lasts if context.step_ns and lasts else 1.0
         """Times as long as in the replayed steps everything is in the report's mean step."""
         self.step_ns = lasts * self.anchor
-        self.path: Path = critical_path(recorded, self.outcome, self.anchor)
+        self.slowest = recorded.slowest_rank(self.outcome)
+        """Rank whose step is the step before."""
+        self.path: Path = critical_path(recorded, self.outcome, self.slowest, self.step_ns)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
-        self._excess: dict[tuple[int, float], tuple[Edit, float]] = {}
+        self._steps: dict[tuple[tuple[int, ...], float], tuple[list[Edit], float]] = {}
+        self._added: dict[tuple[tuple[int, ...], float], tuple[list[Edit], Floats]] = {}
+        self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
 
     def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
         """Return the edited step's time where the report's step is the one before."""
@@ -63,37 +69,77 @@ class Replayer:
         )
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
-        """Return the steps with these edits, each at this end of its model's band.
+        """Return the steps with these edits, each at this end of its model's band, in whatever order they are
+        given.
 
-        An edit that alone would save more than its finding costs changes more than the finding speaks of: the
-        step is as much longer as makes up for that.
+        An edit that alone would save more than its finding costs changes more than the finding speaks of.
+        So these edits save what the others do by replay and the costs of these findings, at most: the step is
+        as much longer as makes up for that. One more edit that only shortens work therefore never lengthens
+        the step, even if it takes out what another has taken out already.
         """
-        draft = Draft(self.recorded)
-        for edit in edits:
-            edit.apply(draft, end)
-            draft.step_factor *= self._too_much(edit, end)
+        draft = self._edited(edits, end)
+        over = [edit for edit in edits if self._saves_too_much(edit, end)]
+        if not over:
+            return draft
+        lasts = least = self.lasts_ns(draft)
+        for held in [[edit] for edit in over] + ([over] if len(over) > 1 else []):
+            cost = sum(edit.most_ns or 0.0 for edit in held)
+            if least < self.step_ns - cost:
+                ids = {id(edit) for edit in held}
+                without = self._edited([edit for edit in edits if id(edit) not in ids], end)
+                least = max(least, self.lasts_ns(without) - cost)
+        if 0 < lasts < least:
+            draft.step_factor *= least / lasts
         return draft
 
-    def _too_much(self, edit: Edit, end: float) -> float:
-        """Return how many times as long the step with this edit alone is as its replay, for it to save no
-        more than `most_ns`; 1 where it does not."""
+    def _edited(self, edits: Sequence[Edit], end: float) -> Draft:
+        draft = Draft(self.recorded)
+        # Ranks are held to what their peers took on record; what else is asked for then changes all of them.
+        for edit in sorted(edits, key=lambda edit: not edit.as_recorded):
+            edit.apply(draft, end)
+        under = [edit for edit in edits if edit.overlaps]
+        share = cost(self.context, end)
+        if under and share:
+            key = tuple(sorted(map(id, under))), end
+            if key not in self._added:
+                # The edits are held so that no other ones get their ids.
+                self._added[key] = under, added_ns(self.recorded, self.outcome, under, end)
+            slow_down(draft, self._added[key][1], share)
+        return draft
+
+    def _saves_too_much(self, edit: Edit, end: float) -> bool:
+        """Return whether this edit alone saves more than `most_ns`."""
         if edit.most_ns is None:
-            return 1.0
+            return False
         key = id(edit), end
         if key not in self._excess:
-            draft = Draft(self.recorded)
-            edit.apply(draft, end)
-            least, lasts = self.step_ns - edit.most_ns, self.lasts_ns(draft)
+            lasts = self.lasts_ns(self._edited([edit], end))
             # The edit is held so that no other one gets its id.
-            self._excess[key] = edit, least / lasts if 0 < lasts < least else 1.0
+            self._excess[key] = edit, lasts < self.step_ns - edit.most_ns
         return self._excess[key][1]
+
+    def simulated(self, edits: Sequence[Edit]) -> tuple[Draft, Outcome, float]:
+        """Return the steps with these edits, their outcome, and the step's time."""
+        draft = self.draft(edits)
+        outcome = draft.outcome()
+        lasts = self.lasts_ns(draft, outcome)
+        self._steps[tuple(map(id, edits)), 0.0] = list(edits), lasts
+        return draft, outcome, lasts
+
+    def after_ns(self, edits: Sequence[Edit], end: float = 0.0) -> float:
+        """Return the step's time after these edits, each at this end of its model's band; simulated once."""
+        key = tuple(map(id, edits)), end
+        if key not in self._steps:
+            # The edits are held so that no other ones get their ids.
+            self._steps[key] = list(edits), self.lasts_ns(self.draft(edits, end))
+        return self._steps[key][1]
 
     def saved(self, edits: Sequence[Edit]) -> Saved:
         """Return what these edits save together."""
-        mid = self.step_ns - self.lasts_ns(self.draft(edits))
+        mid = self.step_ns - self.after_ns(edits)
         ends = [mid]
         if any(edit.banded for edit in edits):
-            ends += [self.step_ns - self.lasts_ns(self.draft(edits, end)) for end in (-1.0, 1.0)]
+            ends += [self.step_ns - self.after_ns(edits, end) for end in (-1.0, 1.0)]
         half = self.doubt.half_ns(mid)
         tolls = [edit.most_ns for edit in edits if edit.most_ns is not None]
         # No change saves more than there is: the whole step, and what its findings cost.

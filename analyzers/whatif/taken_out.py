@@ -66,8 +66,10 @@ def taken_out(context: Context, gone: Gone) -> Edit:
         nodes = recorded.of_kinds((gone.kind,))
         if gone.phase is not None:
             nodes &= recorded.phase == PHASES.index(gone.phase)
-        if nodes.any() and (gone.phase is None or recorded.source == "events"):
+        if nodes.any() and gone.phase is None:
             draft.duration[nodes] = 0.0
+        elif nodes.any() and gone.phase is not None and recorded.source == "events":
+            draft.no_phase(PHASES.index(gone.phase))
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
             for rank, lost_ns in _lost_ns(context, gone.stall).items():

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Finding
-from shardtoll.ledger.answers.what_if import Change, Parts, Path, WhatIf
+from shardtoll.ledger.answers.what_if import Change, Path, WhatIf
 from shardtoll.ledger.words import human
 
 Row = tuple[str, ...]
@@ -30,9 +30,13 @@ def headline(answer: WhatIf) -> str:
     was, now = answer.before.step_ns, answer.after.step_ns
     word = "shorter" if answer.saving_ns >= 0 else "longer"
     share = human.share(abs(answer.saving_ns), was)
+    ranks = answer.slowest_before, answer.slowest_after
+    other = (
+        "" if ranks[0] == ranks[1] else f" Rank {ranks[1]} is the slowest then, in place of rank {ranks[0]}."
+    )
     return (
         f"The step takes {human.duration(now)} in place of {human.duration(was)}: {share} {word}, "
-        f"saving {band(answer.saving_ns, answer.saving_low_ns, answer.saving_high_ns)}."
+        f"saving {band(answer.saving_ns, answer.saving_low_ns, answer.saving_high_ns)}.{other}"
     )
 
 
@@ -57,9 +61,11 @@ def saving(finding: Finding) -> str:
     return band(finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
 
 
-def part_rows(before: Parts, after: Parts) -> list[Row]:
-    """Return name, before, after and change of each part of the step."""
-    return [
+def part_rows(answer: WhatIf) -> list[Row]:
+    """Return name, before, after and change of each part of the step, below the rank whose they are."""
+    before, after = answer.before, answer.after
+    rank: Row = ("rank", str(answer.slowest_before), str(answer.slowest_after), "")
+    parts = (
         (
             words,
             human.duration(getattr(before, name)),
@@ -67,7 +73,8 @@ def part_rows(before: Parts, after: Parts) -> list[Row]:
             signed(getattr(after, name) - getattr(before, name)),
         )
         for words, name in PARTS
-    ]
+    )
+    return [rank, *parts]
 
 
 def change_rows(changes: tuple[Change, ...]) -> list[Row]:
@@ -104,10 +111,10 @@ def path_rows(path: Path) -> list[Row]:
 
 
 def path_words(path: Path) -> str:
-    """Return what the path is, in one line."""
+    """Return how the path runs, in one line. Its length is the step's, which stands above it."""
     unknown = f"; gaps without a reason on record are {human.percent(path.unknown_share)} of it"
-    hops = "stays on one rank" if not path.hops else f"changes ranks {human.often(path.hops)}"
-    return f"{human.duration(path.step_ns)} per step, {hops} per step{unknown}"
+    hops = "stays on one rank" if not path.hops else f"changes ranks {human.often(path.hops)} per step"
+    return hops + unknown
 
 
 def basis(source: str, steps: int, nodes: int, replay_error: float, unknown_share: float) -> str:

@@ -29,7 +29,7 @@ def render(answer: WhatIf) -> str:
     come = "".join(f"<li>appears: {safe(clip(line, 400))}</li>" for line in answer.appeared)
     sections = (
         ("The changes", words.CHANGE_HEADS, words.change_rows(answer.changes)),
-        ("The step", words.PARTS_HEADS, words.part_rows(answer.before, answer.after)),
+        ("The step", words.PARTS_HEADS, words.part_rows(answer)),
         ("The critical path after", words.PATH_HEADS, words.path_rows(answer.path)),
     )
     tables = "".join(

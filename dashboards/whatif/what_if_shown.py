@@ -23,7 +23,7 @@ def renderable(answer: WhatIf, _: int) -> RenderableType:
         Text(),
         table(words.CHANGE_HEADS, words.change_rows(answer.changes)),
         Text(),
-        table(words.PARTS_HEADS, words.part_rows(answer.before, answer.after)),
+        table(words.PARTS_HEADS, words.part_rows(answer)),
     ]
     for name, lines in (("vanish", answer.vanished), ("appear", answer.appeared)):
         if lines:
@@ -54,7 +54,7 @@ def markdown(answer: WhatIf) -> str:
         "",
         *markdown_table.table(words.CHANGE_HEADS, words.change_rows(answer.changes)),
         "",
-        *markdown_table.table(words.PARTS_HEADS, words.part_rows(answer.before, answer.after)),
+        *markdown_table.table(words.PARTS_HEADS, words.part_rows(answer)),
         "",
     ]
     for name, named in (("vanish", answer.vanished), ("appear", answer.appeared)):

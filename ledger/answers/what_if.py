@@ -70,7 +70,7 @@ class Path:
     """The chain of work and gaps that the job's time consists of: shortening anything else saves nothing."""
 
     step_ns: int
-    """Its length per step."""
+    """Its length per step: that of the step on its slowest rank."""
     parts: tuple[PathPart, ...]
     unknown_share: float
     """The part of it that is gaps which no record explains."""
@@ -122,6 +122,10 @@ class WhatIf:
     """Of the step after."""
     notes: tuple[str, ...] = ()
     """What the prediction assumes, and what it leaves out."""
+    slowest_before: int = 0
+    """Rank whose parts `before` are."""
+    slowest_after: int = 0
+    """Rank whose parts `after` are; the same one where it lasts as long as any other, to a thousandth."""
 
 
 def what_if_to_json(answer: WhatIf) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtoll.analyzers.replay import engine
+from shardtoll.analyzers.replay import engine, wide_order
 from shardtoll.analyzers.replay.contention import Contention, overlap_ns
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_builder import Builder
@@ -80,12 +80,13 @@ def oracle(graph: EventGraph) -> tuple[list[float], list[float]] | None:
     return None
 
 
-@pytest.mark.parametrize("wide", [0, 1 << 60])
+@pytest.mark.parametrize(("wide", "ready"), [(0, 0), (0, 1 << 60), (1 << 60, 0), (1 << 60, 1 << 60)])
 @settings(deadline=None, max_examples=80)
 @given(graph=graphs())
-def test_both_sweeps_agree_with_the_oracle(wide: int, graph: EventGraph) -> None:
+def test_both_orders_and_sweeps_agree_with_the_oracle(wide: int, ready: int, graph: EventGraph) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "WIDE", wide)
+        patch.setattr(wide_order, "LEAST_READY", ready)
         try:
             outcome = simulate(graph)
         except DeadlockError:
@@ -116,6 +117,22 @@ def test_each_arrival_is_explained_by_what_held_it_up(graph: EventGraph) -> None
         if graph.lane[before] == graph.lane[node] >= 0:
             delays = [*delays, float(graph.gap_ns[node])]
         assert any(outcome.arrival_ns[node] == outcome.end_ns[before] + delay for delay in delays)
+
+
+@settings(deadline=None, max_examples=80)
+@given(graph=graphs())
+def test_both_orders_find_the_same_levels(graph: EventGraph) -> None:
+    made = []
+    for ready in (0, 1 << 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wide_order, "LEAST_READY", ready)
+            try:
+                made.append(order_of(graph))
+            except DeadlockError:
+                return
+    for name in ("level", "arrival_level", "role", "before", "starts", "edge"):
+        assert getattr(made[0], name).tolist() == getattr(made[1], name).tolist()
+    assert sorted(made[0].events) == sorted(made[1].events)
 
 
 def two_ranks(compute: tuple[float, float], **given: Any) -> EventGraph:

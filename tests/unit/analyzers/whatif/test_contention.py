@@ -1,0 +1,74 @@
+"""What communication costs the compute that it is moved under, and that the answer says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardtoll.analyzers.analyses import context_of
+from shardtoll.analyzers.recorded.record_graph import recorded_graph
+from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.ledger import Finding, Remedy, Rows
+from tests.unit.analyzers.made_jobs import Meet, Own, job
+
+MS = 1_000_000
+COMPUTE_MS, MOVE_MS = (20, 30), 10
+
+
+def moved(**run: Any) -> tuple[Replayer, Edit, Edit]:
+    """Return a job of 20 ms compute, an all_reduce of 10 ms and 30 ms compute; the edit that moves the
+    all_reduce under the compute after it; and one that removes it."""
+    program = [Own(COMPUTE_MS[0] * MS), Meet("all", ns=MOVE_MS * MS), Own(COMPUTE_MS[1] * MS)]
+    made = job({0: program, 1: program}, {"all": (0, 1)}, **run)
+    context = context_of(made)
+    recorded = recorded_graph(context)
+    assert recorded is not None
+    finding = Finding(
+        kind="exposed-communication",
+        severity="warning",
+        title="t",
+        toll_ns=MOVE_MS * MS,
+        floor_ns=None,
+        saving_ns=MOVE_MS * MS,
+        bytes=None,
+        count=1,
+        ranks=(0, 1),
+        rows=Rows.of(collectives=np.arange(len(context.collectives))),
+        remedy=Remedy("do"),
+    )
+    edits = [edit_of(context, replace(finding, kind=kind)) for kind in (finding.kind, "needless-barrier")]
+    assert edits[0] is not None
+    assert edits[1] is not None
+    return Replayer(context, recorded), edits[0], edits[1]
+
+
+def test_communication_under_compute_slows_it_by_the_stated_share_of_the_overlap() -> None:
+    made, under, _ = moved()
+    saved = made.saved([under])
+    assert made.step_ns == 60 * MS
+    # 10 ms overlap: each takes 0.21 of that longer; none of it and twice as much are the ends.
+    assert saved.mid_ns == pytest.approx((10 - 0.21 * 10) * MS)
+    assert saved.low_ns <= (10 - 2 * 0.21 * 10) * MS
+    assert saved.high_ns >= 10 * MS
+    assert under.note is not None
+    assert "0.21 of the time in which they overlap" in under.note
+    assert "A100 and H100" in under.note
+
+
+def test_on_a_cpu_no_factor_is_known_and_none_is_applied() -> None:
+    made, under, _ = moved(device="cpu", backend="gloo")
+    assert made.saved([under]).mid_ns == pytest.approx(10 * MS)
+    assert under.note is not None
+    assert "on CPUs is not known" in under.note
+
+
+def test_what_is_removed_overlaps_nothing() -> None:
+    made, under, removed = moved()
+    assert made.saved([under, removed]).mid_ns == pytest.approx(10 * MS)
+    assert made.saved([removed, under]).mid_ns == pytest.approx(10 * MS)
+    assert removed.note is None
