@@ -5,6 +5,7 @@ Results are those of torch's functions; on 16,384 ranks theirs take longer than 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from typing import Any, overload
@@ -23,6 +24,7 @@ def replace_sharding(_: Playing, replaced: Replaced) -> None:
         except ImportError:
             continue
         replaced.put_where_it_is(owner, "_chunk_with_empty", Chunks)
+    _ranks_held_once(replaced)
     _compared_once(replaced)
 
 
@@ -53,6 +55,23 @@ class Chunks(Sequence[torch.Tensor]):
         if begin >= size and size:
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, begin, min(share, size - begin))
+
+
+def _ranks_held_once(replaced: Replaced) -> None:
+    """Have meshes of the same ranks hold one list of them: with TP, FSDP2 makes one mesh a parameter."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    original: Any = DeviceMesh.__init__
+    held: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def __init__(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        original(mesh, *args, **kwargs)
+        ranks = getattr(mesh, "_flatten_rank_map", None)
+        if isinstance(ranks, tuple):
+            mesh._flatten_rank_map = held.setdefault(ranks, ranks)
+
+    replaced.put(DeviceMesh, "__init__", __init__)
 
 
 def _compared_once(replaced: Replaced) -> None:

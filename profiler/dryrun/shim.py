@@ -9,6 +9,7 @@ from typing import Final
 from shardtoll.profiler.dryrun.cuda_shim import replace_accelerator, replace_cuda
 from shardtoll.profiler.dryrun.file_shim import replace_files
 from shardtoll.profiler.dryrun.group_shim import replace_groups
+from shardtoll.profiler.dryrun.kernel_shim import replace_kernels
 from shardtoll.profiler.dryrun.memory_shim import replace_memory, replace_random
 from shardtoll.profiler.dryrun.module_shim import replace_compiler, replace_loader, replace_modules
 from shardtoll.profiler.dryrun.playing import Playing
@@ -47,4 +48,5 @@ _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_compiler,
     replace_loader,
     replace_files,
+    replace_kernels,
 )

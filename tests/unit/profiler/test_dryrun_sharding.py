@@ -34,7 +34,7 @@ def test_each_shard_is_a_view_of_the_same_numbers(size: tuple[int, ...], count: 
 
 @pytest.mark.filterwarnings("ignore")
 def test_meshes_of_a_dry_run_are_equal_where_their_ranks_and_names_are() -> None:
-    before = DeviceMesh.__eq__
+    before = DeviceMesh.__eq__, DeviceMesh.__init__
     with dry(options(16)):
         dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (4, 4), mesh_dim_names=("dp", "tp"))
@@ -46,4 +46,7 @@ def test_meshes_of_a_dry_run_are_equal_where_their_ranks_and_names_are() -> None
             assert mesh["dp"] != mesh["tp"]
             assert mesh != "mesh"
         assert hash(mesh) == hash(same)
-    assert DeviceMesh.__eq__ is before
+        ranks = getattr(mesh, "_flatten_rank_map", None)
+        assert ranks is getattr(same, "_flatten_rank_map", None)
+        assert ranks in (None, tuple(range(16)))
+    assert (DeviceMesh.__eq__, DeviceMesh.__init__) == before
