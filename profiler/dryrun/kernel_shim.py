@@ -6,6 +6,8 @@ may never launch; a launch ends the dry run in one line that names the kernel.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -52,6 +54,8 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a stand-in."""
+        if spec.name in _LANGUAGES:
+            _let_torch_look()
         self._made.append(spec.name)
         return _Absent(spec.name)
 
@@ -64,6 +68,14 @@ class _Finder(MetaPathFinder, Loader):
             sys.meta_path.remove(self)
         for name in self._made:
             sys.modules.pop(name, None)
+
+
+def _let_torch_look() -> None:
+    """Have torch find out now that there is no Triton: it looks once, and would take the stand-in."""
+    for name in ("torch.utils._triton", "torch._inductor.runtime.triton_compat"):
+        with contextlib.suppress(ImportError):
+            looking: Any = importlib.import_module(name)
+            getattr(looking, "has_triton_package", bool)()
 
 
 class _Absent(ModuleType):
