@@ -75,7 +75,7 @@ def _let_torch_look() -> None:
     for name in ("torch.utils._triton", "torch._inductor.runtime.triton_compat"):
         with contextlib.suppress(ImportError):
             looking: Any = importlib.import_module(name)
-            getattr(looking, "has_triton_package", bool)()
+            getattr(looking, "has_triton", bool)()
 
 
 class _Absent(ModuleType):
