@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
-from shardtoll.profiler.dryrun.devices import FAKE, Tensors
+from shardtoll.profiler.dryrun.devices import FAKE, Tensors, asked_by_torch
+from shardtoll.profiler.dryrun.memo import Memo
 from shardtoll.profiler.dryrun.storages import Storages
 from shardtoll.profiler.dryrun.timeline import Timeline
 from shardtoll.profiler.dryrun.work import Work, launches, tensors_in
@@ -32,6 +33,7 @@ _KEEPS_COUNTS: Final = (
     *("aten::t", "aten::transpose", "aten::sum"),
 )
 
+_DEVICE: Final = torch.ops.prim.device.default
 _ASKS_GENERATOR: Final = ("aten::uniform_",)
 """Operators that fill their tensor, which torch runs for shapes by way of the device's generator."""
 
@@ -58,7 +60,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.note_total: Callable[[torch.Tensor, int], None] = lambda *_: None
         self.total_of: Callable[[torch.Tensor], int | None] = lambda _: None
         self.sent: Callable[[Any], None] = lambda _: None
-        self._kinds: dict[int, tuple[int, Any, bool | None, Any]] = {}
+        self._kinds: dict[int, tuple[int, Any, bool | None, Any, bool]] = {}
+        self._memo = Memo(tensors.mode)
         self._subclasses: dict[tuple[type, ...], bool] = {}
         self._stack = Stack()
         self._results: dict[int, tuple[int, str]] = {}
@@ -80,8 +83,15 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._timeline.on_wait = None
         self._results.clear()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled in a dry run, and a wrapper that keeps the compiler out costs as much as we do.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, and note it if the device would run it."""
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return asked_by_torch(func, args[0])
         tensors = self._tensors
         tensors.in_operator += 1
         try:
@@ -100,7 +110,7 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._on_device(
                 func, args, {**kwargs, "device": torch.device("cpu")}, sys._getframe(1).f_back
             )
-        kind, decoder, launching, _ = self._kinds.get(id(func)) or self._classify(func)
+        kind, decoder, launching, _, remembered = self._kinds.get(id(func)) or self._classify(func)
         if kind == _HIGHER:
             return func(*args, **kwargs)
         if kind == _COLLECTIVE:
@@ -109,8 +119,14 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._wait(args[0])
             # As the real operator does; the one for fake tensors makes another tensor.
             return args[0]
-        result = func(*args, **kwargs)
-        self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)
+        if not remembered or torch._C._get_dispatch_mode(FAKE) is not None:
+            result = func(*args, **kwargs)
+            self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)
+            return result
+        # Looking at shapes is no function of the program's, not even where its mode is active.
+        with torch._C.DisableTorchFunction():
+            result = self._memo.run(func, args, kwargs)
+            self._ran(func, args, kwargs, result, launching, sys._getframe(1).f_back)
         return result
 
     def _on_device(self, func: Any, args: Any, kwargs: Any, frame: FrameType | None) -> Any:
@@ -134,8 +150,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._subclasses[types] = answer
         return answer
 
-    def _classify(self, func: Any) -> tuple[int, Any, bool | None, Any]:
-        decoder, launching = None, None
+    def _classify(self, func: Any) -> tuple[int, Any, bool | None, Any, bool]:
+        decoder, launching, remembered = None, None, False
         if isinstance(func, HigherOrderOperator):
             kind = _HIGHER
         elif (decoder := decoder_of(func)) is not None:
@@ -143,8 +159,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif is_wait(func):
             kind = _WAIT
         else:
-            kind, launching = _PLAIN, launches(func)
-        self._kinds[id(func)] = made = (kind, decoder, launching, func)
+            kind, launching, remembered = _PLAIN, launches(func), self._memo.takes(func)
+        self._kinds[id(func)] = made = (kind, decoder, launching, func, remembered)
         return made
 
     def _ran(

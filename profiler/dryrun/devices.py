@@ -25,6 +25,7 @@ from shardtoll.profiler.dryrun.values import Values
 
 _GPU: Final = "cuda"
 _CPU: Final = torch.device("cpu")
+_META: Final = torch.device("meta")
 _RANGE_BITS: Final = 40
 """Each storage has 1 TiB of addresses: more than any GPU has memory."""
 _FIRST_RANGE: Final = 1 << (48 - _RANGE_BITS)
@@ -200,6 +201,13 @@ def _set_data(func: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
     func(tensor, value)
 
 
+def asked_by_torch(func: Any, tensor: Any) -> torch.device:
+    """Answer torch's own code in C++, which asks several times for each operator."""
+    if type(tensor) is not FakeTensor:
+        return func(tensor)  # type: ignore[no-any-return]
+    return _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+
+
 _getters: Final = {
     "device": torch.Tensor.device.__get__,
     "is_cuda": torch.Tensor.is_cuda.__get__,  # type: ignore[attr-defined]
@@ -237,6 +245,7 @@ class DeviceMode(TorchFunctionMode):
         self.values = values
         self._constructors = _device_constructors()
         self._special: Mapping[Any, Callable[..., Any]] = {
+            torch.ops.prim.device.default: asked_by_torch,
             _getters["device"]: self._device,
             _getters["is_cuda"]: lambda _, tensor: self._on_gpu(tensor),
             _getters["is_cpu"]: lambda _, tensor: not self._on_gpu(tensor),

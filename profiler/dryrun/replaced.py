@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _MISSING: Final = object()
@@ -15,6 +15,7 @@ class Replaced:
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
         self._variables: list[tuple[str, str | None]] = []
+        self._afterwards: list[Callable[[], None]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> Any:
         """Have `owner.name` be the value; returns what it was before, None if there was nothing."""
@@ -35,6 +36,10 @@ class Replaced:
             self._variables.append((name, os.environ.get(name)))
             os.environ[name] = value
 
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """Have `restore` call it too, which undoes what no attribute holds."""
+        self._afterwards.append(call)
+
     def restore(self) -> None:
         """Put everything back; once more does no harm."""
         while self._undo:
@@ -43,6 +48,8 @@ class Replaced:
                 delattr(owner, name)
             else:
                 setattr(owner, name, raw)
+        while self._afterwards:
+            self._afterwards.pop()()
         while self._variables:
             name, before = self._variables.pop()
             if before is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ def ledger_of(
     tables["leadups"] = tables["leadups"].slice(0, 0)
     tables["dry_ops"] = to_table("dry_ops", [op for step in steps for op in step[0]])
     tables["dry_waits"] = to_table("dry_waits", [wait for step in steps for wait in step[1]])
-    tables["dry_storages"] = to_table("dry_storages", [_storage(held, rank) for held in storages])
+    in_order = sorted(storages, key=_end)
+    tables["dry_storages"] = to_table("dry_storages", [_storage(held, rank) for held in in_order])
     tables["notices"] = pa.concat_tables([_kept(tables["notices"]), to_table("notices", notices)])
     run = replace(
         audited.run,
@@ -81,6 +83,16 @@ _NO_TIMES: dict[str, Any] = {"issue_ns": None, "start_ns": None, "duration_ns": 
 def _kept(notices: pa.Table) -> pa.Table:
     kept = [notice for notice in to_records("notices", notices) if notice.kind in _KEPT_NOTICES]
     return to_table("notices", kept)
+
+
+def _end(held: Held) -> tuple[float, float, int]:
+    """Return when a storage was freed, those that live last; of several freed in one place, the oldest first.
+
+    torch frees what it holds in sets in an order that differs from run to run.
+    """
+    if held.freed is None or held.freed_step is None:
+        return math.inf, math.inf, held.born
+    return held.freed_step, held.freed, held.born
 
 
 def _storage(held: Held, rank: int) -> DryStorage:

@@ -9,10 +9,12 @@ from typing import Final
 from shardtoll.profiler.dryrun.cuda_shim import replace_accelerator, replace_cuda
 from shardtoll.profiler.dryrun.file_shim import replace_files
 from shardtoll.profiler.dryrun.group_shim import replace_groups
+from shardtoll.profiler.dryrun.kernel_shim import replace_kernels
 from shardtoll.profiler.dryrun.memory_shim import replace_memory, replace_random
 from shardtoll.profiler.dryrun.module_shim import replace_compiler, replace_loader, replace_modules
 from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.sharding_shim import replace_sharding
 from shardtoll.profiler.dryrun.torch_shim import replace_torch
 
 
@@ -42,7 +44,9 @@ _ALL: Final[tuple[Callable[[Playing, Replaced], None], ...]] = (
     replace_torch,
     replace_groups,
     replace_modules,
+    replace_sharding,
     replace_compiler,
     replace_loader,
     replace_files,
+    replace_kernels,
 )

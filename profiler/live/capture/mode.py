@@ -58,6 +58,9 @@ _SHAPE_PROPAGATION: Final = ("_sharding_prop.py", "_dynamo/output_graph.py", "_f
 """Code that runs operators on fake tensors only for their shapes."""
 _COPIES: Final = ("aten::_to_copy", "aten::copy_")
 _ZEROS: Final = ("aten::zero_", "aten::_foreach_zero_")
+_FAKE_KEY: Final = torch._C._TorchDispatchModeKey.FAKE
+_DEVICE: Final = torch.ops.prim.device.default
+"""How torch's C++ asks tensors that hold no numbers where they are: no work."""
 _CLONE: Final = torch.ops.aten.clone.default
 _LOG_SOFTMAX: Final = torch.ops.aten._log_softmax.default
 _READS: Final = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero")
@@ -202,7 +205,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _classify(self, func: Any) -> tuple[int, Decoder | None, Any, Any]:
         decoder, run = None, func
-        if isinstance(func, HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator) or func is _DEVICE:
             kind = _HIGHER
         elif (decoder := decoder_of(func)) is not None:
             kind = _COLLECTIVE
@@ -313,10 +316,10 @@ def _propagates_shapes() -> bool:
     A step may itself run on fake tensors, for its sizes; DTensor then borrows the step's own fake mode, so
     only the stack tells the two apart.
     """
-    under_fake = any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
     if DRY.tensors_are_fake:
         # A dry run's tensors carry their mode with them: on the stack is only one that asks for shapes.
-        return under_fake
+        return torch._C._get_dispatch_mode(_FAKE_KEY) is not None
+    under_fake = any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
     frame = sys._getframe(1).f_back
     while frame is not None:
         if frame.f_code.co_filename.endswith(_SHAPE_PROPAGATION):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,3 +277,53 @@ def test_a_script_without_a_process_group_is_no_job_of_more(
     said = [line for line in ran.err.splitlines() if line.startswith("shardtoll: ")]
     assert len(said) == 1
     assert "alone.py made no process group: each of the 16 ranks would train alone" in said[0]
+
+
+KERNELS = """
+import importlib.util
+import flash_attn
+import triton
+import triton.language as tl
+from flash_attn.flash_attn_interface import flash_attn_func
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=["n"])
+@triton.jit
+def add_one(x, n: tl.int32, BLOCK: tl.constexpr):
+    tl.store(x, tl.load(x) + 1)
+
+
+def launch(x, kind):
+    if kind == "triton":
+        add_one[(1,)](x, x.numel())
+    elif kind == "flash":
+        flash_attn_func(x, x, x)
+
+"""
+"""The top of a program that has kernels which it may never launch."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("none", None),
+        ("triton", "train.py:17: NotImplementedError: triton's kernel add_one has no result"),
+        (
+            "flash",
+            "train.py:19: NotImplementedError: flash_attn's kernel flash_attn_interface.flash",
+        ),
+    ],
+)
+def test_kernels_that_are_not_installed_can_be_imported_and_not_launched(
+    script: Path, shardtoll: Callable[..., Any], kind: str, wanted: str | None
+) -> None:
+    if any(importlib.util.find_spec(name) for name in ("triton", "flash_attn")):
+        pytest.skip("the packages of kernels are installed here")
+    step = f"    launch(loss, {kind!r})\n    optimizer.step()"
+    script.write_text(KERNELS + TRAIN.replace("    optimizer.step()", step))
+    ran = shardtoll("dryrun", "--world", 2, "train.py")
+    if wanted is None:
+        assert ran.code == 0, ran.err
+    else:
+        assert (ran.code, wanted in ran.err) == (2, True), ran.err
+    assert not {name for name in sys.modules if name.partition(".")[0] in ("triton", "flash_attn")}
