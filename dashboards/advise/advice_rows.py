@@ -88,8 +88,16 @@ def sections(advice: Advice) -> Iterator[Section]:
 
 def _scaling(advice: Advice) -> Section:
     priced = all(each.tokens_per_currency is not None for each in advice.scaling)
-    heads = ("machine", "layout", "tokens/s", "efficiency", "exposed", "bubble", "extra compute")
-    rows = [
+    heads: tuple[str, ...] = (
+        "machine",
+        "layout",
+        "tokens/s",
+        "efficiency",
+        "exposed",
+        "bubble",
+        "extra compute",
+    )
+    rows: list[tuple[str, ...]] = [
         (
             f"{each.gpus:,} {'GPU' if each.gpus == 1 else 'GPUs'}", each.words, f"{each.tokens_per_s:,.0f}",
             human.percent(each.efficiency), _tenths(each.exposed_share), _tenths(each.bubble_share),
