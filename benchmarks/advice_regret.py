@@ -4,6 +4,10 @@
 hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
 (least tensor and pipeline parallel, a sharded optimizer, the largest micro-batch), the median layout, a
 random one. `held out`: the same with constants that were fitted without any row of the cell's model.
+
+Three orders are judged. `forecast`: tokens/s alone. `fits`: layouts whose expected peak exceeds the GPU stand
+last. `advise`: those whose upper band exceeds 90 % of the GPU stand last, and the first is the simplest
+family within 2 % of the fastest, as `shardtoll advise` chooses if `--max-memory` is left out.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Any
 from forecast_fit import FIXED, STAGES, fit, load
 from memory_fit import H100_BYTES, plan_of
 
+from shardtoll.analyzers.advise.path import FAMILIES, NOISE
 from shardtoll.analyzers.forecast.memory import plan_memory
 from shardtoll.analyzers.forecast.plan.constants import Constants, fitted
 from shardtoll.analyzers.forecast.plan.price import price_parts
@@ -28,6 +33,9 @@ from shardtoll.analyzers.forecast.rows.evaluate import priced_row
 from shardtoll.analyzers.forecast.rows.parse import read_row
 
 Row = dict[str, Any]
+SHARE = 0.9
+"""`--max-memory` of `shardtoll advise` if it is left out."""
+ORDERS = ("forecast", "fits", "advise")
 
 
 def without(path: Path) -> dict[str, Constants]:
@@ -70,7 +78,9 @@ def cells_of(
                     f" mbs{layout.micro_batch}",
                     "measured": float(row["tok_s_gpu"] or 0),
                     "forecast": forecast(row, None if constants is None else constants.get(row["model"])),
+                    "families": [family.holds(layout) for family in FAMILIES],
                     "fits": memory.reserved.expected_bytes + memory.outside_bytes <= H100_BYTES,
+                    "allowed": memory.reserved.high_bytes + memory.outside_bytes <= SHARE * H100_BYTES,
                     "thumb": (layout.tp * layout.pp, row["shard"] != "ZeRO1", -layout.micro_batch),
                 }
             )
@@ -108,13 +118,42 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     return statistics.correlation(ranks(first), ranks(second)) if len(first) > 2 else None
 
 
+def scores(rows: list[Row], order: str) -> list[float]:
+    """One score per row, the first choice with the largest; see the top of this file."""
+    holds = {"forecast": None, "fits": "fits", "advise": "allowed"}[order]
+    made = [row["forecast"] - (_LAST if holds is not None and not row[holds] else 0.0) for row in rows]
+    if order == "advise" and max(made) > 0:
+        near = [place for place, score in enumerate(made) if (1 + NOISE) * score >= max(made)]
+        made[max(near, key=lambda place: (rows[place]["families"], made[place]))] = _LAST
+    return made
+
+
+_LAST = 1e9
+"""More tokens/s than any row has."""
+
+
+def judged_order(rows: list[Row], order: str) -> Row:
+    """Regrets and rank correlation of one order of the layouts that ran."""
+    best = max(row["measured"] for row in rows)
+    by_score = scores(rows, order)
+    places = sorted(range(len(rows)), key=lambda place: -by_score[place])
+    chosen = [rows[place]["measured"] for place in places[:3]]
+    return {
+        "first_pct": round(100 * (best / chosen[0] - 1), 2),
+        "best_of_three_pct": round(100 * (best / max(chosen) - 1), 2),
+        "spearman": spearman(by_score, [row["measured"] for row in rows]),
+        "last": sum(score < 0 for score in by_score),
+        "chosen": rows[places[0]]["layout"],
+    }
+
+
 def judged(model: str, nodes: int, rows: list[Row]) -> Row | None:
     """Regrets of one cell in percent; None if no layout ran."""
     ran = [row for row in rows if row["measured"] > 0]
     if len(ran) < 2:
         return None
     best = max(row["measured"] for row in ran)
-    order = sorted(ran, key=lambda row: -row["forecast"])
+    orders = {name: judged_order(ran, name) for name in ORDERS}
     among_all = max((row for row in rows if row["fits"]), key=lambda row: row["forecast"], default=None)
 
     def regret(measured: float) -> float:
@@ -124,13 +163,14 @@ def judged(model: str, nodes: int, rows: list[Row]) -> Row | None:
         "model": model,
         "nodes": nodes,
         "layouts": len(ran),
-        "first_pct": regret(order[0]["measured"]),
-        "best_of_three_pct": regret(max(row["measured"] for row in order[:3])),
+        "first_pct": orders["forecast"]["first_pct"],
+        "best_of_three_pct": orders["forecast"]["best_of_three_pct"],
         "rule_of_thumb_pct": regret(min(ran, key=lambda row: row["thumb"])["measured"]),
         "median_layout_pct": regret(statistics.median(row["measured"] for row in ran)),
         "random_pct": round(statistics.fmean(regret(row["measured"]) for row in ran), 2),
-        "spearman": spearman([row["forecast"] for row in ran], [row["measured"] for row in ran]),
-        "chosen": order[0]["layout"],
+        "spearman": orders["forecast"]["spearman"],
+        "orders": orders,
+        "chosen": orders["forecast"]["chosen"],
         "best": max(ran, key=lambda row: row["measured"])["layout"],
         "first_of_all_crashed": None if among_all is None else among_all["measured"] == 0,
     }
@@ -144,6 +184,20 @@ def summary(cells: list[Row]) -> Row:
         values = [cell[name] for cell in cells]
         made[name] = {"median": statistics.median(values), "worst": max(values)}
     made["spearman_median"] = statistics.median(cell["spearman"] or 0.0 for cell in cells)
+    made["orders"] = {order: summary_of([cell["orders"][order] for cell in cells]) for order in ORDERS}
+    return made
+
+
+def summary_of(cells: list[Row]) -> Row:
+    """Medians, worst and least of one order over the cells."""
+    made: Row = {"last": sum(cell["last"] for cell in cells)}
+    for name in ("first_pct", "best_of_three_pct"):
+        made[name] = {
+            "median": statistics.median(cell[name] for cell in cells),
+            "worst": max(cell[name] for cell in cells),
+        }
+    ranked = [cell["spearman"] for cell in cells if cell["spearman"] is not None]
+    made["spearman"] = {"median": statistics.median(ranked), "least": min(ranked)}
     return made
 
 
@@ -169,7 +223,8 @@ def main() -> None:
         report["held out, up to 8 nodes"] = summary([cell for cell in others if cell["nodes"] <= 8])
         for cell, other in zip(made, others, strict=True):
             cell["held_out"] = {
-                name: other[name] for name in ("first_pct", "best_of_three_pct", "spearman", "chosen")
+                name: other[name]
+                for name in ("first_pct", "best_of_three_pct", "spearman", "chosen", "orders")
             }
     report["seconds"] = round(time.monotonic() - started, 1)
     for cell in made:

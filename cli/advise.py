@@ -53,12 +53,12 @@ def command(
         str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32 or fp8.")
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price", min=0, metavar="2.5", help="Price of a GPU and hour.")
+        float | None, typer.Option("--price", metavar="2.5", help="Price of one GPU for one hour.")
     ] = None,
     failures_per_day: Annotated[
         float | None,
         typer.Option(
-            "--failures-per-day", min=0, metavar="N", help="Failures of the job; default: a published rate."
+            "--failures-per-day", metavar="N", help="Failures of the job; default: a published rate."
         ),
     ] = None,
     checkpoint_seconds: Annotated[
@@ -67,12 +67,21 @@ def command(
             "--checkpoint-seconds", min=0, metavar="S", help="Measured time that one checkpoint blocks."
         ),
     ] = None,
+    recovery_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--recovery-seconds",
+            min=0,
+            metavar="S",
+            help="Time from a failure to the next step; default: 600 s and the load.",
+        ),
+    ] = None,
     explain: Annotated[
         str | None,
         typer.Option(
             "--explain",
             metavar="LAYOUT",
-            help="Compare one layout with the best, as dp=8,tp=8,micro_batch=2.",
+            help="Your layout, to compare with the best, as dp=8,tp=8,micro_batch=2.",
         ),
     ] = None,
     confirm: Annotated[
@@ -80,7 +89,7 @@ def command(
         typer.Option(
             "--confirm",
             metavar="TEMPLATE",
-            help="Run a script's best layouts dry; how it takes one, as '--tp {tp} --batch {micro_batch}'.",
+            help="Run the best layouts dry. The text says how the script takes one: '--tp {tp}'.",
         ),
     ] = None,
     output: Annotated[
@@ -91,9 +100,9 @@ def command(
 ) -> None:
     """Advise on the layout of a training job: the best, those as good, what decided, what a lever buys.
 
-    Every legal layout is pruned by its forecast peak memory and priced by the forecast of its step. The
-    simplest layout within 2 % of the fastest is advised. The effective batch stays as it is unless asked.
-    Of a run or a script, model, batch and layout are taken from its step.
+    Layouts whose forecast peak memory does not fit are dropped. The others are priced by the forecast of
+    their step. The simplest layout within 2 % of the fastest is advised. The effective batch stays as it is
+    unless --batch-tokens changes it. A run or a script gives model, batch and layout.
 
     \b
     Examples:
@@ -114,7 +123,10 @@ def command(
     given = {name: value for name, value in options.items() if value is not None}
     beside: dict[str, Any] = {
         "failures_per_day": failures_per_day, "checkpoint_blocked_s": checkpoint_seconds,
+        "recovery_s": recovery_seconds,
     }  # fmt: skip
+    _above_zero("--failures-per-day", failures_per_day)
+    _above_zero("--price", price)
     kind = _kind(path, arguments, confirm)
     from shardtoll.cli.jobs.advise_job import advised
 
@@ -137,6 +149,15 @@ def _kind(path: str | None, arguments: list[str] | None, confirm: str | None) ->
             "--confirm needs a script, which runs dry", "name the script in place of the run or plan"
         )
     return kind
+
+
+def _above_zero(option: str, value: float | None) -> None:
+    from math import isfinite
+
+    from shardtoll.ledger import UsageError
+
+    if value is not None and not (value > 0 and isfinite(value)):
+        raise UsageError(f"{option} {value:g} is not above 0", "leave it out if it is unknown")
 
 
 def _share(text: str | None) -> float | None:

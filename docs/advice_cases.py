@@ -92,9 +92,10 @@ def main(arguments: list[str]) -> int:
     """Renew the page, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit with 1 if the page is old")
+    check = parser.parse_args(arguments).check
     page = PAGE.read_text(encoding="utf-8")
     made = renewed(page)
-    if parser.parse_args(arguments).check:
+    if check:
         return int(made != page)
     PAGE.write_text(made, encoding="utf-8")
     return 0

@@ -10,7 +10,7 @@ from shardtoll.analyzers.advise.batches import batch_advice
 from shardtoll.analyzers.advise.failures import failure_advice
 from shardtoll.analyzers.advise.layouts import lighter
 from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
-from shardtoll.analyzers.advise.path import FAMILIES, Family, choose, path
+from shardtoll.analyzers.advise.path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
 from shardtoll.analyzers.advise.search import Priced, Search
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
@@ -79,12 +79,12 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
     shown = [*fitting, best, *(each.candidate for each in trade), *(fast for _, fast, _ in families if fast)]
     return Advice(
         question=question,
-        headline=_headline(best, ties, current, capacity),
+        headline=_headline(best, ties, current, capacity, question.memory_share),
         best=best,
         ties=ties,
         fastest=fastest,
         current=current,
-        current_gap=None if current is None else current.step_ns.expected / best.step_ns.expected - 1,
+        current_gap=None if current is None else slower_by(current, best),
         path=path(_single(search), families, best, capacity, question.memory_share),
         levers=trade,
         pareto=pareto([each for each in shown if each.fits]),
@@ -138,23 +138,40 @@ def _ties(fitting: Sequence[Candidate], best: Candidate, fastest: Candidate) -> 
     return (best, *sorted(overlapping, key=lambda each: (each.levers, each.step_ns.expected))[:_TIES])
 
 
+def slower_by(current: Candidate, best: Candidate) -> float:
+    """By which share `best` has more tokens/s: steps of two batches compare by their tokens."""
+    return best.tokens_per_s_gpu.expected / current.tokens_per_s_gpu.expected - 1
+
+
 def _headline(
-    best: Candidate, ties: Sequence[Candidate], current: Candidate | None, capacity_bytes: int
+    best: Candidate,
+    ties: Sequence[Candidate],
+    current: Candidate | None,
+    capacity_bytes: int,
+    share: float,
 ) -> str:
     text = (
         f"Use {best.words}: {best.tokens_per_s_gpu.expected:,.0f} tokens/s per GPU, "
         f"{human.size(best.memory_bytes)} of {human.size(capacity_bytes)}."
     )
     if current is not None:
-        gap = current.step_ns.expected / best.step_ns.expected - 1
+        gap = slower_by(current, best)
         if current.layout == best.layout:
-            text += " It is the layout that you named."
+            text += " It is your layout."
+        elif not current.fits:
+            text += (
+                f" Your layout does not fit: up to {human.size(current.memory_high_bytes)}, "
+                f"{human.size(share * capacity_bytes)} allowed."
+            )
         elif gap > 0:
-            text += f" The layout that you named takes {human.percent(gap)} longer per step."
+            text += f" Your layout takes {human.percent(gap)} longer."
+        elif gap > -NOISE:
+            text += " Your layout is as fast, but less simple."
         else:
-            text += " The layout that you named is as fast, with more mechanisms."
+            text += f" Your layout takes {human.percent(-gap)} less time."
     elif len(ties) > 1:
-        text += f" {len(ties) - 1} other layouts are within the forecast's band."
+        least = "at least " if len(ties) > _TIES else ""
+        text += f" The forecast cannot tell it from {least}{len(ties) - 1} other layouts."
     return text
 
 
@@ -178,27 +195,35 @@ def _failures(question: Question, beside: Beside) -> FailureAdvice:
 
 
 def _loader(question: Question, best: Candidate, beside: Beside) -> LoaderAdvice:
-    per_node = best.tokens_per_s_gpu.high * min(question.gpus, question.gpus_per_node) / question.sequence
-    layout = best.layout
-    per_node /= layout.tp * layout.cp if layout.tp * layout.cp <= question.gpus_per_node else 1
+    layout, rate = best.layout, best.tokens_per_s_gpu
+    gpus = min(question.gpus, question.gpus_per_node)
+    # Ranks of one tensor- or context-parallel group read the same sequences.
+    apart = layout.tp * layout.cp if layout.tp * layout.cp <= question.gpus_per_node else 1
+    per_node, high = (tokens * gpus / question.sequence / apart for tokens in (rate.expected, rate.high))
     measured = beside.loader_sequences_per_s
-    text = f"Each node's loaders must deliver {per_node:.3g} sequences/s."
+    text = (
+        f"Each node's loaders must deliver {per_node:.3g} sequences/s; {high:.3g} at the fast end of the "
+        "forecast's band."
+    )
     if measured is not None:
         most = beside.loader_most_sequences_per_s
         text += f" The run's delivered at least {measured:.3g}"
-        if measured >= per_node:
+        if measured >= high:
             text += ": enough."
+        elif measured >= per_node:
+            text += ": enough for the expected speed."
         elif most is not None and most < per_node:
             text += f", at most {most:.3g}: too slow."
         else:
             text += ". Whether they can do more is unknown: the loop did not always wait for them."
-    return LoaderAdvice(per_node, measured, text)
+    return LoaderAdvice(per_node, high, measured, text)
 
 
 def _notes(question: Question, network: Network | None) -> tuple[str, ...]:
     notes = []
     if question.fabric is None and network is None:
-        notes.append("No fabric was named: the usual one of this GPU is assumed.")
+        fabric = usual_fabric(question.gpu)
+        notes.append(f"No --fabric was given: {fabric}, the usual one of {question.gpu}, is assumed.")
     return tuple(notes)
 
 

@@ -44,7 +44,10 @@ def batch_advice(
             f"usually follows the square root (x {factor[0]:.2f}), SGD's the ratio (x {factor[1]:.2f})."
         )
     else:
-        text = f"The batch stays {tokens:,} tokens: micro-batch x replicas x accumulation is constant."
+        text = (
+            f"Every layout keeps the batch of {tokens:,} tokens ({sequences:,} sequences): "
+            "micro-batch x replicas x accumulation."
+        )
     if noise_scale_tokens is not None:
         side = "above" if tokens > noise_scale_tokens else "below"
         text += (

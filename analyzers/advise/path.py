@@ -80,11 +80,11 @@ def path(
                 Decision(
                     "Does one GPU hold the model?",
                     f"{needed}, {limit}",
-                    "No: state or activations must be cut.",
+                    "No: split its state or its activations.",
                 )
             )
     for family, fastest, smallest in families:
-        question = f"Does {family.name} do?"
+        question = f"Is {family.name} enough?"
         if fastest is None:
             if smallest is None:
                 steps.append(Decision(question, "no legal layout", "No: the next family."))

@@ -59,6 +59,9 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     share = values.get("memory_share", 0.9)
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise UsageError(f"{place}: memory_share {share!r:.40} is no share", "give it as 0.9")
+    price = values.get("price_per_gpu_hour")
+    if price is not None and (isinstance(price, bool) or not isinstance(price, (int, float)) or price <= 0):
+        raise UsageError(f"{place}: price_per_gpu_hour {price!r:.40} is no price", "give it as 2.5")
     return Question(
         model=model,
         gpus=gpus,
@@ -70,7 +73,7 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
         precision=precision,
         framework=str(values.get("framework", "")),
         memory_share=float(share),
-        price_per_gpu_hour=values.get("price_per_gpu_hour"),
+        price_per_gpu_hour=price,
         current=current,
     )
 

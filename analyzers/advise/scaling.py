@@ -19,9 +19,10 @@ def scaling(search: Search, best: Candidate) -> tuple[ScalePoint, ...]:
             points.append((gpus, candidate))
     if not points:
         return ()
-    first = points[0]
-    base = first[1].tokens_per_s_gpu.expected
-    work = first[1].compute_ns * first[0]
+    # Few GPUs may have to recompute for lack of memory: the best point is 100 %, not the first.
+    gpus_there, most = max(points, key=lambda point: point[1].tokens_per_s_gpu.expected)
+    base = most.tokens_per_s_gpu.expected
+    work = most.compute_ns * gpus_there
     price = search.question.price_per_gpu_hour
     return tuple(
         ScalePoint(

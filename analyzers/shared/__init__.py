@@ -1,5 +1,5 @@
 """Small helpers that analyses share.
 
-It may import `ledger`, `ledger.records`.
+It may import `ledger`, `ledger.answers`, `ledger.records`.
 Start reading in `tally`.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardtoll.cli.inputs.waiting import waiting
-from shardtoll.cli.jobs.confirming import confirmed, dry_report, names_of
+from shardtoll.cli.jobs.confirming import Template, confirmed, dry_report
 from shardtoll.ledger import UsageError
 
 if TYPE_CHECKING:
@@ -69,9 +69,8 @@ def advised(
     from shardtoll.analyzers.advise.explain import layout_of
     from shardtoll.analyzers.advise.question_file import question_of
 
-    if confirm is not None:
-        # Before the script runs dry for the first time.
-        names_of(confirm)
+    # Before the script runs dry for the first time.
+    template = None if confirm is None else Template.read(confirm)
     notes: list[str] = []
     values, place, step_ns = options, "advise", None
     if kind == "plan":
@@ -85,19 +84,23 @@ def advised(
         values, notes = question_values(derived, options)
         place, step_ns = Path(path).name, derived.step_ns
         from shardtoll.analyzers.advise.from_run.measured import measured_beside
+        from shardtoll.analyzers.advise.from_run.run_question import layout_of_values
 
         beside = {
             **measured_beside(report),
             **{name: each for name, each in beside.items() if each is not None},
         }
+        beside["sequences_before"] = layout_of_values(derived.values).sequences
     question = question_of(values, place)
+    if kind == "plan" and question.current is not None:
+        beside["sequences_before"] = question.current.sequences
     if explain is not None:
         question = replace(question, current=layout_of(explain, question))
     with waiting("pricing the layouts"):
         advice = advise(question, beside=Beside(**beside))
-    if confirm is not None and path is not None:
+    if template is not None and path is not None:
         machine = {"world": question.gpus, "gpu": question.gpu, "fabric": question.fabric}
-        advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, confirm, machine))
+        advice = replace(advice, confirmed=confirmed(advice, Path(path), arguments, template, machine))
     return replace(advice, notes=(*notes, *advice.notes), recorded_step_ns=step_ns)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,45 @@ LIMIT_S: Final = 900
 """Seconds after which a dry run is given up."""
 TRIED: Final = 3
 """Layouts that are confirmed at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How a script takes a layout: its arguments with names of the layout in braces, as `--tp {tp}`."""
+
+    text: str
+    names: frozenset[str]
+
+    @classmethod
+    def read(cls, text: str) -> Template:
+        """Return the template. UsageError for a name that no layout has, or anything else in braces."""
+        import shlex
+
+        from shardtoll.ledger.answers.training_plan import Layout
+
+        hint = "write the script's arguments with names in braces, as '--tp {tp} --batch {micro_batch}'"
+        try:
+            shlex.split(text)
+            parts = [part for part in string.Formatter().parse(text) if part[1] is not None]
+        except ValueError as error:
+            raise UsageError(f"--confirm {text!r:.60} cannot be read ({error})", hint) from error
+        known = [field.name for field in fields(Layout)]
+        for _, name, form, conversion in parts:
+            if form or conversion or not name:
+                raise UsageError(f"--confirm {text!r:.60} has more than a name in braces", hint)
+            if name not in known:
+                raise UsageError(f"--confirm: unknown name {name!r:.40}", f"use {', '.join(known)} in braces")
+        return cls(text, frozenset(name for _, name, _, _ in parts if name))
+
+    def filled(self, layout: Layout) -> list[str]:
+        """Return the arguments of a layout. UsageError for a name that this layout has no value of."""
+        import shlex
+
+        values = {name: value for name, value in asdict(layout).items() if value is not None}
+        for name in self.names:
+            if name not in values:
+                raise UsageError(f"the layout has no {name}", f"use {', '.join(sorted(values))} in braces")
+        return shlex.split(self.text.format(**values))
 
 
 def dry_report(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Report:
@@ -55,25 +94,22 @@ def dry_report(script: Path, arguments: Sequence[str], options: Mapping[str, Any
 
 
 def confirmed(
-    advice: Advice, script: Path, arguments: Sequence[str], template: str, options: Mapping[str, Any]
+    advice: Advice, script: Path, arguments: Sequence[str], template: Template, options: Mapping[str, Any]
 ) -> tuple[Confirmed, ...]:
     """Run the best layouts dry, as far as the script takes them.
 
     A layout that the script does not run, or runs as another one, is said to be so.
-    `template`: arguments of the script with names of the layout in braces, as `--tp {tp}`. Raises UsageError
-    for a name that no layout has.
     """
     from shardtoll.analyzers.advise.from_run.run_question import derive, layout_of_values
     from shardtoll.analyzers.advise.layouts import words
     from shardtoll.ledger.answers.advice import Confirmed
 
-    names = names_of(template)
     made: list[Confirmed] = []
     # The advised layout is the first of the ties.
     for candidate in advice.ties[:TRIED]:
-        shown, forecast_ns = template, candidate.step_ns.expected
+        shown, forecast_ns = template.text, candidate.step_ns.expected
         try:
-            filled = filled_template(template, names, candidate.layout)
+            filled = template.filled(candidate.layout)
             shown = " ".join(filled)
             report = dry_report(script, [*arguments, *filled], options)
             ran = layout_of_values(derive(report, script.name).values)
@@ -88,38 +124,6 @@ def confirmed(
         same = _alike(ran, candidate.layout)
         made.append(Confirmed(candidate.words, words(ran), same, forecast_ns, dry_ns, shown))
     return tuple(made)
-
-
-def names_of(template: str) -> set[str]:
-    """Return the names of the layout in a template. UsageError if it holds anything else in braces."""
-    import shlex
-
-    from shardtoll.ledger.answers.training_plan import Layout
-
-    hint = "write the script's arguments with names in braces, as '--tp {tp} --batch {micro_batch}'"
-    try:
-        shlex.split(template)
-        parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise UsageError(f"--confirm {template!r:.60} cannot be read ({error})", hint) from error
-    known = [field.name for field in fields(Layout)]
-    for _, name, form, conversion in parts:
-        if form or conversion or not name:
-            raise UsageError(f"--confirm {template!r:.60} has more than a name in braces", hint)
-        if name not in known:
-            raise UsageError(f"--confirm: unknown name {name!r:.40}", f"use {', '.join(known)} in braces")
-    return {name for _, name, _, _ in parts if name}
-
-
-def filled_template(template: str, names: set[str], layout: Layout) -> list[str]:
-    """Return the arguments of a layout. UsageError for a name that this layout has no value of."""
-    import shlex
-
-    values = {name: value for name, value in asdict(layout).items() if value is not None}
-    for name in names:
-        if name not in values:
-            raise UsageError(f"the layout has no {name}", f"use {', '.join(sorted(values))} in braces")
-    return shlex.split(template.format(**values))
 
 
 def _alike(one: Layout, other: Layout) -> bool:

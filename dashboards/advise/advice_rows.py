@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardtoll.ledger.answers.advice import Advice, Candidate
+from shardtoll.ledger.answers.advice import Advice, Candidate, FailureAdvice
 from shardtoll.ledger.words import human
 
 
@@ -41,8 +41,8 @@ def layout_row(candidate: Candidate) -> tuple[str, ...]:
         f"{rate.expected:,.0f}",
         f"{rate.low:,.0f} to {rate.high:,.0f}",
         "unknown" if candidate.mfu is None else human.percent(candidate.mfu),
-        human.percent(candidate.exposed_share),
-        human.percent(candidate.bubble_share),
+        _tenths(candidate.exposed_share),
+        _tenths(candidate.bubble_share),
         human.size(candidate.memory_bytes),
         human.size(candidate.memory_high_bytes) + ("" if candidate.fits else " does not fit"),
     )
@@ -55,11 +55,11 @@ def sections(advice: Advice) -> Iterator[Section]:
         yield Section("What decided", ("question", "number", "answer"), rows)
     if advice.ties:
         yield Section(
-            "The advised layout and those the forecast cannot tell from the fastest",
-            _LAYOUT_HEADS, tuple(map(layout_row, advice.ties)), "Simplest first.",
+            "The advised layout, and others whose band overlaps that of the fastest",
+            _LAYOUT_HEADS, tuple(map(layout_row, advice.ties)), _TIES_LEAD,
         )  # fmt: skip
     if advice.current is not None:
-        yield Section("The layout that you named", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
+        yield Section("Your layout", _LAYOUT_HEADS, (layout_row(advice.current),), _gap(advice))
     if advice.confirmed:
         runs = tuple(
             (
@@ -81,28 +81,47 @@ def sections(advice: Advice) -> Iterator[Section]:
         )  # fmt: skip
         yield Section("What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), levers)
     if advice.scaling:
-        points = tuple(
-            (
-                f"{each.gpus:,}", each.words, f"{each.tokens_per_s:,.0f}", human.percent(each.efficiency),
-                human.percent(each.exposed_share), human.percent(each.bubble_share),
-                human.percent(each.slower_compute_share),
-                "unknown" if each.tokens_per_currency is None else f"{each.tokens_per_currency:,.0f}",
-            )
-            for each in advice.scaling
-        )  # fmt: skip
-        heads = (
-            "GPUs",
-            "layout",
-            "tokens/s",
-            "efficiency",
-            "exposed",
-            "bubble",
-            "slower kernels",
-            "tokens per 1 of money",
-        )
-        yield Section("Scaling, the batch kept", heads, points)
+        yield _scaling(advice)
     if advice.others:
         yield Section("Other layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
+
+
+def _scaling(advice: Advice) -> Section:
+    priced = all(each.tokens_per_currency is not None for each in advice.scaling)
+    heads: tuple[str, ...] = (
+        "machine",
+        "layout",
+        "tokens/s",
+        "efficiency",
+        "exposed",
+        "bubble",
+        "extra compute",
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{each.gpus:,} {'GPU' if each.gpus == 1 else 'GPUs'}", each.words, f"{each.tokens_per_s:,.0f}",
+            human.percent(each.efficiency), _tenths(each.exposed_share), _tenths(each.bubble_share),
+            _tenths(each.slower_compute_share),
+        )
+        for each in advice.scaling
+    ]  # fmt: skip
+    if priced:
+        heads += ("tokens per unit of currency",)
+        rows = [
+            (*row, f"{each.tokens_per_currency:,.0f}") for row, each in zip(rows, advice.scaling, strict=True)
+        ]
+    lead = _SCALING_LEAD if priced else f"{_SCALING_LEAD} Give --price to see tokens per unit of currency."
+    return Section("Scaling, the batch kept", heads, tuple(rows), lead)
+
+
+_TIES_LEAD = (
+    "The advised layout is first, then the simplest. Exposed: communication that compute does not hide. "
+    "Memory: the expected peak, and the upper band that decides whether it fits."
+)
+_SCALING_LEAD = (
+    "Efficiency: tokens/s per GPU against the most of these rows. Extra compute: recomputation for lack of "
+    "memory, or smaller kernels."
+)
 
 
 def lines(advice: Advice) -> Iterator[str]:
@@ -111,23 +130,65 @@ def lines(advice: Advice) -> Iterator[str]:
         forecast = advice.current.step_ns
         within = "within" if forecast.low <= advice.recorded_step_ns <= forecast.high else "outside"
         yield (
-            f"The run's step takes {human.duration(advice.recorded_step_ns)}, its layout's forecast is "
-            f"{human.duration(forecast.expected)}: {within} the band."
+            f"The run's step takes {human.duration(advice.recorded_step_ns)}. The forecast of its layout is "
+            f"{human.duration(forecast.expected)}: the measured step is {within} its band."
         )
     yield advice.batch.words
     if advice.loader is not None:
         yield advice.loader.words
-    failures = advice.failures
-    if failures is not None:
-        yield (
-            f"Write a checkpoint every {failures.interval_s / 60:,.0f} minutes: it blocks for "
-            f"{human.duration(1e9 * failures.blocked_s)} ({human.size(failures.checkpoint_bytes)}). "
-            f"A failure is expected every {failures.mean_hours_between:,.3g} hours. "
-            f"Goodput {100 * failures.goodput:.1f} %."
-        )
-        yield f"Failure rate: {failures.source}."
+    if advice.failures is not None:
+        yield from failure_lines(advice.failures)
     yield f"{advice.legal:,} legal layouts, {advice.too_large:,} too large for the GPU."
     yield from advice.notes
+
+
+def failure_lines(failures: FailureAdvice) -> Iterator[str]:
+    """Yield sentences about checkpoints: interval, goodput, cost of a failure, asynchronous saves, source."""
+    size = human.size(failures.checkpoint_bytes)
+    if failures.measured:
+        cost = f"it blocks for {human.duration(1e9 * failures.blocked_s)} (measured or given)"
+    else:
+        cost = (
+            f"it blocks for {human.duration(1e9 * failures.blocked_s)} "
+            f"({size} at an assumed {human.rate(failures.write_gbps)}; give --checkpoint-seconds)"
+        )
+    yield (
+        f"Write a checkpoint every {span(failures.interval_s)} (Young and Daly): {cost}. "
+        f"Goodput is {100 * failures.goodput:.1f} %."
+    )
+    lost = span(failures.lost_s)
+    yield (
+        f"A failure is expected every {span(3600 * failures.mean_hours_between)}. It costs "
+        f"{span(failures.recovery_s + failures.lost_s)}: {_recovery(failures)}, {lost} of lost work (half an "
+        "interval)."
+    )
+    other = failures.asynchronous
+    if other.blocked_s < failures.blocked_s:
+        blocked = human.duration(1e9 * other.blocked_s)
+        yield (
+            f"An asynchronous save would block for about {blocked} (copy to host memory): every "
+            f"{span(other.interval_s)}, goodput {100 * other.goodput:.1f} %."
+        )
+    yield f"Failure rate: {failures.source}."
+
+
+def _recovery(failures: FailureAdvice) -> str:
+    if failures.load_s is None:
+        return f"{span(failures.recovery_s)} of recovery (given)"
+    restart = span(failures.recovery_s - failures.load_s)
+    return (
+        f"{restart} to notice, restart and warm up (assumed; give --recovery-seconds), "
+        f"{span(failures.load_s)} to load"
+    )
+
+
+def span(seconds: float) -> str:
+    """Return a time that people plan with: seconds below two minutes, then minutes, hours and days."""
+    for unit, name, least in ((86400, "days", 3), (3600, "hours", 3), (60, "minutes", 2)):
+        if seconds >= least * unit:
+            value = seconds / unit
+            return f"{value:,.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
+    return human.duration(1e9 * seconds)
 
 
 def _gap(advice: Advice) -> str:
@@ -138,16 +199,21 @@ def _gap(advice: Advice) -> str:
         return f"It does not fit: {human.size(current.memory_high_bytes)} at the upper band."
     best = advice.best
     if gap <= 0:
-        return "It is as fast as the advised one, with more mechanisms."
+        return "It is no slower than the advised one, but less simple."
     name, lost_ns = advice.lost or ("", 0.0)
     overlap = best.step_ns.high >= current.step_ns.low
     tie = " The bands overlap: it may be as fast." if overlap else ""
     lost = f"{name} (+{human.duration(lost_ns)})"
-    return f"It takes {human.percent(gap)} longer per step, most of it {lost}.{tie}"
+    return f"It takes {human.percent(gap)} longer, most of it {lost}.{tie}"
 
 
 def _signed(count: int) -> str:
-    return f"{'+' if count >= 0 else '-'}{human.size(abs(count))}"
+    return f"{'+' if count > 0 else '-' if count < 0 else ''}{human.size(abs(count))}"
+
+
+def _tenths(share: float) -> str:
+    """A share to a tenth of a percent: a forecast knows no more."""
+    return "<0.1 %" if 0 < share < 0.001 else human.percent(share)
 
 
 def _percent(share: float) -> str:

@@ -113,9 +113,21 @@ class LoaderAdvice:
     """Samples per second that loaders must deliver, against what was measured."""
 
     needed_per_s: float
-    """Sequences per second and node at the advised layout."""
+    """Sequences per second and node at the advised layout's expected speed."""
+    needed_high_per_s: float
+    """The same at the fast end of its band."""
     measured_per_s: float | None
     words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One way to save checkpoints, at its best interval."""
+
+    blocked_s: float
+    """Time that one checkpoint keeps training waiting."""
+    interval_s: float
+    goodput: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +142,22 @@ class FailureAdvice:
     """GB/s (1e9) of all writers together; None if the time was measured or given."""
     recovery_s: float
     """Detection, restart, load and warm-up; lost work comes on top."""
+    load_s: float | None
+    """Part of `recovery_s` that loads the checkpoint; None if `recovery_s` was given."""
+    lost_s: float
+    """Work that a failure loses in the mean: half an interval."""
     failures_per_day: float
     mean_hours_between: float
     interval_s: float
-    """Best time between checkpoints by Young and Daly."""
+    """Best time between checkpoints by Young and Daly; no shorter than an asynchronous save writes."""
     goodput: float
     """Share of the time that makes progress which stays."""
     source: str
     """Where the failure rate is from."""
+    measured: bool
+    """Whether `blocked_s` was measured or given; False: from bytes and the assumed rate of storage."""
+    asynchronous: Saving
+    """The same if saves blocked for the copy to host memory only."""
     at_intervals: tuple[tuple[float, float], ...] = ()
     """(interval in s, goodput) around the best."""
 
@@ -150,11 +170,12 @@ class ScalePoint:
     words: str
     tokens_per_s: float
     efficiency: float
-    """Tokens per second and GPU against the smallest number of GPUs on which the model fits."""
+    """Tokens per second and GPU, as a share of the most at any point: at most 1."""
     exposed_share: float
     bubble_share: float
     slower_compute_share: float
-    """Step share lost as kernels are smaller than at the first point."""
+    """Step share of compute that the point with the most tokens per GPU does not need: recomputation for
+    lack of memory, or smaller kernels."""
     tokens_per_currency: float | None
 
 
@@ -193,7 +214,7 @@ class Advice:
     fastest: Candidate | None
     current: Candidate | None
     current_gap: float | None
-    """How much slower the current layout is than the best: 0.1 is 10 %."""
+    """By which share the best layout has more tokens/s than the current one: 0.1 is 10 %."""
     path: tuple[Decision, ...]
     levers: tuple[Lever, ...]
     pareto: tuple[Candidate, ...]
@@ -217,15 +238,19 @@ class Advice:
 
     @property
     def lost(self) -> tuple[str, float] | None:
-        """Part of the step where the current layout loses most, and its ns; None without a best one."""
+        """Part of the step where the current layout loses most, and its ns; None without a best one.
+
+        The current layout's time is that of as many tokens as a step of the best one.
+        """
         best, current = self.best, self.current
         if best is None or current is None:
             return None
+        steps = best.layout.sequences / current.layout.sequences
         parts = {
-            "exposed communication": sum(current.exposed_ns.values()) - sum(best.exposed_ns.values()),
-            "pipeline bubble": current.bubble_ns - best.bubble_ns,
-            "compute": current.compute_ns - best.compute_ns,
-            "host and fixed time": current.other_ns - best.other_ns,
+            "exposed communication": steps * sum(current.exposed_ns.values()) - sum(best.exposed_ns.values()),
+            "pipeline bubble": steps * current.bubble_ns - best.bubble_ns,
+            "compute": steps * current.compute_ns - best.compute_ns,
+            "host and fixed time": steps * current.other_ns - best.other_ns,
         }
         return max(parts.items(), key=lambda each: each[1])
 

@@ -83,6 +83,11 @@ class Layout:
             raise ValueError(f"unknown sharding {self.sharding!r} or checkpointing {self.checkpointing!r}")
 
     @property
+    def sequences(self) -> int:
+        """Sequences of an optimizer step, over all replicas."""
+        return self.dp * self.micro_batch * self.accumulation
+
+    @property
     def world_size(self) -> int:
         """Number of GPUs."""
         return self.dp * self.tp * self.pp * self.cp

@@ -104,7 +104,7 @@ def step_ops(report: Report, rank: int | None = None) -> list[StepOp]:
             return made
     raise UsageError(
         "the run has no operators with shapes, so it does not say which model it trained",
-        "record it by audit() or `shardtoll dryrun`, trace with record_shapes=True, or give --model alone",
+        "record it by audit() or shardtoll dryrun, trace with record_shapes=True, or give --model alone",
     )
 
 

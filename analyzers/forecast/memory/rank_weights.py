@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardtoll.analyzers.shared.stage_dealing import dealt_by_weight
 from shardtoll.ledger.answers.training_plan import ModelShape, TrainingPlan
 
 
@@ -52,16 +53,7 @@ def stage_layers(model: ModelShape, pp: int, balanced: bool) -> list[int]:
     """Layers of each pipeline stage. `balanced`: a stage takes layers until it has its share of the cost."""
     if not balanced or pp == 1:
         return [model.layers // pp + (stage < model.layers % pp) for stage in range(pp)]
-    block = block_weights(model).total - 2 * model.hidden
-    head = model.vocab * model.hidden
-    total = model.layers * block + head
-    counts, stage, cost = [0] * pp, 0, 0
-    for _ in range(model.layers):
-        cost += block
-        counts[stage] += 1
-        while stage < pp - 1 and cost >= total * (stage + 1) / pp:
-            stage += 1
-    return counts
+    return list(dealt_by_weight(model, pp))
 
 
 def table_elements(plan: TrainingPlan, stage: int) -> int:

@@ -51,5 +51,5 @@ def usual_fabric(gpu: str) -> str:
         if gpu.startswith(start):
             return _DEFAULT_FABRICS[start]
     raise UsageError(
-        f"no usual fabric of GPU {gpu!r:.40}", "name one with --fabric; `shardtoll fabrics` lists them"
+        f"no usual fabric of GPU {gpu!r:.40}", "name one with --fabric; shardtoll fabrics lists them"
     )

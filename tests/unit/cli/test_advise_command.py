@@ -38,7 +38,9 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     done = RUN.invoke(app("advise"), [*asked, *(word for file in files for word in ("-o", str(file)))])
     assert done.exit_code == 0, done.output
     assert "Use DDP 8" in done.output
-    assert "The layout that you named" in done.output
+    assert "Your layout" in done.output
+    assert "tokens per unit of currency" in done.output
+    assert "--recovery-seconds" in done.output
     told = json.loads(files[1].read_text())
     assert told["question"]["current"]["tp"] == 2
     assert told["scaling"][0]["tokens_per_currency"] > 0
@@ -48,6 +50,20 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     assert "What decided" in files[2].read_text()
 
 
+def test_another_batch_than_the_plans_says_what_it_means_and_no_price_says_what_to_give(
+    tmp_path: Path,
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    asked = ["advise", str(plan), "--batch-tokens", str(4 * 64 * 1024), "--recovery-seconds", "90"]
+    done = RUN.invoke(app("advise"), [*asked, "--width", "400"])
+    assert done.exit_code == 0, done.output
+    assert "The batch changes from 65,536 to 262,144 tokens" in done.output
+    assert "Give --price to see tokens per unit of currency." in done.output
+    assert "90.0 s of recovery (given)" in done.output
+    assert "unknown" not in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -55,6 +71,8 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
         (["--model", "llama3-8b", "--gpus", "8", "--gpu", "abacus"], "no GPU named 'abacus'"),
         (["--model", "llama3-8b", "--gpus", "8", "--max-memory", "much"], "is no share of memory"),
         (["--model", "llama3-8b", "--gpus", "8", "--explain", "tp=3"], "GPUs, not 8"),
+        (["--model", "llama3-8b", "--gpus", "8", "--price", "0"], "--price 0 is not above 0"),
+        (["--model", "llama3-8b", "--gpus", "8", "--failures-per-day", "0"], "--failures-per-day 0 is not"),
         (["missing.toml"], "cannot read missing.toml"),
     ],
 )

@@ -20,7 +20,7 @@ from shardtoll.analyzers.advise.from_run.run_question import Derived
 from shardtoll.cli import app
 from shardtoll.cli.jobs import confirming
 from shardtoll.cli.jobs.advise_job import question_values
-from shardtoll.cli.jobs.confirming import confirmed
+from shardtoll.cli.jobs.confirming import Template, confirmed
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.training_plan import Layout
 
@@ -78,14 +78,18 @@ def test_layouts_are_confirmed_only_if_the_script_ran_them(
         for each in (wanted, other, broken)
     ]
     made = confirmed(
-        SimpleNamespace(ties=ties), tmp_path / "a.py", ["--x"], "--tp {tp} --batch {micro_batch}", {}
-    )  # type: ignore[arg-type]
+        SimpleNamespace(ties=ties),  # type: ignore[arg-type]
+        tmp_path / "a.py",
+        ["--x"],
+        Template.read("--tp {tp} --batch {micro_batch}"),
+        {},
+    )
     assert given == [["--x", "--tp", "2", "--batch", each] for each in ("2", "4", "8")]
     assert [each.same for each in made] == [True, False, False]
     assert [each.dry_ns for each in made] == [6.0, 6.0, None]
     assert made[2].ran == "nothing: it fails"
     with pytest.raises(UsageError, match="--confirm: unknown name 'tensor'"):
-        confirmed(SimpleNamespace(ties=ties), tmp_path, [], "--tp {tensor}", {})  # type: ignore[arg-type]
+        Template.read("--tp {tensor}")
 
 
 def test_a_layout_that_cannot_be_read_or_priced_costs_the_others_nothing(
@@ -110,7 +114,8 @@ def test_a_layout_that_cannot_be_read_or_priced_costs_the_others_nothing(
         SimpleNamespace(layout=each, words=str(each.micro_batch), step_ns=SimpleNamespace(expected=4.0))
         for each in (unread, unpriced, wanted)
     ]
-    made = confirmed(SimpleNamespace(ties=ties), tmp_path / "a.py", [], "--batch {micro_batch}", {})  # type: ignore[arg-type]
+    template = Template.read("--batch {micro_batch}")
+    made = confirmed(SimpleNamespace(ties=ties), tmp_path / "a.py", [], template, {})  # type: ignore[arg-type]
     assert made[0].ran == "nothing: no step says its model"
     assert [each.same for each in made] == [False, True, True]
     assert [each.dry_ns for each in made] == [None, None, 5.0]

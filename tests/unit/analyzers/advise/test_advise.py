@@ -70,7 +70,7 @@ def test_a_small_model_stays_data_parallel(small_advice) -> None:  # type: ignor
     assert advice.path[-1].answer == f"Yes: {advice.best.words}."
     assert advice.best.step_ns.expected <= 1.02 * advice.fastest.step_ns.expected
     assert advice.current_gap > 0
-    assert "The layout that you named takes" in advice.headline
+    assert "Your layout takes" in advice.headline
 
 
 def test_ties_overlap_and_the_front_is_a_front(small_advice) -> None:  # type: ignore[no-untyped-def]
@@ -98,8 +98,10 @@ def test_levers_state_their_trade(small_advice) -> None:  # type: ignore[no-unty
 def test_scaling_keeps_the_batch(small_advice) -> None:  # type: ignore[no-untyped-def]
     points = small_advice.scaling
     assert [each.gpus for each in points] == [1, 2, 4, 8, 16, 32]
-    assert points[0].efficiency == 1
+    assert max(each.efficiency for each in points) == 1
     assert points[-1].efficiency < points[0].efficiency
+    most = max(points, key=lambda each: each.tokens_per_s / each.gpus)
+    assert (most.efficiency, most.slower_compute_share) == (1, 0)
 
 
 def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
@@ -117,6 +119,22 @@ def test_loaders_and_batch_are_information() -> None:
     assert "below the measured noise scale" in advice.batch.words
     assert advice.loader is not None
     assert advice.loader.words.endswith("enough.")
+    per_node = advice.best.tokens_per_s_gpu.expected * 8 / 1024
+    assert advice.loader.needed_per_s == pytest.approx(per_node)
+    assert advice.loader.words.startswith(f"Each node's loaders must deliver {per_node:.3g} sequences/s")
+    assert advice.loader.needed_high_per_s > per_node
+
+
+def test_your_layout_is_judged_by_memory_first_and_by_tokens() -> None:
+    large = Question(ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True), 8, "h100-sxm", 8192, 512)
+    full = advise(replace(large, current=Layout(dp=4, tp=2, sequence_parallel=True, sharding="fsdp",
+                                                micro_batch=2, accumulation=64)))  # fmt: skip
+    assert "Your layout does not fit: up to " in full.headline
+    # The same layout with twice the accumulation takes twice as long a step, but no longer per token.
+    best = full.best.layout
+    longer = advise(replace(large, current=replace(best, accumulation=2 * best.accumulation)))
+    assert abs(longer.current_gap) < 0.02
+    assert longer.lost[1] < 0.02 * longer.best.step_ns.expected
 
 
 @pytest.mark.parametrize(
@@ -135,6 +153,10 @@ def test_tokens_are_read_with_their_unit(text: str, tokens: int) -> None:
         ({"model": "llama3-8b", "gpus": 0}, "advise: gpus 0 is no positive whole number"),
         ({"model": "llama3-8b", "gpus": 8, "colour": 1}, "advise: unknown key 'colour'"),
         ({"model": {"layers": 1}, "gpus": 8}, "advise: [model]: missing 5 required positional arguments"),
+        (
+            {"model": "llama3-8b", "gpus": 8, "price_per_gpu_hour": 0},
+            "advise: price_per_gpu_hour 0 is no price",
+        ),
         ({"model": "llama3-8b", "gpus": 8, "precision": "int1"}, "advise: unknown precision 'int1'"),
         ({"model": "llama3-8b", "gpus": 8, "batch_tokens": "many"}, "batch_tokens 'many' is no number of"),
         (

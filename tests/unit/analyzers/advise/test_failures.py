@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtoll.analyzers.advise.batches import batch_advice, noise_scale
-from shardtoll.analyzers.advise.failures import failure_advice
+from shardtoll.analyzers.advise.failures import RESTART_S, failure_advice
 from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, best_interval_s, goodput
 
 
@@ -70,3 +70,29 @@ def test_a_kept_batch_changes_no_learning_rate() -> None:
     changed = batch_advice(64, 1024, before=16)
     assert changed.learning_rate_factor == (math.sqrt(4), 4)
     assert not changed.kept
+
+
+def test_a_failure_costs_restart_load_and_half_an_interval() -> None:
+    # 8 GPUs write 1 GB/s: 12 GB take 12 s to write and to load; one node fails rarely.
+    advice = failure_advice(gpus=8, parameters=1_000_000_000)
+    assert (advice.blocked_s, advice.load_s, advice.recovery_s) == (12, 12, RESTART_S + 12)
+    assert advice.lost_s == advice.interval_s / 2
+    assert not advice.measured
+    # A measured stall of unknown bytes says nothing about the load: 64 nodes are assumed to load 64 GB/s.
+    measured = failure_advice(gpus=512, parameters=64_000_000_000, blocked_s=3.0)
+    assert measured.load_s == 12
+    assert measured.write_gbps is None
+    assert measured.measured
+    stated = failure_advice(gpus=8, parameters=1_000_000_000, recovery_s=90.0)
+    assert (stated.recovery_s, stated.load_s) == (90, None)
+    assert stated.goodput > advice.goodput
+
+
+def test_an_asynchronous_save_blocks_less_and_is_written_before_the_next() -> None:
+    # 12 TB at 1 GB/s take 12,000 s; the copy takes 75 s on each of 8 GPUs.
+    advice = failure_advice(gpus=8, parameters=10**12, failures_per_day=24.0)
+    assert advice.asynchronous.blocked_s == 75
+    assert best_interval_s(75, 3600) < advice.asynchronous.interval_s == 12000
+    small = failure_advice(gpus=8, parameters=10**9, failures_per_day=24.0)
+    assert small.asynchronous.interval_s == best_interval_s(small.asynchronous.blocked_s, 3600)
+    assert small.asynchronous.goodput > small.goodput
