@@ -24,7 +24,7 @@ _ON_GPUS: Final = (
     "none of it to twice as much."
 )
 _ON_CPUS: Final = (
-    "What communication under compute costs it on CPUs is not known: nothing is counted, so the saving is an "
+    "On CPUs the cost of communication under compute is not known: nothing is counted, so the saving is an "
     "upper bound."
 )
 
