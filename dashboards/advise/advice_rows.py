@@ -119,7 +119,7 @@ _TIES_LEAD = (
     "Memory: the expected peak, and the upper band that decides whether it fits."
 )
 _SCALING_LEAD = (
-    "Efficiency: tokens/s per GPU against the most of these rows. Extra compute: recomputation for lack of "
+    "Efficiency: tokens/s per GPU against the most of these rows. Extra compute: recomputation that saves "
     "memory, or smaller kernels."
 )
 
