@@ -202,21 +202,25 @@ def _loader(question: Question, best: Candidate, beside: Beside) -> LoaderAdvice
     per_node, high = (tokens * gpus / question.sequence / apart for tokens in (rate.expected, rate.high))
     measured = beside.loader_sequences_per_s
     text = (
-        f"Each node's loaders must deliver {per_node:.3g} sequences/s; {high:.3g} at the fast end of the "
-        "forecast's band."
+        f"Each node's loaders must deliver {_per_s(per_node)} sequences/s; {_per_s(high)} at the fast "
+        "end of the forecast's band."
     )
     if measured is not None:
         most = beside.loader_most_sequences_per_s
-        text += f" The run's delivered at least {measured:.3g}"
+        text += f" The run's delivered at least {_per_s(measured)}"
         if measured >= high:
             text += ": enough."
         elif measured >= per_node:
             text += ": enough for the expected speed."
         elif most is not None and most < per_node:
-            text += f", at most {most:.3g}: too slow."
+            text += f", at most {_per_s(most)}: too slow."
         else:
             text += ". Whether they can do more is unknown: the loop did not always wait for them."
     return LoaderAdvice(per_node, high, measured, text)
+
+
+def _per_s(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _notes(question: Question, network: Network | None) -> tuple[str, ...]:

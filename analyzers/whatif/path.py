@@ -48,13 +48,13 @@ def critical_path(recorded: Recorded, outcome: Outcome, rank: int, step_ns: floa
             PathPart(
                 *key,
                 round(step_ns * sums[key] / total),
-                sums[key] / total,
+                float(sums[key] / total),  # times come out of arrays: a numpy number is no JSON
                 tuple(sorted(made.ranks[key])),
             )
             for key in parts
             if total and sums[key] > 0
         ),
-        unknown_share=min(1.0, made.unknown_ns / total) if total else 0.0,
+        unknown_share=float(min(1.0, made.unknown_ns / total)) if total else 0.0,
         hops=round(made.hops / max(1, len(recorded.steps))),
     )
 

@@ -131,7 +131,7 @@ def lines(advice: Advice) -> Iterator[str]:
         within = "within" if forecast.low <= advice.recorded_step_ns <= forecast.high else "outside"
         yield (
             f"The run's step takes {human.duration(advice.recorded_step_ns)}. The forecast of its layout is "
-            f"{human.duration(forecast.expected)}: the measured step is {within} its band."
+            f"{human.duration(forecast.expected)}: the step is {within} its band."
         )
     yield advice.batch.words
     if advice.loader is not None:

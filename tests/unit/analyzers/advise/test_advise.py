@@ -121,7 +121,7 @@ def test_loaders_and_batch_are_information() -> None:
     assert advice.loader.words.endswith("enough.")
     per_node = advice.best.tokens_per_s_gpu.expected * 8 / 1024
     assert advice.loader.needed_per_s == pytest.approx(per_node)
-    assert advice.loader.words.startswith(f"Each node's loaders must deliver {per_node:.3g} sequences/s")
+    assert advice.loader.words.startswith(f"Each node's loaders must deliver {per_node:,.0f} sequences/s")
     assert advice.loader.needed_high_per_s > per_node
 
 

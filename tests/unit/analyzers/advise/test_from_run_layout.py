@@ -109,7 +109,7 @@ def test_what_loaders_can_do_is_a_bound() -> None:
         assert loader is not None
         return loader.words
 
-    assert said(1e9, None).endswith("at least 1e+09: enough.")
+    assert said(1e9, None).endswith("at least 1,000,000,000: enough.")
     assert said(1e-3, 2e-3).endswith("at least 0.001, at most 0.002: too slow.")
     for most in (1e9, None):
         assert "Whether they can do more is unknown" in said(1e-3, most)
