@@ -135,7 +135,8 @@ class Recorded:
             if (place, step) in ends:
                 nodes = np.flatnonzero((self.step == step) & (self.graph.rank == place))
                 last = int(nodes[np.argmax(outcome.end_ns[nodes])])
-                spans.append((*ends[place, step], last))
+                first_ns, last_ns = ends[place, step]
+                spans.append((float(first_ns), float(last_ns), last))
         if self.first_ns is not None and spans:
             spans = [(float(self.first_ns[place]), *spans[-1][1:])]
         return spans

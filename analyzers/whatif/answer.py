@@ -88,8 +88,8 @@ def what_if(
         appeared=appeared,
         path=critical_path(recorded, after, slowest, step_after),
         notes=tuple(notes),
-        slowest_before=made.slowest,
-        slowest_after=slowest,
+        slowest_before=int(made.slowest),
+        slowest_after=int(slowest),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from shardtoll.analyzers.replay import graph
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.ledger import Report, analyze
+from shardtoll.ledger.answers.what_if import what_if_to_json
 from shardtoll.profiler.traces import read_traces
 from tests.unit.analyzers.made_jobs import Meet, Own, job, pipelines
 
@@ -73,6 +75,7 @@ def test_the_slowest_rank_is_named_before_and_after() -> None:
     answer = two_ranks().whatif(gpu=4.0)
     assert (answer.slowest_before, answer.slowest_after) == (0, 1)
     assert answer.path.step_ns == answer.after.step_ns
+    assert json.loads(json.dumps(what_if_to_json(answer)))["slowest_after"] == 1
     assert "Rank 1 is the slowest then, in place of rank 0." in words.headline(answer)
     assert ("rank", "0", "1", "") in words.part_rows(answer)
     same = two_ranks().whatif(gpu=1.01)
