@@ -308,6 +308,8 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _issued(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
+            if func.namespace == "_c10d_functional":
+                args = tree_map(_without_number, args)
             return func(*args, **kwargs)
         except UnsupportedOperatorException:
             # torch knows no result of it for fake tensors: it works in place, and a stand-in gets its Work.
@@ -354,3 +356,12 @@ class DryMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 place.source,
             )
         )
+
+
+def _without_number(value: Any) -> Any:
+    """Return a fake tensor that torch knows the number of without it: those of other ranks nobody knows."""
+    if type(value) is not FakeTensor or value.constant is None:
+        return value
+    with value.fake_mode:
+        # Not like the tensor itself: that would have a number too.
+        return torch.empty(value.shape, dtype=value.dtype)

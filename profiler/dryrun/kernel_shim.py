@@ -57,7 +57,10 @@ class _Finder(MetaPathFinder, Loader):
         if spec.name in _LANGUAGES:
             _let_torch_look()
         self._made.append(spec.name)
-        return _Absent(spec.name)
+        made = _Absent(spec.name)
+        # What compares versions takes it for one too old.
+        vars(made)["__version__"] = "0.0.0"
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: a stand-in has no code."""

@@ -131,7 +131,7 @@ class Memo:
             return None
         shape, stride, offset, dtype = tuple(made.shape), made.stride(), made.storage_offset(), made.dtype
         state, device = dict(made.__dict__), made.fake_device
-        fake = _maker(device, state)
+        fake = _maker(device, state, self._mode)
         address = _storage(made)._cdata
         bases = [place for place, tensor in enumerate(given) if _storage(tensor)._cdata == address]
         if bases:
@@ -184,10 +184,13 @@ def _share(results: Any, given: list[Any]) -> bool:
     return len(set(fresh)) != len(fresh)
 
 
-def _maker(device: torch.device, state: dict[str, Any]) -> Callable[[torch.Tensor], Any]:
+def _maker(
+    device: torch.device, state: dict[str, Any], mode: FakeTensorMode
+) -> Callable[[torch.Tensor], Any]:
     """Return what makes a fake tensor as torch did, without the checks of what was checked once."""
     make: Any = torch.Tensor._make_subclass
-    guard: Any = torch._C._set_throw_on_mutable_data_ptr
+    asks = "warn_deprecated" if mode._allow_unsafe_data_ptr_access else "throw"
+    guard: Any = getattr(torch._C, f"_set_{asks}_on_mutable_data_ptr")
 
     def fake(empty: torch.Tensor) -> Any:
         made = make(FakeTensor, empty, False, dispatch_device=True, device_for_backend_keys=device)

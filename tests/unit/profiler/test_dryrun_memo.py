@@ -120,3 +120,13 @@ def test_what_is_given_numbers_or_another_mode_or_changes_its_shape_is_not_remem
     assert not memo._plans
     taken = {name: memo.takes(getattr(_aten, name).default) for name in ("resize_", "nonzero", "t_", "mm")}
     assert taken == {"resize_": False, "nonzero": False, "t_": False, "mm": True}
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer", "ignore:.*data pointer")
+def test_a_remembered_result_may_be_asked_for_its_address_as_torchs_own() -> None:
+    mode = FakeTensorMode()
+    memo = Memo(mode)
+    with mode:
+        one = torch.empty(4)
+    answers = [memo.run(_aten.neg.default, (one,), {}).untyped_storage().data_ptr() for _ in range(2)]
+    assert answers == [_aten.neg.default(one).untyped_storage().data_ptr()] * 2

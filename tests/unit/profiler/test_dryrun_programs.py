@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as functional
 import torch.multiprocessing as mp
 from torch import nn
@@ -334,3 +335,22 @@ def test_waiting_forever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UsageError, match="without an optimizer step"):
         recorded(wait)
+
+
+def test_a_number_that_ranks_sum_with_a_functional_collective_is_unknown() -> None:
+    asked: list[float] = []
+
+    def train() -> None:
+        dist.init_process_group("nccl")
+        model = nn.Linear(16, 16, device="cuda")
+        adam = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            count = funcol.all_reduce(torch.tensor(3.0, device="cuda"), "sum", dist.group.WORLD)
+            asked.append(funcol.wait_tensor(count).item())
+            model(torch.randn(4, 16, device="cuda")).square().mean().backward()
+            adam.step()
+            adam.zero_grad()
+
+    ledger = recorded(train, 4, policy=values.policy_of("7"))
+    assert asked == [7.0, 7.0]
+    assert sent(ledger) == Counter({"all_reduce": 1})
