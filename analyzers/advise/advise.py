@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 from shardtoll.analyzers.advise.batches import batch_advice
@@ -196,13 +197,16 @@ def _failures(question: Question, beside: Beside) -> FailureAdvice:
 
 def _loader(question: Question, best: Candidate, beside: Beside) -> LoaderAdvice:
     layout, rate = best.layout, best.tokens_per_s_gpu
+    # Ranks of one tensor- or context-parallel group read the same sequences, and only first stages read: a
+    # replica needs what all its GPUs train on. First stages of all replicas come before the second ones.
+    of_replica = layout.world_size / layout.dp / question.sequence
     gpus = min(question.gpus, question.gpus_per_node)
-    # Ranks of one tensor- or context-parallel group read the same sequences.
-    apart = layout.tp * layout.cp if layout.tp * layout.cp <= question.gpus_per_node else 1
-    per_node, high = (tokens * gpus / question.sequence / apart for tokens in (rate.expected, rate.high))
+    replicas = min(layout.dp, ceil(gpus / (layout.tp * layout.cp)))
+    per_node, high = (tokens * of_replica * replicas for tokens in (rate.expected, rate.high))
     measured = beside.loader_sequences_per_s
+    whose = "Each node's loaders" if layout.pp == 1 else "The loaders of a node of first stages"
     text = (
-        f"Each node's loaders must deliver {_per_s(per_node)} sequences/s; {_per_s(high)} at the fast "
+        f"{whose} must deliver {_per_s(per_node)} sequences/s; {_per_s(high)} at the fast "
         "end of the forecast's band."
     )
     if measured is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import inf
 from typing import Any, Final
 
 from shardtoll.analyzers.forecast.rows.models import model_of
@@ -60,7 +61,7 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise UsageError(f"{place}: memory_share {share!r:.40} is no share", "give it as 0.9")
     price = values.get("price_per_gpu_hour")
-    if price is not None and (isinstance(price, bool) or not isinstance(price, (int, float)) or price <= 0):
+    if price is not None and not (type(price) in (int, float) and 0 < price < inf):
         raise UsageError(f"{place}: price_per_gpu_hour {price!r:.40} is no price", "give it as 2.5")
     return Question(
         model=model,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtoll.analyzers.advise.advise import Beside, advise
+from shardtoll.analyzers.advise.advise import Beside, _loader, advise
 from shardtoll.analyzers.advise.explain import layout_of
 from shardtoll.analyzers.advise.layouts import legal_layouts, levers, words
 from shardtoll.analyzers.advise.lever_trade import pareto
@@ -125,6 +125,28 @@ def test_loaders_and_batch_are_information() -> None:
     assert advice.loader.needed_high_per_s > per_node
 
 
+@pytest.mark.parametrize(
+    ("layout", "gpus", "share"),
+    [
+        # One node trains the whole batch, however its ranks divide the work.
+        (Layout(dp=8), 8, 1),
+        (Layout(dp=2, tp=4), 8, 1),
+        (Layout(tp=2, cp=2, pp=2), 8, 1),
+        # Both nodes hold half of the replicas.
+        (Layout(dp=4, tp=4), 16, 1 / 2),
+        # Ranks 0 to 7 are the first stages of all replicas.
+        (Layout(dp=4, tp=2, pp=2), 16, 1),
+        # A replica over two nodes: both read its sequences.
+        (Layout(dp=2, tp=16), 32, 1 / 2),
+    ],
+)
+def test_a_nodes_loaders_deliver_what_its_replicas_train_on(layout: Layout, gpus: int, share: float) -> None:
+    best = advise(BASE).best
+    rate = best.tokens_per_s_gpu.expected
+    loader = _loader(replace(BASE, gpus=gpus), replace(best, layout=layout), Beside())
+    assert loader.needed_per_s == pytest.approx(share * gpus * rate / BASE.sequence)
+
+
 def test_your_layout_is_judged_by_memory_first_and_by_tokens() -> None:
     large = Question(ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True), 8, "h100-sxm", 8192, 512)
     full = advise(replace(large, current=Layout(dp=4, tp=2, sequence_parallel=True, sharding="fsdp",
@@ -153,6 +175,10 @@ def test_tokens_are_read_with_their_unit(text: str, tokens: int) -> None:
         ({"model": "llama3-8b", "gpus": 0}, "advise: gpus 0 is no positive whole number"),
         ({"model": "llama3-8b", "gpus": 8, "colour": 1}, "advise: unknown key 'colour'"),
         ({"model": {"layers": 1}, "gpus": 8}, "advise: [model]: missing 5 required positional arguments"),
+        (
+            {"model": "llama3-8b", "gpus": 8, "price_per_gpu_hour": float("nan")},
+            "advise: price_per_gpu_hour nan is no price",
+        ),
         (
             {"model": "llama3-8b", "gpus": 8, "price_per_gpu_hour": 0},
             "advise: price_per_gpu_hour 0 is no price",
