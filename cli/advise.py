@@ -63,15 +63,12 @@ def command(
     ] = None,
     checkpoint_seconds: Annotated[
         float | None,
-        typer.Option(
-            "--checkpoint-seconds", min=0, metavar="S", help="Measured time that one checkpoint blocks."
-        ),
+        typer.Option("--checkpoint-seconds", metavar="S", help="Measured time that one checkpoint blocks."),
     ] = None,
     recovery_seconds: Annotated[
         float | None,
         typer.Option(
             "--recovery-seconds",
-            min=0,
             metavar="S",
             help="Time from a failure to the next step; default: 600 s and the load.",
         ),
@@ -126,6 +123,8 @@ def command(
         "recovery_s": recovery_seconds,
     }  # fmt: skip
     _above_zero("--failures-per-day", failures_per_day)
+    _above_zero("--checkpoint-seconds", checkpoint_seconds)
+    _above_zero("--recovery-seconds", recovery_seconds)
     _above_zero("--price", price)
     kind = _kind(path, arguments, confirm)
     from shardtoll.cli.jobs.advise_job import advised
@@ -157,7 +156,7 @@ def _above_zero(option: str, value: float | None) -> None:
     from shardtoll.ledger import UsageError
 
     if value is not None and not (value > 0 and isfinite(value)):
-        raise UsageError(f"{option} {value:g} is not above 0", "leave it out if it is unknown")
+        raise UsageError(f"{option} {value:g} is no finite number above 0", "leave it out if it is unknown")
 
 
 def _share(text: str | None) -> float | None:

@@ -39,7 +39,7 @@ def test_a_plan_file_gives_page_json_and_markdown(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "Use DDP 8" in done.output
     assert "Your layout" in done.output
-    assert "tokens per unit of currency" in done.output
+    assert "tokens per unit of currency" in files[2].read_text()
     assert "--recovery-seconds" in done.output
     told = json.loads(files[1].read_text())
     assert told["question"]["current"]["tp"] == 2
@@ -71,8 +71,20 @@ def test_another_batch_than_the_plans_says_what_it_means_and_no_price_says_what_
         (["--model", "llama3-8b", "--gpus", "8", "--gpu", "abacus"], "no GPU named 'abacus'"),
         (["--model", "llama3-8b", "--gpus", "8", "--max-memory", "much"], "is no share of memory"),
         (["--model", "llama3-8b", "--gpus", "8", "--explain", "tp=3"], "GPUs, not 8"),
-        (["--model", "llama3-8b", "--gpus", "8", "--price", "0"], "--price 0 is not above 0"),
-        (["--model", "llama3-8b", "--gpus", "8", "--failures-per-day", "0"], "--failures-per-day 0 is not"),
+        (["--model", "llama3-8b", "--gpus", "8", "--price", "0"], "--price 0 is no finite number above 0"),
+        (["--model", "llama3-8b", "--gpus", "8", "--failures-per-day", "0"], "--failures-per-day 0 is no"),
+        (
+            ["--model", "llama3-8b", "--gpus", "8", "--checkpoint-seconds", "nan"],
+            "--checkpoint-seconds nan is",
+        ),
+        (
+            ["--model", "llama3-8b", "--gpus", "8", "--checkpoint-seconds", "0"],
+            "--checkpoint-seconds 0 is no",
+        ),
+        (
+            ["--model", "llama3-8b", "--gpus", "8", "--recovery-seconds", "inf"],
+            "--recovery-seconds inf is no",
+        ),
         (["missing.toml"], "cannot read missing.toml"),
     ],
 )
