@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -16,16 +16,17 @@ _MOST_LINES: Final = 2
 def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
     """Return a sentence for each set of findings whose tolls do not add up, as they hold the same time.
 
-    Of findings `shown`, by their numbers, only; of all if None.
+    `shown`: only sets of which two are shown, by their numbers. The time is that of the whole set, so the
+    sentence counts its others too.
     """
     said = []
     for overlap in report.overlaps:
         numbers = [number for number in overlap.findings if shown is None or number in shown]
-        if len(numbers) > 1 and max(numbers) <= len(report.findings):
+        if len(numbers) > 1 and max(overlap.findings) <= len(report.findings):
             most = human.duration(overlap.most_ns)
-            said.append(
-                f"Findings {_listed(numbers)} overlap: together at most {most}; savings do not add up."
-            )
+            hidden = len(overlap.findings) - len(numbers)
+            named = [*numbers, f"{hidden} more"] if hidden else numbers
+            said.append(f"Findings {_listed(named)} overlap: together at most {most}; savings do not add up.")
     return said
 
 
@@ -49,5 +50,5 @@ def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     return [*overlaps(report, shown), *of_one_line(report, shown)][:_MOST_LINES]
 
 
-def _listed(numbers: list[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+def _listed(words: Sequence[int | str]) -> str:
+    return f"{', '.join(map(str, words[:-1]))} and {words[-1]}"
