@@ -141,6 +141,14 @@ class Recorded:
             spans = [(float(self.first_ns[place]), *spans[-1][1:])]
         return spans
 
+    def rank_steps(self) -> tuple[Ints, int]:
+        """Return for each node a number of its rank and step, and how many numbers there are.
+
+        Steps are counted over those that are here: their own numbers may be large.
+        """
+        numbers, place = np.unique(self.step, return_inverse=True)
+        return self.graph.rank * len(numbers) + place, len(self.ranks) * len(numbers)
+
     def of_kinds(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
         """Return which nodes are of one of the kinds."""
         return np.isin(self.graph.kind, [int(kind) for kind in kinds])

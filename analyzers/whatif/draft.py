@@ -77,22 +77,20 @@ class Draft:
         graph = self.recorded.graph
         is_one = np.zeros(len(graph), dtype=np.bool_)
         is_one[nodes] = True
-        step, lane = self.recorded.step, graph.lane
+        lane = graph.lane
         waits = is_one[graph.edge_from]
         # The step's last node of the rank keeps waiting: the data is needed some time.
-        last = self._last_of_steps()
-        key = graph.rank[graph.edge_to] * (int(step.max(initial=0)) + 2) + step[graph.edge_to]
-        keeps = last[key] == graph.edge_to
+        keeps = self._last_of_steps()[graph.edge_to] == graph.edge_to
         same_lane = lane[graph.edge_from] == lane[graph.edge_to]
         self.lag[waits & ~keeps & ~same_lane] = -np.inf
 
     def _last_of_steps(self) -> Ints:
-        graph, step = self.recorded.graph, self.recorded.step
-        key = graph.rank * (int(step.max(initial=0)) + 2) + step
-        last = np.full(int(key.max(initial=0)) + 2, -1, dtype=np.int64)
+        """Return for each node the last one of its rank and step."""
+        key, size = self.recorded.rank_steps()
+        last = np.full(size, -1, dtype=np.int64)
         ends = np.argsort(self.recorded.end_ns, kind="stable")
         last[key[ends]] = ends
-        return last
+        return last[key]
 
     def no_waits(self, nodes: Ints) -> None:
         """Let these nodes of the host wait for no device, and take no time."""

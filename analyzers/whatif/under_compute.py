@@ -65,9 +65,7 @@ def slow_down(draft: Draft, added: Floats, share: float) -> None:
     plain = Draft(recorded).duration
     left = np.where(plain > 0, np.minimum(1.0, draft.duration / np.where(plain > 0, plain, 1.0)), 0.0)
     collective = recorded.of_kinds((Kind.COLLECTIVE,))
-    steps = int(recorded.step.max(initial=0)) + 2
-    place = recorded.graph.rank * steps + recorded.step + 1
-    size = len(recorded.ranks) * steps
+    place, size = recorded.rank_steps()
     moved = np.bincount(place[collective], added[collective], minlength=size)
     stays = np.bincount(place[collective], (added * left)[collective], minlength=size)
     factor = np.where(collective, 1.0, (stays / np.where(moved > 0, moved, 1.0))[place])

@@ -10,9 +10,11 @@ import pytest
 
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
+from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.analyzers.whatif.under_compute import slow_down
 from shardtoll.ledger import Finding, Remedy, Rows
 from tests.unit.analyzers.made_jobs import Meet, Own, job
 
@@ -64,7 +66,7 @@ def test_on_a_cpu_no_factor_is_known_and_none_is_applied() -> None:
     made, under, _ = moved(device="cpu", backend="gloo")
     assert made.saved([under]).mid_ns == pytest.approx(10 * MS)
     assert under.note is not None
-    assert "on CPUs is not known" in under.note
+    assert "On CPUs the cost" in under.note
 
 
 def test_what_is_removed_overlaps_nothing() -> None:
@@ -72,3 +74,18 @@ def test_what_is_removed_overlaps_nothing() -> None:
     assert made.saved([under, removed]).mid_ns == pytest.approx(10 * MS)
     assert made.saved([removed, under]).mid_ns == pytest.approx(10 * MS)
     assert removed.note is None
+
+
+def test_memory_does_not_grow_with_the_number_of_the_step() -> None:
+    recorded = moved()[0].recorded
+    far = replace(recorded, step=np.where(recorded.step >= 0, recorded.step + 10**12, recorded.step))
+    lags, durations = [], []
+    for steps in (recorded, far):
+        draft = Draft(steps)
+        draft.let_go(np.flatnonzero(steps.row >= 0))
+        slow_down(draft, np.ones(len(steps.graph)), 0.5)
+        lags.append(draft.lag)
+        durations.append(draft.duration)
+    np.testing.assert_array_equal(*lags)
+    np.testing.assert_array_equal(*durations)
+    assert np.isneginf(lags[0]).any()
