@@ -25,7 +25,7 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
         if len(numbers) > 1 and max(overlap.findings) <= len(report.findings):
             most = human.duration(overlap.most_ns)
             hidden = len(overlap.findings) - len(numbers)
-            named = [*numbers, f"{hidden} more"] if hidden else numbers
+            named: list[int | str] = [*numbers, *([f"{hidden} more"] if hidden else [])]
             said.append(f"Findings {_listed(named)} overlap: together at most {most}; savings do not add up.")
     return said
 
