@@ -92,7 +92,7 @@ def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, 
 
 def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, factor: float) -> pa.Table:
     """Return the rows with each part as many times as long as replay has it, adding up."""
-    parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, factor)
+    parts = parts_by_rank(recorded, before), parts_by_rank(recorded, after, step_factor=factor)
     rows = []
     for row in table.to_pylist():
         was, now = (each.get(row["rank"]) for each in parts)

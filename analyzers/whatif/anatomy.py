@@ -18,10 +18,15 @@ Bools = npt.NDArray[np.bool_]
 _COMPUTE = (Kind.COMPUTE, Kind.OPTIMIZER)
 
 
-def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> dict[int, Parts]:
+def parts_by_rank(
+    recorded: Recorded, outcome: Outcome, anchor: float = 1.0, step_factor: float = 1.0
+) -> dict[int, Parts]:
     """Return rank -> parts per step. An instant belongs to the first that is busy, in the order of the parts;
-    what a rank waits in a collective is communication. `factor`: times as
-    long everything is, see `Draft.step_factor` and `Replayer.anchor`."""
+    what a rank waits in a collective is communication.
+
+    `anchor`: times as long everything is, see `Replayer.anchor`. `step_factor`: times as long the step is
+    beyond that, by what no node stands for, see `Draft.step_factor`: the rest grows and shrinks, no compute.
+    """
     times: dict[int, list[float]] = {}
     for (_, rank), time in recorded.step_times(outcome).items():
         times.setdefault(rank, []).append(time)
@@ -31,13 +36,13 @@ def parts_by_rank(recorded: Recorded, outcome: Outcome, factor: float = 1.0) -> 
     made = {}
     for place, rank in enumerate(recorded.ranks):
         of_rank = times.get(rank, [])
-        step = (float(np.mean(of_rank)) if of_rank else 0.0) * factor
+        step = (float(np.mean(of_rank)) if of_rank else 0.0) * anchor * step_factor
         count = max(1, len(of_rank))
         wanted = [compute[place], comm[place], copy[place] - compute[place] - comm[place]]
         parts: list[int] = []
         left = round(step)
         for part in wanted:
-            parts.append(min(left, max(0, round(part / count * factor))))
+            parts.append(min(left, max(0, round(part / count * anchor))))
             left -= parts[-1]
         made[rank] = Parts(round(step), parts[0], parts[1], parts[2], left)
     return made

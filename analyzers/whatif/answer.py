@@ -86,7 +86,7 @@ def what_if(
         ranks=tuple(RankParts(rank, before_parts[rank], after_parts[rank]) for rank in recorded.ranks),
         vanished=vanished,
         appeared=appeared,
-        path=critical_path(recorded, after, slowest, step_after),
+        path=critical_path(recorded, after, slowest, step_after, step_factor=draft.step_factor),
         notes=tuple(notes),
         slowest_before=int(made.slowest),
         slowest_after=int(slowest),

@@ -29,18 +29,27 @@ WORDS: Final = {
 
 _Key = tuple[str, str, str]
 
+HELD: Final[_Key] = ("gap", "beyond what the findings cost", "other")
 
-def critical_path(recorded: Recorded, outcome: Outcome, rank: int, step_ns: float) -> Path:
+
+def critical_path(
+    recorded: Recorded, outcome: Outcome, rank: int, step_ns: float, *, step_factor: float = 1.0
+) -> Path:
     """Return the path of the slowest rank's steps, its parts by what and where, the longest first.
 
     It fills the time of that rank's steps from their last instant to the first, whoever held it up. So its
-    length is that of the step, `step_ns` on the scale of the report.
+    length is that of the step, `step_ns` on the scale of the report. Where the step is longer than its replay
+    (`Draft.step_factor`), as findings save no more than they cost, the difference is a part by itself.
     """
     made = _Walk(recorded, outcome)
     for first_ns, last_ns, node in recorded.spans_ns(outcome, rank):
         made.back(first_ns, last_ns, node)
     sums = made.sums
     total = sum(sums.values())
+    if step_factor > 1 and total:
+        sums[HELD] = total * (step_factor - 1)
+        made.ranks[HELD] = {rank}
+        total *= step_factor
     parts = sorted(sums, key=lambda key: -sums[key])[:MOST_PARTS]
     return Path(
         step_ns=round(step_ns),

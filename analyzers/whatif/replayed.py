@@ -64,9 +64,7 @@ class Replayer:
 
     def parts(self, outcome: Outcome, draft: Draft | None = None) -> dict[int, Parts]:
         """Return rank -> the parts of its step, on the same scale."""
-        return parts_by_rank(
-            self.recorded, outcome, self.anchor * (1.0 if draft is None else draft.step_factor)
-        )
+        return parts_by_rank(self.recorded, outcome, self.anchor, 1.0 if draft is None else draft.step_factor)
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
         """Return the steps with these edits, each at this end of its model's band, in whatever order they are

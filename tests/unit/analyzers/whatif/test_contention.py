@@ -12,6 +12,7 @@ from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.path import critical_path
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.under_compute import slow_down
@@ -89,3 +90,15 @@ def test_memory_does_not_grow_with_the_number_of_the_step() -> None:
     np.testing.assert_array_equal(*lags)
     np.testing.assert_array_equal(*durations)
     assert np.isneginf(lags[0]).any()
+
+
+def test_what_a_finding_does_not_save_is_no_compute() -> None:
+    made, _, removed = moved()
+    draft, after, step_ns = made.simulated([replace(removed, most_ns=4 * MS)])
+    assert step_ns == pytest.approx(56 * MS)
+    parts = made.parts(after, draft)[0]
+    # The replay without the collective takes 50 ms, all of them compute.
+    assert (parts.step_ns, parts.compute_ns, parts.rest_ns) == (56 * MS, 50 * MS, 6 * MS)
+    path = critical_path(made.recorded, after, 0, step_ns, step_factor=draft.step_factor)
+    assert [(part.what, part.ns) for part in path.parts] == [("compute", 50 * MS), ("gap", 6 * MS)]
+    assert sum(part.share for part in path.parts) == pytest.approx(1)
