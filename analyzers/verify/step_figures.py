@@ -73,7 +73,7 @@ def _of(report: Report, chosen: Chosen) -> list[_Figure]:
     rows = report.steps
     rows = rows[rows["step"].isin(numbers)]
     # With it the parts have a whole of their own: a surveyed step is longer than a watched one.
-    divided = _divided(rows, len(numbers)) if surveyed else {}
+    divided = _divided(rows) if surveyed else {}
     figures_of_run: list[_Figure] = [(WHOLE, "ns", divided.get(WHOLE), False)]
     for column, name in PARTS.items():
         if column == EXPOSED and not surveyed:
@@ -99,15 +99,18 @@ def _exposed(report: Report, rows: pd.DataFrame, numbers: tuple[int, ...]) -> tu
     return pc.max(means.column(f"{EXPOSED}_mean")).as_py(), silent or bool(len(doubted))
 
 
-def _divided(rows: pd.DataFrame, steps: int) -> dict[str, float]:
-    """Return the slowest rank's mean step and its parts, by name; capture's own work is in none of them."""
+def _divided(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the slowest rank's mean step and its parts, by name; capture's own work is in none of them.
+
+    A rank's mean is that of its own rows: one that ended early took no less time for its steps.
+    """
     parts = rows[["rank", "duration_ns", *PARTS]].astype("float64")
     for column in ("duration_ns", UNATTRIBUTED):
         parts[column] -= rows["capture_ns"].astype("float64")
-    sums = parts.groupby("rank").sum()
-    if sums.empty:
+    means = parts.groupby("rank").mean()
+    if means.empty:
         return dict.fromkeys((WHOLE, *PARTS.values()), 0.0)
-    slowest = sums.loc[sums["duration_ns"].idxmax()] / steps
+    slowest = means.loc[means["duration_ns"].idxmax()]
     return {WHOLE: float(slowest["duration_ns"])} | {
         name: float(slowest[column]) for column, name in PARTS.items()
     }

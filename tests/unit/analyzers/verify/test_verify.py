@@ -342,6 +342,22 @@ def test_the_parts_of_a_step_add_up_to_the_slowest_ranks_step():
     assert "step, own work (surveyed steps)" not in [name for name, *_ in verdict_lines(found)]
 
 
+def test_a_rank_that_lacks_a_step_is_as_slow_as_its_own_steps():
+    took = {0: 10 * MS, 1: 15 * MS}
+    none = dict.fromkeys(("exposed_comm_ns", "idle_ns", "unattributed_ns", "capture_ns"), 0)
+    rows = [
+        step(number, rank, duration_ns=ns, compute_ns=ns, **none)
+        for number in range(3)
+        for rank, ns in took.items()
+        if (number, rank) != (2, 1)
+    ]
+    made = ledger(run=run_of(2), steps=rows)
+    one = Report(made.run, FabricInfo("none", "none"), made.groups, made.tables)
+    verification = verified(one, one)
+    whole, computing = (figure.before for figure in verification.quantities[:2])
+    assert whole == computing == verification.saving.before_ns == 15 * MS
+
+
 def test_work_is_told_in_its_own_units():
     evidence = {"figures": (Figure("flops_too_many", 65536, "flops"),)}
     left = {"figures": (Figure("flops_too_many", 32768, "flops"),)}
