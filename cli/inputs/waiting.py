@@ -41,9 +41,13 @@ def _show(what: str, done: threading.Event) -> None:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    if console.is_dumb_terminal:
+        # It cannot take a line back.
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     # A thread of rich's own would outlive the work by a moment.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         bar.add_task(clean(what), total=None)
         while not done.wait(REFRESH_S):
             bar.refresh()

@@ -15,8 +15,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, after_s: float, takes_s: float) -> str:
-    monkeypatch.setenv("TERM", "xterm")
+def shown(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, after_s: float, takes_s: float, term: str = "xterm"
+) -> str:
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(waiting, "AFTER_S", after_s)
     with waiting.waiting("replaying \x1b[31mthe [b]steps"):
@@ -36,3 +38,7 @@ def test_long_work_is_named_and_leaves_nothing_behind(monkeypatch: pytest.Monkey
 def test_quick_work_and_a_pipe_get_no_word(monkeypatch: pytest.MonkeyPatch):
     assert shown(monkeypatch, Terminal(), 60.0, 0.0) == ""
     assert shown(monkeypatch, io.StringIO(), 0.0, 0.05) == ""
+
+
+def test_a_terminal_that_takes_no_line_back_gets_none(monkeypatch: pytest.MonkeyPatch):
+    assert shown(monkeypatch, Terminal(), 0.0, 0.5, term="dumb") == ""
