@@ -36,14 +36,20 @@ def layout_of(text: str, question: Question) -> Layout:
         raise UsageError(f"--explain: {error}", _HINT) from error
     if layout.world_size != question.gpus:
         raise UsageError(f"--explain: the layout has {layout.world_size} GPUs, not {question.gpus}", _HINT)
+    if layout.sequences != question.sequences:
+        raise UsageError(
+            f"--explain: the layout has {layout.sequences:,} sequences per step, not {question.sequences:,}",
+            "give micro_batch and accumulation that keep the batch, or change --batch-tokens",
+        )
     return layout
 
 
 def _value(name: str, text: str, kind: str) -> Any:
-    if "bool" in kind:
+    if kind == "bool":
         return text.lower() in ("1", "true", "yes")
-    if "int" in kind:
-        if not text.isdecimal() or len(text) > 7:
-            raise UsageError(f"--explain: {name} {text!r:.40} is no number", _HINT)
+    # No search for the word: `Checkpointing` has it too.
+    if kind in ("int", "int | None"):
+        if not text.isdecimal() or len(text) > 7 or int(text) < 1:
+            raise UsageError(f"--explain: {name} {text!r:.40} is no number of 1 or more", _HINT)
         return int(text)
     return text

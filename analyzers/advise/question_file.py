@@ -83,7 +83,7 @@ def _sequences(values: Mapping[str, Any], sequence: int, current: Layout | None,
     """Effective batch in sequences: as asked, else the current layout's, else about 4M tokens."""
     tokens = values.get("batch_tokens")
     if tokens is None and current is not None:
-        return current.dp * current.micro_batch * current.accumulation
+        return current.sequences
     wanted = _DEFAULT_BATCH_TOKENS if tokens is None else count_of(str(tokens), "batch_tokens")
     sequences = wanted / sequence
     if sequences < 1:

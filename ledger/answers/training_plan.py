@@ -123,7 +123,7 @@ class TrainingPlan:
     @property
     def sequences(self) -> int:
         """Sequences of one optimizer step over all replicas: the effective batch."""
-        return self.layout.micro_batch * self.layout.accumulation * self.layout.dp
+        return self.layout.sequences
 
     @property
     def tokens(self) -> int:

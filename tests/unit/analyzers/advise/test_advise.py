@@ -208,6 +208,16 @@ def test_unknown_gpus_and_batches_that_nothing_divides() -> None:
 def test_a_layout_that_a_user_names() -> None:
     layout = layout_of("tp=2,sharding=fsdp,micro_batch=2", BASE)
     assert (layout.dp, layout.tp, layout.accumulation, layout.sequence_parallel) == (4, 2, 8, True)
-    for text, message in (("tp2=1", "unknown name"), ("dp=4", "4 GPUs, not 8"), ("tp=x", "no number")):
+    full = layout_of("dp=8,sharding=fsdp,checkpointing=full,shard_size=4,micro_batch=2", BASE)
+    assert (full.checkpointing, full.shard_size, full.sequences) == ("full", 4, 64)
+    for text, message in (
+        ("tp2=1", "unknown name"),
+        ("dp=4", "4 GPUs, not 8"),
+        ("tp=x", "no number"),
+        ("dp=0", "no number of 1 or more"),
+        ("micro_batch=0", "no number of 1 or more"),
+        ("micro_batch=3", "48 sequences per step, not 64"),
+        ("checkpointing=much", "unknown sharding 'ddp' or checkpointing 'much'"),
+    ):
         with pytest.raises(UsageError, match=message):
             layout_of(text, BASE)
