@@ -12,6 +12,7 @@ from shardtoll.ledger.answers.what_if import Path, PathPart
 from shardtoll.ledger.records.record import PHASES
 
 MOST_PARTS: Final = 40
+"""The last of them holds all that are smaller."""
 
 WORDS: Final = {
     Kind.POINT: "gap",
@@ -29,6 +30,7 @@ WORDS: Final = {
 
 _Key = tuple[str, str, str]
 
+SMALL: Final[_Key] = ("several", "smaller parts", "other")
 HELD: Final[_Key] = ("gap", "beyond what the findings cost", "other")
 
 
@@ -50,7 +52,11 @@ def critical_path(
         sums[HELD] = total * (step_factor - 1)
         made.ranks[HELD] = {rank}
         total *= step_factor
-    parts = sorted(sums, key=lambda key: -sums[key])[:MOST_PARTS]
+    parts = sorted(sums, key=lambda key: -sums[key])
+    if len(parts) > MOST_PARTS:
+        small, parts = parts[MOST_PARTS - 1 :], [*parts[: MOST_PARTS - 1], SMALL]
+        sums[SMALL] = sum(sums[key] for key in small)
+        made.ranks[SMALL] = set().union(*(made.ranks[key] for key in small))
     return Path(
         step_ns=round(step_ns),
         parts=tuple(

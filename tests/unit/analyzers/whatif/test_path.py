@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers.replay import graph
+from shardtoll.analyzers.whatif import path
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.ledger import Report, analyze
 from shardtoll.ledger.answers.what_if import what_if_to_json
@@ -52,14 +53,22 @@ def test_the_path_after_of_points_is_as_long_as_the_step_after(asked: dict[str, 
 def holds(report: Report, asked: dict[str, Any]) -> None:
     assert report.foreseen is not None
     answer = report.whatif(**asked)
-    for path, step in ((report.foreseen.path, report.foreseen.before), (answer.path, answer.after)):
-        assert path.step_ns == step.step_ns
-        assert sum(part.ns for part in path.parts) == pytest.approx(step.step_ns, rel=1e-3)
-        assert sum(part.share for part in path.parts) == pytest.approx(1, abs=1e-3)
+    for chain, step in ((report.foreseen.path, report.foreseen.before), (answer.path, answer.after)):
+        assert chain.step_ns == step.step_ns
+        assert sum(part.ns for part in chain.parts) == pytest.approx(step.step_ns, rel=1e-3)
+        assert sum(part.share for part in chain.parts) == pytest.approx(1, abs=1e-3)
     # Said once, in the headline.
     assert words.path_words(replace(answer.path, hops=5, unknown_share=0.25)) == (
         "changes ranks 5 times per step; gaps without a reason on record are 25 % of it"
     )
+
+
+def test_parts_that_are_too_many_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path, "MOST_PARTS", 3)
+    report = from_points()
+    holds(report, {"gpu": 1.3})
+    assert report.foreseen is not None
+    assert [part.name for part in report.foreseen.path.parts][2:] == ["smaller parts"]
 
 
 def two_ranks() -> Report:
