@@ -27,6 +27,8 @@ _NEVER: Final = (
 _PLAIN: Final = (int, float, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _MOST: Final = 1 << 16
 """Results that are remembered; a program whose shapes never repeat fills no memory."""
+_resize: Final = torch.UntypedStorage.resize_
+"""torch's own, which tells nobody."""
 
 Plan = Callable[[list[Any]], Any]
 """Makes the result from the tensors given."""
@@ -54,7 +56,8 @@ class Memo:
         """Return what the operator gives; `takes` holds for it."""
         given: list[Any] = []
         try:
-            key = self._key(args, given), self._key_of_names(kwargs, given)
+            # Of whole numbers and a float torch makes what the default type says.
+            key = self._key(args, given), self._key_of_names(kwargs, given), torch.get_default_dtype()
         except _Unknown:
             return func(*args, **kwargs)
         if not given:
@@ -72,7 +75,7 @@ class Memo:
         if self._count < _MOST:
             self._count += 1
             after: list[Any] = []
-            same = (self._key(args, after), self._key_of_names(kwargs, after)) == key
+            same = (self._key(args, after), self._key_of_names(kwargs, after)) == key[:2]
             plans[key] = self._plan(given, result) if same else None
         return result
 
@@ -139,7 +142,13 @@ class Memo:
 
             def view(tensors: list[Any]) -> Any:
                 empty = torch.empty(0, dtype=dtype, device="meta")
-                return fake(empty.set_(_storage(tensors[base]), offset, shape, stride))
+                storage = _storage(tensors[base])
+                nbytes = storage.nbytes()
+                view = fake(empty.set_(storage, offset, shape, stride))
+                if storage.nbytes() != nbytes:
+                    # FSDP has freed it, which a view leaves so; `set_` makes it as large as the view.
+                    _resize(storage, nbytes)
+                return view
 
             # Of two, nothing tells which one a view is of when next they are not the same.
             return view if len(bases) == 1 else None

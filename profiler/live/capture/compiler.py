@@ -68,7 +68,8 @@ def patch_compiling() -> Callable[[], None]:
     """Have dispatch modes off while a frame is compiled; returns what undoes that.
 
     torch takes them off itself, but for the frames of a model in DistributedDataParallel: operators on the
-    compiler's own tensors would come to the mode, which would end the training.
+    compiler's own tensors would come to the mode, which would end the training. Beneath a mode of the user's
+    torch compiles nothing, and looks for it among the modes that are on: then they stay.
     """
 
     def patch(patches: Patches) -> None:
@@ -80,7 +81,12 @@ def patch_compiling() -> Callable[[], None]:
 
 
 def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
+    # Older versions do not look at the modes that are on: they remember which were entered.
+    are_others: Any = getattr(_python_dispatch, "any_torch_dispatch_mode_on_stack", bool)
+
     def compile_frame(*args: Any, **kwargs: Any) -> Any:
+        if are_others():
+            return original(*args, **kwargs)
         with _python_dispatch._disable_current_modes():
             return original(*args, **kwargs)
 

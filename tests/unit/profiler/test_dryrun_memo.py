@@ -92,6 +92,36 @@ def test_values_that_are_equal_but_of_other_types_give_other_results() -> None:
     assert dtypes == [torch.int64, torch.int64, torch.float32, torch.float32]
 
 
+def test_the_default_type_is_a_part_of_what_is_given() -> None:
+    mode = FakeTensorMode()
+    memo = Memo(mode)
+    with mode:
+        whole = torch.empty(4, dtype=torch.int64)
+    made = []
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.float32, torch.bfloat16) * 2:
+            torch.set_default_dtype(default)
+            made.append(memo.run(_aten.mul.Tensor, (whole, 2.0), {}).dtype)
+    finally:
+        torch.set_default_dtype(before)
+    assert made == [torch.float32, torch.bfloat16] * 2
+    assert [len(plans) for _, plans in memo._plans.values()] == [2]
+
+
+def test_a_view_of_a_storage_that_was_freed_leaves_it_free() -> None:
+    mode = FakeTensorMode()
+    memo = Memo(mode)
+    with mode:
+        held, freed = torch.empty(4, 8), torch.empty(4, 8)
+    memo.run(_aten.t.default, (held,), {})
+    freed.untyped_storage().resize_(0)
+    view = memo.run(_aten.t.default, (freed,), {})
+    assert (view.shape, view.stride()) == ((8, 4), (1, 8))
+    assert view.untyped_storage()._cdata == freed.untyped_storage()._cdata
+    assert freed.untyped_storage().nbytes() == 0
+
+
 def test_of_two_tensors_that_share_a_storage_none_is_taken_for_the_other_later() -> None:
     mode = FakeTensorMode()
     memo = Memo(mode)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardtoll.profiler.live.capture import calls, compiler, entries, watch
 
@@ -48,6 +50,36 @@ def test_what_runs_between_two_graphs_is_not_compiled(ours: ModuleType) -> None:
     compiler.skip_ours()
     assert graphs(ours) == 2
     assert graphs(ours) == 2, "a reset of the compiler's changes nothing"
+
+
+class Counting(TorchDispatchMode):
+    """A mode of the user's."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+def graphs_beneath_a_mode() -> tuple[int, int]:
+    torch._dynamo.reset()
+    counters.clear()
+    x = torch.ones(1)
+    with Counting() as mode:
+        torch.compile(lambda x: x * 2 + 1, backend="eager")(x)
+    return counters["stats"]["unique_graphs"], mode.count
+
+
+def test_beneath_a_mode_of_the_users_as_much_is_compiled_as_without_us() -> None:
+    bare = graphs_beneath_a_mode()
+    undo = compiler.patch_compiling()
+    try:
+        assert graphs_beneath_a_mode() == bare
+    finally:
+        undo()
 
 
 def test_every_way_from_a_patch_to_a_row_is_known() -> None:
