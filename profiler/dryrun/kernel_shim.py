@@ -1,7 +1,8 @@
 """Packages of kernels for GPUs that this machine lacks: a program may import them, and run none of them.
 
 Triton and flash-attn install only beside CUDA. Programs import them at their top for kernels that a given job
-may never launch; a launch ends the dry run in one line that names the kernel.
+may never launch; a launch ends the dry run in one line that names the kernel. A program that does without
+a package where there is none does so here too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
+from shardtoll.profiler.dryrun.errors import user_line
+from shardtoll.profiler.dryrun.imports import can_do_without
 from shardtoll.profiler.dryrun.playing import Playing
 from shardtoll.profiler.dryrun.replaced import Replaced
 from shardtoll.profiler.live.cause.frames import Stack
@@ -24,9 +27,9 @@ _LANGUAGES: Final = ("triton",)
 """Packages that kernels are written in: what they define is called when a program is imported."""
 
 
-def replace_kernels(_: Playing, replaced: Replaced) -> None:
+def replace_kernels(shim: Playing, replaced: Replaced) -> None:
     """Have the program's own files import packages of kernels that are not installed."""
-    finder = _Finder()
+    finder = _Finder(shim)
     sys.meta_path.append(finder)
     replaced.afterwards(finder.remove)
 
@@ -34,7 +37,8 @@ def replace_kernels(_: Playing, replaced: Replaced) -> None:
 class _Finder(MetaPathFinder, Loader):
     """Asked last, so that a package that is installed comes first."""
 
-    def __init__(self) -> None:
+    def __init__(self, shim: Playing) -> None:
+        self._shim = shim
         self._stack = Stack()
         self._made: list[str] = []
 
@@ -42,7 +46,12 @@ class _Finder(MetaPathFinder, Loader):
         self, fullname: str, _: Sequence[str] | None = None, __: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return a stand-in's, if the program itself asks: libraries do without what they do not find."""
-        if fullname.partition(".")[0] not in _PACKAGES or not self._asked_by_program():
+        package = fullname.partition(".")[0]
+        if package not in _PACKAGES or not self._asked_by_program():
+            return None
+        if can_do_without(sys._getframe(1), self._is_users):
+            what = f"{package} is not installed here, and the program does without it"
+            self._shim.guessed[what, user_line(sys._getframe(1))] += 1
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -50,7 +59,10 @@ class _Finder(MetaPathFinder, Loader):
         frame = sys._getframe(2)
         while frame is not None and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back  # type: ignore[assignment]
-        return frame is not None and self._stack.classify(frame.f_code).is_user
+        return frame is not None and self._is_users(frame)
+
+    def _is_users(self, frame: FrameType) -> bool:
+        return self._stack.classify(frame.f_code).is_user
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a stand-in."""
