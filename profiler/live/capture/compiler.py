@@ -95,12 +95,13 @@ def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def codes_of(module: ModuleType) -> Iterator[CodeType]:
     """Yield the code of a module's functions, of its classes' methods and of what stands inside those."""
+    # Decorators and generated methods bring in code that others share.
+    files = (getattr(module, "__file__", None), "<string>")
     for value in list(vars(module).values()):
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            for member in list(vars(value).values()):
-                yield from _codes_in(member)
-        elif getattr(value, "__module__", None) == module.__name__:
-            yield from _codes_in(value)
+        if getattr(value, "__module__", None) == module.__name__:
+            members = list(vars(value).values()) if isinstance(value, type) else [value]
+            for member in members:
+                yield from (code for code in _codes_in(member) if code.co_filename in files)
 
 
 def _codes_in(member: object) -> Iterator[CodeType]:

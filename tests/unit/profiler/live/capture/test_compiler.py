@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +25,8 @@ def between(x):
 def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of ours with one function."""
     module = ModuleType("shardtoll.profiler.made_for_a_test")
-    exec(compile(SOURCE, "made_for_a_test.py", "exec"), vars(module))
+    module.__file__ = "made_for_a_test.py"
+    exec(compile(SOURCE, module.__file__, "exec"), vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
@@ -88,6 +91,11 @@ def test_every_way_from_a_patch_to_a_row_is_known() -> None:
     assert "wrapper" in {code.co_name for code in compiler.codes_of(entries)}
 
 
+@contextmanager
+def made_by_a_decorator() -> Iterator[None]:
+    yield
+
+
 class Wrapped:
     @property
     def a_property(self) -> int:
@@ -104,4 +112,13 @@ class Wrapped:
 
 def test_wrapped_functions_are_found() -> None:
     names = {code.co_name for code in compiler.codes_of(sys.modules[__name__])}
-    assert names >= {"a_property", "a_class_method", "a_static_method", "graphs", "model"}
+    assert made_by_a_decorator.__code__.co_name == "helper", "its code is contextlib's"
+    assert names.isdisjoint({"helper", "_make", "_replace"})
+    assert names >= {
+        "made_by_a_decorator",
+        "a_property",
+        "a_class_method",
+        "a_static_method",
+        "graphs",
+        "model",
+    }
