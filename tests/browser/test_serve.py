@@ -310,6 +310,16 @@ def test_an_answer_that_is_dropped_for_a_newer_one_leaves_no_field_empty(plain, 
     seen.clean()
 
 
+def zoom_by_hand(seen: Visit) -> None:
+    before = seen.query()
+    box = seen.page.locator("#shown .nsewdrag").first.bounding_box()
+    seen.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
+    seen.page.mouse.down()
+    seen.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 22, steps=4)
+    seen.page.mouse.up()
+    seen.until(f"location.search.includes('zoom=x') && location.search !== {json.dumps(before)}")
+
+
 def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     report = sample_reports.report()
     source = Fixed({"a": Snapshot(report, "1", live=True)})
@@ -319,12 +329,7 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.until("document.querySelectorAll('.finding.picked').length", 1)
     # A figure that is drawn again for the finding ends a drag.
     seen.settled()
-    box = seen.page.locator("#shown .nsewdrag").first.bounding_box()
-    seen.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
-    seen.page.mouse.down()
-    seen.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 22, steps=4)
-    seen.page.mouse.up()
-    seen.until("location.search.includes('zoom=x')")
+    zoom_by_hand(seen)
     axis = "document.querySelector('#shown .js-plotly-plot').layout.xaxis.range"
     zoomed = seen.page.evaluate(axis)
     assert seen.page.locator("#status").inner_text() == "live, 2 steps"
@@ -341,6 +346,49 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.page.click("#unzoom")
     seen.until("location.search.includes('zoom')", False)
     seen.until(f"{axis}[1] > {zoomed[1]}")
+    seen.clean()
+
+
+def test_a_zoom_is_taken_back_before_its_figure_has_come(serve, visit):
+    seen = visit(serve(only(sample_reports.report())))
+    seen.go("/?view=timeline")
+    held = []
+    holding = True
+
+    def hold(route: object) -> None:
+        if holding and "drawing.data" in route.request.post_data_json["output"]:
+            held.append(route)
+        else:
+            route.continue_()
+
+    seen.page.route(lambda url: "/_dash-update-component" in url, hold)
+    axis = "document.querySelector('#shown .js-plotly-plot').layout.xaxis.range"
+    whole = seen.page.evaluate(axis)
+    zoom_by_hand(seen)
+    seen.until(f"{axis}[1] < {whole[1]}")
+    seen.page.click("#unzoom")
+    seen.until("location.search.includes('zoom')", False)
+    holding = False
+    assert held
+    while held:
+        held.pop().continue_()
+    seen.until(f"{axis}[1]", pytest.approx(whole[1]))
+    seen.settled()
+    assert seen.page.evaluate(axis) == pytest.approx(whole)
+    # A second zoom inside the first, then the browser's button: the address counts, not the last hand.
+    zoom_by_hand(seen)
+    seen.settled()
+    first = seen.page.evaluate(axis)
+    holding = True
+    zoom_by_hand(seen)
+    seen.until(f"{axis}[1] < {first[1]}")
+    seen.page.go_back()
+    holding = False
+    assert held
+    while held:
+        held.pop().continue_()
+    seen.until(f"{axis}[1]", pytest.approx(first[1], rel=1e-6))
+    seen.settled()
     seen.clean()
 
 

@@ -116,6 +116,8 @@
     const query = new URLSearchParams(address);
     const before = zoomText(page.zoom);
     page.zoom = zoomIn(query.get("zoom"));
+    const zoomed = zoomText(page.zoom) !== before;
+    if (zoomed) { page.turn += 1; }
     element("unzoom").hidden = !query.get("zoom");
     const news = { bill: bill !== shown.bill, drawing: drawing !== shown.drawing };
     if (news.bill) { showBill(bill, query.get("finding")); }
@@ -127,7 +129,7 @@
       page.describe(null);
     } else if (news.bill || other) {
       page.light(number);
-    } else if (zoomText(page.zoom) !== before) {
+    } else if (zoomed) {
       page.redraw();
     }
     if (numbers !== shown.numbers) { showNumbers(numbers); }

@@ -11,6 +11,9 @@ window.shardtoll = window.shardtoll || {};
   page.figures = {};
   // Ends of the zoomed axes, as x or y2, where an address names them.
   page.zoom = {};
+  // How often an address set the axes. Plotly holds what a hand did to an axis against every figure of the same
+  // revision, also where none was drawn since: an address that takes the hand's zoom back needs another one.
+  page.turn = 0;
 
   // The buttons are named one by one: Plotly's own choice has one that uploads the chart.
   const BUTTONS = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
@@ -36,7 +39,7 @@ window.shardtoll = window.shardtoll || {};
       const ends = page.zoom[key.replace("axis", "")];
       // A range from the address wins over what the reader did before; the legend's choices stay.
       const zoomed = ends ? { range: ends.slice(), autorange: false } : {};
-      return [key, { ...style, ...layout[key], ...zoomed, uirevision: `kept ${ends || ""}` }];
+      return [key, { ...style, ...layout[key], ...zoomed, uirevision: `kept ${ends || ""} ${page.turn}` }];
     }));
   }
 
