@@ -121,11 +121,9 @@ def projected(fabric: Fabric, ops: Ops, groups: Groups, node: Sequence[int]) -> 
     """
     worst = Projected()
     on_node = Counter(host for group in groups for host in {node[rank] for rank in group})
+    largest = max(Counter(node).values())
     placed = {
-        (
-            _place(group, node, max(on_node[node[rank]] for rank in group)),
-            _place(group[:2], node, max(Counter(node).values())),
-        )
+        (_place(group, node, max(on_node[node[rank]] for rank in group)), _place(group[:2], node, largest))
         for group in groups
     }
     for place, peers in placed:

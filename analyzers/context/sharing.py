@@ -49,16 +49,19 @@ class Alike:
         dim = dim_of(self.members[number])
         if dim is None or self.world_size % (dim.size * dim.stride):
             return 1
-        doing = {self.members[other] for other in self.doing.get(op, ())}
+        # A group of a dimension is known by its first rank: no group of thousands of ranks is listed here.
+        doing = {
+            group[0]
+            for group in map(self.members.__getitem__, self.doing.get(op, ()))
+            if dim_of(group) == dim
+        }
+        seen = {_first(rank, dim) for rank in self.seen}
         nodes = {rank // self.per_host for rank in self.members[number]}
-        return max(1, *(self._on_node(dim, node, doing) for node in nodes))
+        return max(1, *(self._on_node(dim, node, doing, seen) for node in nodes))
 
-    def _on_node(self, dim: Dim, node: int, doing: set[tuple[int, ...]]) -> int:
-        block = dim.size * dim.stride
+    def _on_node(self, dim: Dim, node: int, doing: set[int], seen: set[int]) -> int:
         ranks = range(node * self.per_host, min((node + 1) * self.per_host, self.world_size))
-        firsts = {rank // block * block + rank % dim.stride for rank in ranks}
-        groups = [tuple(range(first, first + block, dim.stride)) for first in firsts]
-        return sum(group in doing or self.seen.isdisjoint(group) for group in groups)
+        return sum(first in doing or first not in seen for first in {_first(rank, dim) for rank in ranks})
 
     def messages(self, rank: int, op: str) -> float:
         """Return how many ranks of the rank's node exchange messages with other nodes, itself counted.
@@ -70,6 +73,12 @@ class Alike:
         seen = sum(each in self.seen for each in ranks)
         talking = len(self.messaging.get((op, node), ()))
         return max(1.0, talking * len(ranks) / seen) if seen else 1.0
+
+
+def _first(rank: int, dim: Dim) -> int:
+    """Return the first rank of the dimension's group that the rank is in."""
+    block = dim.size * dim.stride
+    return rank // block * block + rank % dim.stride
 
 
 def alike(frame: pd.DataFrame, members: Members, run: Run, per_host: int) -> Alike:

@@ -82,7 +82,10 @@ def price(context: Context, line: Line) -> Price:
 def ranks_of(context: Context) -> dict[tuple[str, int], frozenset[int]]:
     """Return the ranks of each group by its name and one of them."""
     return {
-        (group.name, rank): frozenset(group.ranks) for group in context.ledger.groups for rank in group.ranks
+        (group.name, rank): ranks
+        for group in context.ledger.groups
+        for ranks in [frozenset(group.ranks)]
+        for rank in ranks
     }
 
 

@@ -24,10 +24,12 @@ BACKWARD: Final = ("backward", "optimizer", "other")
 @once
 def members(context: Context) -> dict[tuple[str, int], tuple[int, ...]]:
     """Return the ranks of the group that a rank knows by a name."""
+    # One tuple for all ranks of a group: of 16,384 ranks each would hold 16,384 numbers of its own.
     return {
-        (group.name, rank): tuple(sorted(group.ranks))
+        (group.name, rank): ranks
         for group in context.ledger.groups
-        for rank in group.ranks
+        for ranks in [tuple(sorted(group.ranks))]
+        for rank in ranks
     }
 
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardtoll.analyzers.context.context import Context, make_context
+from shardtoll.analyzers.context.mesh_layouts import dim_of
+from shardtoll.analyzers.context.sharing import Alike
 from shardtoll.analyzers.roofline import Placement, collective_cost
 from shardtoll.ledger import Collective, Group
 from tests.unit.analyzers.fabrics import ROUND, quantity
@@ -142,3 +146,39 @@ def test_half_a_group_more_is_rounded_but_no_lower_bound_counts_it() -> None:
 def test_no_more_groups_are_sure_than_share() -> None:
     with pytest.raises(ValueError, match="the least that share"):
         Placement(2, 2, 1, sharing=2, surely_sharing=3)
+
+
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    per_host=st.integers(1, 6),
+    chosen=st.sets(st.integers(0, 63)),
+    seen=st.sets(st.integers(0, 63)),
+    odd=st.lists(st.permutations(range(4)), max_size=2),
+)
+def test_groups_on_a_node_are_counted_as_one_by_one(
+    shape: list[int], per_host: int, chosen: set[int], seen: set[int], odd: list[list[int]]
+) -> None:
+    world = int(np.prod(shape))
+    every = [each for at in range(len(shape)) for each in groups(tuple(shape), at)]
+    every += [tuple(order) for order in odd if world >= 4]
+    doing = frozenset(number for number in chosen if number < len(every))
+    job = Alike(
+        every, world, per_host, frozenset(rank for rank in seen if rank < world), {"all_reduce": doing}, {}
+    )
+    for number, mine in enumerate(every):
+        dim, most = dim_of(mine), 1
+        siblings = (
+            {tuple(range(at, at + dim.size * dim.stride, dim.stride)) for at in range(world)} if dim else ()
+        )
+        for node in {rank // per_host for rank in mine}:
+            here = [
+                ranks
+                for ranks in siblings
+                if dim_of(ranks) == dim
+                and ranks[-1] < world
+                and any(rank // per_host == node for rank in ranks)
+                and (ranks in {every[each] for each in doing} or job.seen.isdisjoint(ranks))
+            ]
+            most = max(most, len(here))
+        fits = dim is not None and world % (dim.size * dim.stride) == 0
+        assert job.groups(number, "all_reduce") == (most if fits else 1)
