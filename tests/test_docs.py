@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -78,6 +79,29 @@ GROUPS = ("budget", "fabrics", "forecast")
 
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 150
+
+
+def test_the_readme_shows_what_its_made_up_job_prints(tmp_path):
+    (job,) = re.findall(r"`python (benchmarks/synthetic_job.py out/job [^`]+)`", README)
+    (shown,) = (block for block in _blocks(README, "text") if block.startswith("$ shardtoll report"))
+    said = ""
+    for words in (
+        [str(ROOT / job.split()[0]), *job.split()[1:]],
+        ["-c", "from shardtoll.cli import main; main()", "report", "out/job"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "SHARDTOLL_CACHE": str(tmp_path / "kept")},
+        )
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    lines = [line.rstrip() for line in shown.splitlines()[1:]]
+    assert lines[-1] == " ..."
+    assert [line.rstrip() for line in said.splitlines()][: len(lines) - 1] == lines[:-1]
 
 
 def test_the_readme_shows_commands():

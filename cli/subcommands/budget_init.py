@@ -60,7 +60,7 @@ def command(
     if output.exists() and not force:
         raise UsageError(f"{output} is there already", "give --force to overwrite it, or another -o")
     made = draft(one_report(path, fabric, TraceOptions()), run=path, slack=share, skip_steps=skip_steps)
-    write(output, to_toml(made.budget, made.comments).encode("utf-8", "backslashreplace"))
+    write(output, to_toml(made.budget, made.comments, str(output)).encode("utf-8", "backslashreplace"))
     typer.echo(f"wrote {output}\n\nto check a run: shardtoll check RUN --budget {output}")
 
 

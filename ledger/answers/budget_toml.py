@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,16 +12,15 @@ from shardtoll.ledger.measured.curve_toml import text
 HEAD: Final = (
     "# What one training step may send at most. Every limit is per step and rank, on the rank and in the",
     "# step where the figure is largest. All keys: docs/budgets.md. To check a run:",
-    "#   shardtoll check RUN --budget budget.toml",
 )
 
 
-def to_toml(budget: Budget, comments: Mapping[str, Sequence[str]]) -> str:
+def to_toml(budget: Budget, comments: Mapping[str, Sequence[str]], name: str = "budget.toml") -> str:
     """Return the file; `comments` has lines to write above a key, by its name, or at its place if unset.
 
-    The first lines of the file are under the key `""`.
+    The first lines of the file are under the key `""`. `name`: what the file will be called.
     """
-    lines = [*HEAD, *_comments(comments, "")]
+    lines = [*HEAD, _comment(f"  shardtoll check RUN --budget {shlex.quote(name)}"), *_comments(comments, "")]
     for name in Limits.__dataclass_fields__:
         value = getattr(budget.limits, name)
         lines += _comments(comments, name)
@@ -50,7 +50,9 @@ def _number(value: int | float) -> str:
 
 
 def _comments(comments: Mapping[str, Sequence[str]], key: str) -> list[str]:
+    return [_comment(line) for line in comments.get(key, ())]
+
+
+def _comment(line: str) -> str:
     # A control character would end the comment, or the file.
-    return [
-        "# " + "".join(char if char.isprintable() else "?" for char in line) for line in comments.get(key, ())
-    ]
+    return "# " + "".join(char if char.isprintable() else "?" for char in line)

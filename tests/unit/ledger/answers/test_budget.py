@@ -55,6 +55,11 @@ def test_a_budget_written_and_read_is_the_same():
     assert budget_of(tomllib.loads(text), "b.toml") == EVERYTHING
 
 
+def test_its_first_lines_say_how_to_check_with_this_file():
+    lines = to_toml(EVERYTHING, {}, "my limits\n.toml").splitlines()
+    assert lines[2] == "#   shardtoll check RUN --budget 'my limits?.toml'"
+
+
 def test_a_file_is_read(tmp_path: Path):
     path = tmp_path / "budget.toml"
     path.write_text(
