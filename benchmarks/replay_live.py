@@ -6,8 +6,7 @@
 Each case of `replay_programs.py` runs as it is and changed, at one time: what else the machine does delays
 both, and their sleeps take no core from each other. The run as it is predicts the step of
 the changed one; the noise is how far the repeats of the changed one differ, as a share of their median.
-Predictions and measured steps are those of each run's median step: on a machine that does other work some
-steps take twice as long, and which run has them is chance.
+Predictions and measured steps are medians over steps; see `replay_medians.py`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from replay_medians import predicted as predicted_medians
+from replay_medians import step_ms
 from replay_programs import CASES, Case
 from replay_ranks import ended, started
 
-from shardtoll.analyzers.analyses import context_of
-from shardtoll.ledger import Ledger, Report, ShardtollError, analyze, read_run
-from shardtoll.ledger.answers.what_if import WhatIf
+from shardtoll.ledger import Report, ShardtollError, analyze, read_run
 from shardtoll.profiler import audit
 
-MS: Final = 1e6
 STEPS: Final = 14
 MOST_S: Final = 180.0
 
@@ -60,20 +58,7 @@ def predicted(case: Case, report: Report, median_ms: float) -> dict[str, Any]:
         )[:1]
         if not fixes:
             return {"missing": case.kind}
-    return predicted_by(report.whatif(*fixes, **case.asked), median_ms)
-
-
-def predicted_by(answer: WhatIf, median_ms: float) -> dict[str, Any]:
-    """Return an answer's step and band, in ms, where the step before is the median one."""
-    step = answer.before.step_ns
-    per = median_ms / step
-    return {
-        "before_ms": median_ms,
-        "predicted_ms": (step - answer.saving_ns) * per,
-        "low_ms": (step - answer.saving_high_ns) * per,
-        "high_ms": (step - answer.saving_low_ns) * per,
-        "replay_error": answer.replay_error,
-    }
+    return predicted_medians(report, fixes, case.asked, median_ms)
 
 
 def row(name: str, repeats: int) -> dict[str, Any]:
@@ -108,13 +93,6 @@ def row(name: str, repeats: int) -> dict[str, Any]:
         "held": sum(each["low_ms"] <= after <= each["high_ms"] for each in there),
         "of": len(there),
     }
-
-
-def step_ms(ledger: Ledger) -> float:
-    """Return the median over the timed steps of the slowest rank's step, without capture's own work."""
-    rows = context_of(ledger).timed_rows
-    own = rows["duration_ns"] - rows["capture_ns"]
-    return float(own.groupby(rows["step"]).max().median()) / MS
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from replay_live import predicted_by, step_ms
+from replay_medians import predicted, step_ms
 from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of
@@ -122,7 +122,7 @@ def fix_of(report: Report, kind: str, median_ms: float) -> dict[str, Any]:
     fixes = [number for number, finding in enumerate(report.findings, 1) if finding.kind == kind]
     if not fixes:
         return {"missing": f"no {kind}"}
-    return {"kind": kind, **predicted_by(report.whatif(*fixes), median_ms)}
+    return {"kind": kind, **predicted(report, fixes, {}, median_ms)}
 
 
 def _joined(made: list[dict[str, Any]], measured: list[float]) -> dict[str, Any]:

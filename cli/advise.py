@@ -47,7 +47,11 @@ def command(
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option("--max-memory", metavar="90%", help="Share of the GPU's memory that may be used."),
+        typer.Option(
+            "--max-memory",
+            metavar="90%",
+            help="Share of the GPU's memory that the upper band may use; default: 100%.",
+        ),
     ] = None,
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="WORD", help="bf16 (default), fp16, fp32 or fp8.")

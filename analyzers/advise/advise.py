@@ -90,6 +90,7 @@ def advise(question: Question, network: Network | None = None, beside: Beside | 
         levers=trade,
         pareto=pareto([each for each in shown if each.fits]),
         others=others,
+        uncertain=_uncertain(search, best),
         batch=_batch(question, beside),
         failures=_failures(question, beside),
         scaling=scaling(search, best),
@@ -139,6 +140,16 @@ def _ties(fitting: Sequence[Candidate], best: Candidate, fastest: Candidate) -> 
     return (best, *sorted(overlapping, key=lambda each: (each.levers, each.step_ns.expected))[:_TIES])
 
 
+def _uncertain(search: Search, best: Candidate) -> tuple[Candidate, ...]:
+    """Layouts that are faster than the best by more than noise, and that memory may stop."""
+    faster = [
+        each
+        for each in search.uncertain.values()
+        if (1 + NOISE) * each.step_ns.expected < best.step_ns.expected
+    ]
+    return tuple(sorted(faster, key=lambda each: (each.step_ns.expected, each.levers, each.words))[:_TIES])
+
+
 def slower_by(current: Candidate, best: Candidate) -> float:
     """By which share `best` has more tokens/s: steps of two batches compare by their tokens."""
     return best.tokens_per_s_gpu.expected / current.tokens_per_s_gpu.expected - 1
@@ -160,8 +171,9 @@ def _headline(
         if current.layout == best.layout:
             text += " It is your layout."
         elif not current.fits:
+            fits = "does not fit" if current.fits is False else "may not fit"
             text += (
-                f" Your layout does not fit: up to {human.size(current.memory_high_bytes)}, "
+                f" Your layout {fits}: up to {human.size(current.memory_high_bytes)}, "
                 f"{human.size(share * capacity_bytes)} allowed."
             )
         elif gap > 0:
@@ -259,6 +271,7 @@ def _none_fits(
         levers=(),
         pareto=(),
         others=(),
+        uncertain=(),
         batch=_batch(question, beside),
         failures=_failures(question, beside),
         scaling=(),

@@ -90,7 +90,8 @@ def path(
                 steps.append(Decision(question, "no legal layout", "No: the next family."))
                 continue
             needed = human.size(smallest.memory_high_bytes)
-            steps.append(Decision(question, f"{needed} at least, {limit}", "No: it does not fit."))
+            answer = "No: it does not fit." if smallest.fits is False else "No: it may not fit."
+            steps.append(Decision(question, f"{needed} at least, {limit}", answer))
             continue
         exposed = human.percent(fastest.exposed_share)
         slower = fastest.step_ns.expected / best.step_ns.expected - 1

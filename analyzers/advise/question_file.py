@@ -57,7 +57,7 @@ def question_of(values: Mapping[str, Any], place: str) -> Question:
     precision = values.get("precision", "bf16")
     if precision not in PRECISIONS:
         raise UsageError(f"{place}: unknown precision {precision!r:.40}", f"use {', '.join(PRECISIONS)}")
-    share = values.get("memory_share", 0.9)
+    share = values.get("memory_share", 1.0)
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise UsageError(f"{place}: memory_share {share!r:.40} is no share", "give it as 0.9")
     price = values.get("price_per_gpu_hour")

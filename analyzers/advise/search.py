@@ -15,6 +15,7 @@ from shardtoll.analyzers.forecast.memory.peak import outside_bytes
 from shardtoll.analyzers.forecast.memory.quick import quick_peak_bytes
 from shardtoll.analyzers.forecast.plan import Network, price_plan
 from shardtoll.ledger.answers.advice import Candidate, Question
+from shardtoll.ledger.answers.plan_memory import fits_in
 from shardtoll.ledger.answers.training_plan import Layout, TrainingPlan
 
 _QUICK_LEAST: Final = 0.97
@@ -50,6 +51,7 @@ class Search:
         self.legal = 0
         self.too_large = 0
         self.slow: list[TrainingPlan] = []
+        self.uncertain: dict[Layout, Candidate] = {}
         self._full: dict[tuple[Layout, bool, str], Candidate] = {}
 
     def run(self, layouts: Iterable[Layout] | None = None) -> list[Priced]:
@@ -117,8 +119,10 @@ class Search:
     def fitting(self, priced: Sequence[Priced], most: int) -> list[Candidate]:
         """The fastest `most` candidates whose replayed memory fits, fastest first.
 
-        One that does not fit comes again with more checkpointing, in its new place.
+        One that does not fit comes again with more checkpointing, in its new place. Those that are expected
+        to fit are kept in `uncertain`.
         """
+        limit = self.question.memory_share * self.capacity_bytes
         waiting = [(each.step_ns, number, each.plan.layout) for number, each in enumerate(priced)]
         heapify(waiting)
         chosen: list[Candidate] = []
@@ -129,6 +133,8 @@ class Search:
             if candidate.fits:
                 chosen.append(candidate)
                 continue
+            if candidate.memory_bytes <= limit:
+                self.uncertain[layout] = candidate
             versions = lighter(layout)
             for version in versions[versions.index(layout) + 1 :][:1]:
                 number += 1
@@ -151,11 +157,13 @@ def _candidate(
     memory = plan_memory(plan, capacity_bytes)
     price = price_plan(plan, network)
     expected = memory.reserved.expected_bytes + memory.outside_bytes
-    high = memory.reserved.high_bytes + memory.outside_bytes
+    low, high = (
+        each + memory.outside_bytes for each in (memory.reserved.low_bytes, memory.reserved.high_bytes)
+    )
     step, rate, other = price.step_ns, price.tokens_per_s_gpu, price.other_ns
     if offload:
         moved = memory.by_category["optimizer"]
-        expected, high = expected - moved, high - moved
+        expected, low, high = expected - moved, low - moved, high - moved
         # Gradients go out in fp32, parameters come back in 16 bits: half of the state's 12 bytes a parameter.
         added = moved / 2 / _OFFLOAD_GBPS
         factor = (step.expected + added) / step.expected
@@ -166,7 +174,7 @@ def _candidate(
         levers=levers(plan.layout) + offload,
         memory_bytes=expected,
         memory_high_bytes=high,
-        fits=high <= share * capacity_bytes,
+        fits=fits_in(low, high, share * capacity_bytes),
         step_ns=step,
         tokens_per_s_gpu=rate,
         mfu=None if price.mfu is None else price.mfu.expected * price.step_ns.expected / step.expected,

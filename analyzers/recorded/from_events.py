@@ -32,6 +32,10 @@ _SOONEST_NS: Final = 2_000.0
 """No device begins sooner after the call that launches its work."""
 _FROZEN: Final = 0.5
 """If a larger share of the work begins sooner, calls were written down with the work, and tell nothing."""
+_EQUAL_NS: Final = 10.0
+_MADE_UP: Final = 0.9
+"""Calls were made up from the work if so large a share of it begins equally long after them, to
+`_EQUAL_NS`: on real devices it is 0.5 %, in traces of Primus 99 %, 50 µs each."""
 _KINDS: Final = {
     "launch": Kind.HOST,
     "sync": Kind.SYNC,
@@ -179,8 +183,11 @@ def _frozen(columns: _Columns) -> bool:
     launched = columns.launch >= 0
     if not launched.any():
         return True
-    before = columns.start[launched] <= columns.start[columns.launch[launched]] + _SOONEST_NS
-    return float(before.mean()) >= _FROZEN
+    lead = columns.start[launched] - columns.start[columns.launch[launched]]
+    if float((lead <= _SOONEST_NS).mean()) >= _FROZEN:
+        return True
+    # No device begins all its work equally long after the calls: those were made up from the work.
+    return float((np.abs(lead - np.median(lead)) <= _EQUAL_NS).mean()) >= _MADE_UP
 
 
 def _recorded(

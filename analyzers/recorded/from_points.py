@@ -150,7 +150,9 @@ def _shares(context: Context, graph: Graph) -> Floats:
     made = np.zeros((len(graph.ranks), len(_KINDS)))
     for place, rank in enumerate(graph.ranks):
         about = rows.loc[rank]
-        idle = max(0.0, float(about["idle_ns"]) - float(graph.idle_ns[graph.rank == place].sum()))
+        # Idle time that waits for the slowest rank at the end is no own time.
+        no_share = graph.idle_ns[graph.rank == place].sum() + graph.left_out_ns[place]
+        idle = max(0.0, float(about["idle_ns"]) - float(no_share))
         rest = float(about["unattributed_ns"])
         capture = min(rest, float(about["capture_ns"]))
         parts = np.array(

@@ -62,6 +62,8 @@ class Graph:
     """By row: number of the collective in which others wait for its arrival; -1 where nobody does."""
     moved_ns: Ints
     """By row: how long it takes from the last arrival on that it waits for."""
+    left_out_ns: Ints
+    """By rank: idle time at the end of its step that waits for the slowest rank, which no point has."""
 
     def of_rank(self, place: int) -> Ints:
         """Return the points of a rank, in order."""
@@ -143,12 +145,14 @@ def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) 
         points.append((row, done, own, np.append(gaps, before)))
     # What is idle at the end waits for the slowest rank, but for what that one is idle itself.
     least = min(int(gaps[-1]) for *_, gaps in points) if len(context.leadups) else None
+    left_out = np.zeros(len(ranks), dtype=np.int64)
     if least is not None:
-        for *_, own, gaps in points:
-            own[-1] -= gaps[-1] - least
+        for place, (*_, own, gaps) in enumerate(points):
+            left_out[place] = gaps[-1] - least
+            own[-1] -= left_out[place]
             gaps[-1] = least
     index = rows.index.to_numpy(dtype=np.int64)
-    return _joined(step, ranks, began - began.min(), points, index, (match, feeds, moved))
+    return _joined(step, ranks, began - began.min(), points, index, (match, feeds, moved), left_out)
 
 
 def _joined(
@@ -158,6 +162,7 @@ def _joined(
     points: Sequence[tuple[Ints, Bools, Ints, Ints]],
     index: Ints,
     dependencies: tuple[Ints, Ints, Ints],
+    left_out: Ints,
 ) -> Graph:
     match, feeds, moved = dependencies
     rank = np.repeat(np.arange(len(ranks)), [len(own) for _, _, own, _ in points])
@@ -167,7 +172,7 @@ def _joined(
     own = np.concatenate([each for _, _, each, _ in points])
     idle = np.concatenate([each for _, _, _, each in points])
     points_in_order = (rank[order], row[order], done[order], own[order], idle[order])
-    return Graph(step, ranks, begin, *points_in_order, index, match, feeds, moved)
+    return Graph(step, ranks, begin, *points_in_order, index, match, feeds, moved, left_out)
 
 
 def dependencies(rows: pd.DataFrame, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:

@@ -12,15 +12,20 @@ from shardtoll.analyzers.two_runs.same_finding import paired, place
 from shardtoll.analyzers.whatif.after import ledger_with
 from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
 from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
-from shardtoll.ledger.answers.what_if import Change, RankParts, WhatIf
+from shardtoll.ledger.answers.what_if import Change, Parts, RankParts, WhatIf
 from shardtoll.ledger.report.report import WHAT_IF
+from shardtoll.ledger.words import human
 
 _UNCHANGED: Final = ("trust", "correctness")
+
+LEAST_LONGER: Final = 1e-3
+"""A fix that lengthens the step by this share or more says why."""
 
 MOST_ANALYSED: Final = 400_000
 """Nodes up to which the changed step is analysed anew for the findings that vanish and appear."""
@@ -62,6 +67,7 @@ def what_if(
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
     slowest = recorded.slowest_rank(after, made.slowest)
     notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
+    notes += longer_notes(made, edits)
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
     if len(recorded.graph) <= MOST_ANALYSED:
@@ -149,6 +155,33 @@ def _bills(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[tuple[s
     vanished = tuple(text for row, text in enumerate(words[0]) if row not in pairs)
     stayed = set(pairs.values())
     return vanished, tuple(text for row, text in enumerate(words[1]) if row not in stayed)
+
+
+def longer_notes(made: Replayer, edits: Sequence[Edit]) -> list[str]:
+    """Return why each fix of a finding that lengthens the step does so."""
+    notes = []
+    for edit in edits:
+        longer_ns = -made.saved([edit]).mid_ns
+        if edit.number is None or longer_ns < LEAST_LONGER * made.step_ns:
+            continue
+        draft = made.draft([edit])
+        now = made.parts(made.outcome)
+        most = {rank: parts.compute_ns - now[rank].compute_ns for rank, parts in _parts_after(made, draft)}
+        rank = max(most, key=lambda each: most[each])
+        more = (
+            f"gives rank {rank} {human.duration(most[rank])} more compute" if most[rank] > 0 else "moves work"
+        )
+        unknown = human.percent(made.doubt.unknown_share)
+        notes.append(
+            f"The fix of finding {edit.number} makes this step {human.duration(longer_ns)} longer: "
+            f"it {more}. Waits without a reason on record are {unknown} of the critical path, and replay "
+            "cannot shorten them."
+        )
+    return notes
+
+
+def _parts_after(made: Replayer, draft: Draft) -> list[tuple[int, Parts]]:
+    return list(made.parts(draft.outcome(), draft).items())
 
 
 def _source_note(made: Replayer) -> str:

@@ -43,6 +43,9 @@ class Doubt:
 def doubt(context: Context, recorded: Recorded, outcome: Outcome, unknown_share: float) -> Doubt:
     """Return the doubts about predictions from these steps, whose unedited outcome this is."""
     was, now = _rows(context), recorded.step_times(outcome)
+    for graph in recorded.graphs:
+        for rank, left_out_ns in zip(graph.ranks, graph.left_out_ns.tolist(), strict=True):
+            was[graph.step, rank] -= left_out_ns
     errors = [abs(time - was[key]) / was[key] for key, time in now.items() if was.get(key, 0) > 0]
     lasted = slowest_ns({key: was.get(key, 0.0) for key in now})
     frame = context.collectives

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from shardtoll.ledger.answers.advice import Advice, Candidate, FailureAdvice
 from shardtoll.ledger.words import human
@@ -32,6 +33,10 @@ _LAYOUT_HEADS = (
 )
 
 
+_FITS: Final = {True: "", None: " may not fit", False: " does not fit"}
+_YES_OR_NO: Final = {True: "yes", None: "maybe", False: "no"}
+
+
 def layout_row(candidate: Candidate) -> tuple[str, ...]:
     """One layout's cells."""
     rate = candidate.tokens_per_s_gpu
@@ -44,7 +49,7 @@ def layout_row(candidate: Candidate) -> tuple[str, ...]:
         _tenths(candidate.exposed_share),
         _tenths(candidate.bubble_share),
         human.size(candidate.memory_bytes),
-        human.size(candidate.memory_high_bytes) + ("" if candidate.fits else " does not fit"),
+        human.size(candidate.memory_high_bytes) + _FITS[candidate.fits],
     )
 
 
@@ -75,13 +80,18 @@ def sections(advice: Advice) -> Iterator[Section]:
         levers = tuple(
             (
                 each.name, _signed(each.memory_bytes), _percent(each.tokens_per_s_share),
-                "yes" if each.candidate.fits else "no",
+                _YES_OR_NO[each.candidate.fits],
             )
             for each in advice.levers
         )  # fmt: skip
         yield Section("What the next lever buys", ("lever", "peak memory", "tokens/s", "fits"), levers)
     if advice.scaling:
         yield _scaling(advice)
+    if advice.uncertain:
+        yield Section(
+            "Faster layouts that may not fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.uncertain)),
+            _UNCERTAIN_LEAD,
+        )  # fmt: skip
     if advice.others:
         yield Section("Other layouts that fit", _LAYOUT_HEADS, tuple(map(layout_row, advice.others)))
 
@@ -117,6 +127,10 @@ def _scaling(advice: Advice) -> Section:
 _TIES_LEAD = (
     "The advised layout is first, then the simplest. Exposed: communication that compute does not hide. "
     "Memory: the expected peak, and the upper band that decides whether it fits."
+)
+_UNCERTAIN_LEAD = (
+    "Their expected peak fits, their upper band does not. The band holds eight of ten measured peaks: a few "
+    "steps of the job show which it is."
 )
 _SCALING_LEAD = (
     "Efficiency: tokens/s per GPU against the most of these rows. Extra compute: recomputation that saves "
@@ -196,7 +210,7 @@ def _gap(advice: Advice) -> str:
     if gap is None or current is None or advice.best is None:
         return ""
     if not current.fits:
-        return f"It does not fit: {human.size(current.memory_high_bytes)} at the upper band."
+        return f"It{_FITS[current.fits]}: {human.size(current.memory_high_bytes)} at the upper band."
     best = advice.best
     if gap <= 0:
         return "It is no slower than the advised one, but less simple."

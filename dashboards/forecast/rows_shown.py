@@ -115,7 +115,8 @@ def _row(row: PricedRow) -> tuple[str, ...]:
     if row.step_s is None or row.tok_s_gpu is None:
         return (name, *("-" for _ in _ROW_HEADS[1:]))
     memory = "-" if row.memory_gib is None else f"{row.memory_gib.expected:.1f}"
-    fits = {None: "-", True: "yes", False: "no"}[row.fits]
+    unsure = "-" if row.memory_gib is None else "maybe"
+    fits = {None: unsure, True: "yes", False: "no"}[row.fits]
     return (
         name,
         *(f"{value:.3g}" for value in (row.step_s.expected, row.step_s.low, row.step_s.high)),

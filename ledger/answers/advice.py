@@ -25,8 +25,8 @@ class Question:
     gpus_per_node: int = 8
     precision: str = "bf16"
     framework: str = ""
-    memory_share: float = 0.9
-    """Share of the GPU's memory that the upper band may use."""
+    memory_share: float = 1.0
+    """Share of the GPU's memory that the upper band may use. The band is the margin already."""
     price_per_gpu_hour: float | None = None
     current: Layout | None = None
     """Layout in use; None if there is none."""
@@ -49,7 +49,8 @@ class Candidate:
     memory_bytes: int
     """Expected peak, reserved by the allocator and outside it."""
     memory_high_bytes: int
-    fits: bool
+    fits: bool | None
+    """None if the memory that may be used lies within the band: it may fit."""
     step_ns: Band
     tokens_per_s_gpu: Band
     mfu: float | None
@@ -221,6 +222,8 @@ class Advice:
     """Layouts that no other beats in both memory and speed, least memory first."""
     others: tuple[Candidate, ...]
     """The next best that fit, fastest first."""
+    uncertain: tuple[Candidate, ...]
+    """Faster than `best` and expected to fit, but their upper band does not: fastest first."""
     batch: BatchAdvice
     failures: FailureAdvice | None
     scaling: tuple[ScalePoint, ...]

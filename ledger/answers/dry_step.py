@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.answers.plan_memory import fits_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class DryMemory:
     @property
     def fits(self) -> bool | None:
         """Whether it fits; None if that lies within the band."""
-        if self.reserved_bytes.high <= self.capacity_bytes:
-            return True
-        return False if self.reserved_bytes.low > self.capacity_bytes else None
+        return fits_in(self.reserved_bytes.low, self.reserved_bytes.high, self.capacity_bytes)
 
 
 @dataclass(frozen=True, slots=True)

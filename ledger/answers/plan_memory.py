@@ -20,6 +20,16 @@ CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
 """`allocator`: bytes that the caching allocator has reserved and no tensor uses."""
 
 
+def fits_in(low_bytes: float, high_bytes: float, limit_bytes: float) -> bool | None:
+    """Whether a peak with this band fits in the limit; None if the limit lies within the band.
+
+    Forecast, dry run and advice all ask here. The band is the margin: no other one comes on top.
+    """
+    if high_bytes <= limit_bytes:
+        return True
+    return False if low_bytes > limit_bytes else None
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBand:
     """A forecast and the band that holds eight of ten measured values."""
@@ -55,7 +65,13 @@ class PlanMemory:
     """What the plan did not state and the forecast assumed."""
 
     def fits(self, share: float = 1.0) -> bool | None:
-        """Whether the upper band and what is outside fit in `share` of the GPU; None if that is unknown."""
+        """Whether the peak and what is outside fit in `share` of the GPU; None if that lies within the band.
+
+        Without a capacity it is None too.
+        """
         if self.capacity_bytes is None:
             return None
-        return self.reserved.high_bytes + self.outside_bytes <= share * self.capacity_bytes
+        low, high = (
+            each + self.outside_bytes for each in (self.reserved.low_bytes, self.reserved.high_bytes)
+        )
+        return fits_in(low, high, share * self.capacity_bytes)

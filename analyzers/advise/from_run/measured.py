@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
+from shardtoll.analyzers.advise.from_run.step_layout import degrees_of
 from shardtoll.analyzers.shared.checkpoint_bytes import written
-from shardtoll.ledger import Report
+from shardtoll.ledger import Report, UsageError
 
 
 def measured_beside(report: Report) -> dict[str, Any]:
@@ -43,7 +45,8 @@ def loader_rates(report: Report) -> tuple[float, float | None] | None:
 
     A rank got `samples` in the time of its steps: the loaders can do that. They may do more if the loop did
     not wait for them, but no more than the samples by the time that it waited, for workers load beside a
-    step too; None where it never waited. None if no fetch is on record, or a dry run made it.
+    step too; None where it never waited. Ranks of one replica read the same sequences, which count once.
+    None if no fetch is on record, the replicas are unknown, or a dry run made it.
     """
     if report.run.source == "dry":
         return None
@@ -60,8 +63,22 @@ def loader_rates(report: Report) -> tuple[float, float | None] | None:
     if not by_rank:
         return None
     sums = [tuple(map(sum, zip(*steps.values(), strict=True))) for steps in by_rank.values()]
-    node = (report.run.ranks_per_host or len(sums)) / len(sums)
+    replicas = _replicas_of_a_node(report)
+    if replicas is None:
+        return None
+    node = replicas / len(sums)
     least = sum(1e9 * samples / whole for samples, _, whole in sums) * node
     if not all(waited for _, waited, _ in sums):
         return least, None
     return least, max(least, sum(1e9 * samples / waited for samples, waited, _ in sums) * node)
+
+
+def _replicas_of_a_node(report: Report) -> int | None:
+    """Replicas whose sequences a node reads, of first pipeline stages if there are some; None if unknown."""
+    run = report.run
+    try:
+        degrees = degrees_of(report)
+    except UsageError:
+        return None
+    ranks = run.ranks_per_host or len(run.ranks_seen)
+    return min(degrees.dp, ceil(ranks / (degrees.tp * degrees.cp)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.answers.dry_step import DryMachine
@@ -25,7 +25,7 @@ def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
         gpu=card.name,
         title=card.title,
         device=card.device_names[0] if card.device_names else card.title,
-        memory_bytes=int(card.memory_bytes.value),
+        memory_bytes=capacity_of(gpu),
         multiprocessors=card.sms or 0,
         capability=(int(major), int(minor or 0)),
         fabric=name,

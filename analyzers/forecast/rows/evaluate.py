@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shardtoll.analyzers.forecast.compute.cards import card_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of
 from shardtoll.analyzers.forecast.memory.peak import plan_memory
 from shardtoll.analyzers.forecast.plan.price import price_plan
 from shardtoll.analyzers.forecast.rows.calibrate import Anchor, anchor_for, calibrated
@@ -75,9 +75,8 @@ def _filled(
 
 
 def _memory(read: ReadRow) -> PlanMemory | None:
-    capacity = int(card_of(read.plan.gpu).gpu.memory_bytes.value)
     try:
-        return plan_memory(read.plan, capacity)
+        return plan_memory(read.plan, capacity_of(read.plan.gpu))
     except ShardtollError:
         return None
 

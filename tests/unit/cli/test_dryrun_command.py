@@ -219,7 +219,7 @@ MISTAKES = {
     "more memory than the GPU has, at construction": (
         TRAIN.replace("nn.Linear(64, 256)", "nn.Linear(64, 256), nn.Linear(1 << 20, 1 << 16)"),
         [],
-        r"bad.py:9: OutOfMemoryError: the model alone takes 274.9 GB so far, and the GPU has 80.0 GB",
+        r"bad.py:9: OutOfMemoryError: the model alone takes 274.9 GB so far, and the GPU has 84.9 GB",
     ),
 }
 

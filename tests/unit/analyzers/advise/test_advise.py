@@ -10,6 +10,7 @@ from shardtoll.analyzers.advise.layouts import legal_layouts, levers, words
 from shardtoll.analyzers.advise.lever_trade import pareto
 from shardtoll.analyzers.advise.question_file import count_of, question_of
 from shardtoll.analyzers.forecast.compute.cards import capacity_of
+from shardtoll.dashboards.advise.advice_rows import sections
 from shardtoll.ledger import UsageError
 from shardtoll.ledger.answers.advice import Question, advice_to_json
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
@@ -147,10 +148,45 @@ def test_a_nodes_loaders_deliver_what_its_replicas_train_on(layout: Layout, gpus
     assert loader.needed_per_s == pytest.approx(share * gpus * rate / BASE.sequence)
 
 
+LARGE = Question(ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True), 8, "h100-sxm", 8192, 512)
+
+
+def fsdp_and_tp(micro_batch: int) -> Layout:
+    return Layout(
+        dp=4, tp=2, sequence_parallel=True, sharding="fsdp", micro_batch=micro_batch,
+        accumulation=128 // micro_batch,
+    )  # fmt: skip
+
+
+def test_the_upper_band_is_the_margin_and_what_may_not_fit_is_listed_and_not_chosen() -> None:
+    advice = advise(replace(LARGE, current=fsdp_and_tp(2)))
+    limit = advice.capacity_bytes
+    assert question_of({"model": "llama3-8b", "gpus": 8}, "advise").memory_share == LARGE.memory_share == 1
+    assert all(each.memory_high_bytes <= limit for each in (*advice.ties, *advice.others))
+    assert any(each.memory_high_bytes > 0.9 * limit for each in (*advice.ties, *advice.others))
+    assert advice.uncertain
+    for each in advice.uncertain:
+        assert each.memory_bytes <= limit < each.memory_high_bytes
+        assert each.fits is None
+        assert each.step_ns.expected < advice.best.step_ns.expected
+    assert advice.current.layout in [each.layout for each in advice.uncertain]
+    assert "Your layout may not fit: up to 92.6 GB, 84.9 GB allowed." in advice.headline
+    shown = {part.title: part for part in sections(advice)}
+    row = shown["Faster layouts that may not fit"].rows[0]
+    assert row[0] == advice.uncertain[0].words
+    assert row[-1].endswith(" may not fit")
+    assert {row[-1] for row in shown["What the next lever buys"].rows} == {"yes", "maybe", "no"}
+
+
+def test_a_share_of_memory_refuses_more(small_advice) -> None:  # type: ignore[no-untyped-def]
+    less = advise(replace(LARGE, memory_share=0.6))
+    assert less.best.memory_high_bytes <= 0.6 * less.capacity_bytes
+    assert small_advice.uncertain == ()
+
+
 def test_your_layout_is_judged_by_memory_first_and_by_tokens() -> None:
-    large = Question(ModelShape(32, 4096, 32, 8, 14336, 128256, gated=True), 8, "h100-sxm", 8192, 512)
-    full = advise(replace(large, current=Layout(dp=4, tp=2, sequence_parallel=True, sharding="fsdp",
-                                                micro_batch=2, accumulation=64)))  # fmt: skip
+    large = LARGE
+    full = advise(replace(large, current=fsdp_and_tp(4)))
     assert "Your layout does not fit: up to " in full.headline
     # The same layout with twice the accumulation takes twice as long a step, but no longer per token.
     best = full.best.layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -81,15 +82,21 @@ def test_stages_that_number_their_blocks_from_0_are_multiplied() -> None:
     assert derive(report(2, {"pp": 2}, computes=rows), "ours").values["model"]["layers"] == 6
 
 
-def fetched(waited_ns: int, before_ns: int | None = None) -> Report:
-    """Two ranks of one host with steps of 100 ms, that got 4 samples each step."""
+def fetched(
+    waited_ns: int,
+    before_ns: int | None = None,
+    mesh: dict[str, int] | None = None,
+    world: int = 2,
+    readers: Sequence[int] = (),
+) -> Report:
+    """Ranks of one host with steps of 100 ms. Readers (empty: all ranks) got 4 samples each step."""
     rows = [
         Stall(number, rank, "data", "next", "other", 1, waited_ns, 0, samples=4, before_ns=before_ns)
         for number in range(3)
-        for rank in range(2)
+        for rank in readers or range(world)
     ]
-    steps = [step(number, rank) for number in range(3) for rank in range(2)]
-    return report(2, stalls=rows, steps=steps)
+    steps = [step(number, rank) for number in range(3) for rank in range(world)]
+    return report(world, mesh, stalls=rows, steps=steps)
 
 
 def test_loaders_that_keep_up_delivered_no_more_than_the_steps_took() -> None:
@@ -100,6 +107,31 @@ def test_loaders_that_keep_up_delivered_no_more_than_the_steps_took() -> None:
         "loader_sequences_per_s": pytest.approx(80),
         "loader_most_sequences_per_s": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("mesh", "readers", "replicas"),
+    [
+        ({"dp": 8}, range(8), 8),
+        ({"dp": 4, "tp": 2}, range(8), 4),
+        ({"dp": 2, "cp": 2, "tp": 2}, range(8), 2),
+        # Rank 0 of each tensor-parallel group reads and sends to the others.
+        ({"dp": 4, "tp": 2}, range(0, 8, 2), 4),
+        # First and last stages read: the tokens and the labels of the same sequences.
+        ({"pp": 4, "dp": 2}, (0, 1, 6, 7), 2),
+        ({"tp": 8}, range(8), 1),
+    ],
+)
+def test_ranks_of_a_replica_read_the_same_sequences(
+    mesh: dict[str, int], readers: Sequence[int], replicas: int
+) -> None:
+    # 4 samples each 100 ms and replica; the loop waited half of it.
+    rates = loader_rates(fetched(50 * MS, None, mesh, 8, readers))
+    assert rates == pytest.approx((40 * replicas, 80 * replicas))
+
+
+def test_loaders_of_unknown_replicas_have_no_rate() -> None:
+    assert loader_rates(fetched(50 * MS, None, {"tp": 3}, 8)) is None
 
 
 def test_what_loaders_can_do_is_a_bound() -> None:

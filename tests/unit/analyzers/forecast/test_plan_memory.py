@@ -81,7 +81,9 @@ def test_categories_add_up_and_the_band_decides_whether_it_fits() -> None:
     assert sum(memory.by_category.values()) == memory.reserved.expected_bytes
     assert memory.reserved.low_bytes < memory.reserved.expected_bytes < memory.reserved.high_bytes
     assert memory.fits()
-    assert not memory.fits(0.1)
+    assert memory.fits(0.1) is False
+    expected = memory.reserved.expected_bytes + memory.outside_bytes
+    assert replace(memory, capacity_bytes=expected).fits() is None
     assert replace(memory, capacity_bytes=None).fits() is None
 
 

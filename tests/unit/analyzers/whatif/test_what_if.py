@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.recorded.from_events import from_events
 from shardtoll.analyzers.recorded.from_points import from_points
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import choose_fabric
+from shardtoll.analyzers.whatif.answer import longer_notes
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
+from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Parameter, Report, Stall, UsageError, analyze
@@ -246,6 +250,56 @@ def test_without_its_slow_worker_the_published_job_is_as_much_faster_as_publishe
     made = Replayer(context, recorded_of(context))
     (edit,) = asked_edits(context, Asked(ranks=(0,)))
     assert made.step_ns / made.lasts_ns(made.draft([edit])) == pytest.approx(1.97, rel=0.05)
+
+
+def test_stages_of_equal_work_shorten_a_pipelines_step() -> None:
+    # The trace's calls were made up from its kernels, 50 us before each: they tell of no launch.
+    (read,) = read_traces([str(shared("traces", "outside", "primus_pp8"))], cache=False, jobs=1)
+    context = make_context(read.ledger, choose_fabric(read.ledger.run))
+    recorded = recorded_of(context)
+    assert recorded.source == "points"
+    compute = recorded.of_kinds((Kind.COMPUTE,))
+    sums = np.bincount(recorded.graph.rank[compute], recorded.graph.duration_ns[compute])
+    rows = read.ledger.frame("steps").groupby("rank")["compute_ns"].sum()
+    assert sums == pytest.approx(rows.to_numpy(), rel=5e-3)
+    report = analyze(read.ledger)
+    number, imbalance = next(
+        (number, each) for number, each in enumerate(report.findings, 1) if each.kind == "pipeline-imbalance"
+    )
+    answer = report.whatif(number)
+    assert answer.replay_error < 1e-3
+    assert 0.5 * imbalance.toll_ns < answer.saving_ns <= imbalance.toll_ns
+    assert answer.saving_low_ns > 0
+
+
+def test_calls_that_were_made_up_from_the_work_tell_of_no_launch(job: Callable[..., Job]) -> None:
+    _, context, recorded = job(strategy="ddp")
+    assert recorded.source == "events"
+    events = context.ledger.frame("events")
+    called = events.set_index(["rank", "index"])
+    worked = events[events["launch"].notna()]
+    keys = list(zip(worked["rank"], worked["launch"].astype(int), strict=True))
+    called.loc[keys, "start_ns"] = worked["start_ns"].to_numpy() - 50_000
+    table = pa.Table.from_pandas(called.reset_index()[events.columns], preserve_index=False)
+    table = table.cast(context.ledger.tables["events"].schema)
+    ledger = replace(context.ledger, tables={**context.ledger.tables, "events": table})
+    made_up = make_context(ledger, context.fabric)
+    assert from_events(made_up) is None
+    assert recorded_of(made_up).source == "points"
+
+
+def test_a_fix_that_lengthens_the_step_says_why(job: Callable[..., Job]) -> None:
+    _, context, recorded = job(strategy="ddp")
+    made = Replayer(context, recorded)
+
+    def more_work(draft: Draft, _: float) -> None:
+        draft.duration[draft.recorded.of_kinds((Kind.COMPUTE,)) & (recorded.graph.rank == 2)] *= 2
+
+    edit = Edit("more work", more_work, number=3)
+    (note,) = longer_notes(made, [edit])
+    assert note.startswith("The fix of finding 3 makes this step ")
+    assert " longer: it gives rank 2 " in note
+    assert longer_notes(made, [replace(edit, number=None), Edit("nothing", lambda *_: None, number=1)]) == []
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def graph(step: int, own_ns: dict[int, list[int]]) -> Graph:
         match=np.zeros(0, dtype=np.int64),
         feeds=np.zeros(0, dtype=np.int64),
         moved_ns=np.zeros(0, dtype=np.int64),
+        left_out_ns=np.zeros(2, dtype=np.int64),
     )
 
 
