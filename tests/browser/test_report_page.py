@@ -16,6 +16,7 @@ from shardtoll.dashboards.page.page import render
 from shardtoll.dashboards.words.text import clean
 from tests import sample_reports
 from tests.browser.conftest import ARGUMENTS, CHROMIUM
+from tests.gapped import gapped
 
 pytestmark = pytest.mark.browser
 FIGURES = ["anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"]
@@ -242,3 +243,19 @@ def test_no_sideways_scrolling(open_page, width: int):
     page = open_page(sample_reports.hostile(), width=width).page
     page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_axis_says_the_runs_clock_where_gaps_are_folded(open_page):
+    # Drawn at 0, 11 and 22 ms: the gaps of 990 and 8,990 ms are folded to 1 ms each.
+    page = open_page(gapped(0, 1_000, 10_000)).page
+
+    def ticks() -> dict[float, str]:
+        axis = "document.getElementById('timeline-figure').layout.xaxis"
+        return dict(page.evaluate(f"{axis}.tickvals.map((at, i) => [at, {axis}.ticktext[i]])"))
+
+    every = {0: "0", 5: "5", 10: "10", 16: "1,005", 21: "1,010", 27: "10,005", 32: "10,010"}
+    assert ticks() == every
+    page.evaluate("Plotly.relayout('timeline-figure', {'xaxis.range': [22, 24]})")
+    assert ticks() == {22: "10,000", 22.5: "10,000.5", 23: "10,001", 23.5: "10,001.5", 24: "10,002"}
+    page.evaluate("Plotly.relayout('timeline-figure', {'xaxis.autorange': true})")
+    assert ticks() == every
