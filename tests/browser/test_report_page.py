@@ -182,6 +182,32 @@ def test_paper_does_not_wait_for_the_figures(chromium, tmp_path: Path):
     page.close()
 
 
+def test_figures_fit_the_paper_and_the_screen_again(open_page):
+    """The width of the screen is no width of the paper: figures were cut, and flows between bars missing."""
+    page = open_page(sample_reports.report()).page
+    wide = """Array.from(document.querySelectorAll('.figure'), place =>
+        [place.clientWidth, Number(place.querySelector('.main-svg').getAttribute('width'))])"""
+    before = page.evaluate(wide)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(wide) == [[960, 960]] * len(FIGURES)
+    flows = page.locator("#bytes-figure .sankey-link, #bytes-figure .sankey-node")
+    assert set(flows.evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")) == {"1"}
+    # Each bar stands where its flows begin or end, as the link's outline says.
+    placed = (
+        """Array.from(document.querySelectorAll('#bytes-figure .sankey-node'), node => node.getCTM().e)"""
+    )
+    ends = """Array.from(document.querySelectorAll('#bytes-figure .sankey-link'), link =>
+        { const box = link.getBBox(), at = link.getCTM().e; return [at + box.x, at + box.x + box.width]; })"""
+    bars, thick = page.evaluate(placed), 15
+    for begin, end in page.evaluate(ends):
+        assert any(abs(bar + thick - begin) < 3 for bar in bars), (begin, bars)
+        assert any(abs(bar - end) < 3 for bar in bars), (end, bars)
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(wide) == before
+
+
 def test_a_page_that_is_saved_as_pdf_at_once_has_its_figures(tmp_path: Path):
     """Chromium prints when the page has loaded, before a figure was drawn on the screen."""
     if CHROMIUM is None:

@@ -51,8 +51,12 @@ window.shardtoll = window.shardtoll || {};
   function painted(name) {
     const layout = page.figures[name].layout;
     const text = page.colour("text");
+    // Plotly measures a place when the window changes, which on paper is too late.
+    const paper = document.documentElement.classList.contains("paper");
+    const size = paper ? { autosize: false, width: page.place(name).clientWidth } : { autosize: true };
     return {
       ...layout,
+      ...size,
       font: { color: text, family: "system-ui, sans-serif", size: 13 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
