@@ -73,13 +73,13 @@ def path(
         needed = human.size(single.memory_high_bytes)
         if single.fits:
             steps.append(
-                Decision("Does one GPU hold the model?", f"{needed} of {limit}", "Yes: replicas suffice.")
+                Decision("Does one GPU hold the model?", f"up to {needed}, {limit}", "Yes: replicas suffice.")
             )
         else:
             steps.append(
                 Decision(
                     "Does one GPU hold the model?",
-                    f"{needed}, {limit}",
+                    f"up to {needed}, {limit}",
                     "No: split its state or its activations.",
                 )
             )
@@ -91,7 +91,7 @@ def path(
                 continue
             needed = human.size(smallest.memory_high_bytes)
             answer = "No: it does not fit." if smallest.fits is False else "No: it may not fit."
-            steps.append(Decision(question, f"{needed} at least, {limit}", answer))
+            steps.append(Decision(question, f"the smallest layout takes up to {needed}, {limit}", answer))
             continue
         exposed = human.percent(fastest.exposed_share)
         slower = fastest.step_ns.expected / best.step_ns.expected - 1

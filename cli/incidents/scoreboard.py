@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.cli.incidents.verdict import AVOIDABLE, Score, Verdict, total
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Finding
 from shardtoll.ledger.words import human
@@ -18,7 +18,7 @@ from shardtoll.samples.incidents.expected import Expected
 
 def show(verdicts: Sequence[Verdict], width: int | None = None) -> None:
     """Print the table, what is wrong in full, and the totals."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     table = Table(title="incidents", title_justify="left", expand=False)
     table.add_column("incident", no_wrap=True)
     table.add_column("found what, and where", overflow="fold")

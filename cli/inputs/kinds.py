@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from shardtoll.ledger import UsageError
+from shardtoll.ledger.records.regular import unzipped
 
 Kind: TypeAlias = Literal["run", "report", "trace file", "traces"]
 _PEEK_BYTES: Final = 65_536
@@ -86,4 +88,6 @@ def _is_trace(path: Path) -> bool:
             head = file.read(_PEEK_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
+    with contextlib.suppress(OSError):
+        head = unzipped(head, _PEEK_BYTES)
     return head.startswith(_BINARY) or b'"schema_version"' not in head

@@ -57,9 +57,9 @@ def show(report: Report, shown: Shown, more: Sequence[str], *, hta: bool = False
     if shown.everything:
         report.show(shown.width)
         return
-    from rich.console import Console
+    from shardtoll.dashboards.terminal.screen import Screen
 
-    console = Console(width=shown.width, highlight=False)
+    console = Screen(shown.width)
     if shown.finding is not None:
         from shardtoll.dashboards.terminal.one_finding import one_finding
 

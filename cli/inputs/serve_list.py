@@ -14,6 +14,7 @@ from shardtoll.dashboards.app.source import Kind
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.disk.follow import ENDED_AFTER_S
 from shardtoll.ledger.disk.store import known_of, rank_of
+from shardtoll.ledger.records.regular import unzipped
 
 DEPTH: Final = 2
 """Folders in folders that are looked into for runs."""
@@ -22,6 +23,7 @@ MOST_ENTRIES: Final = 5_000
 MOST_RANKS_LOOKED_AT: Final = 64
 """Ranks, the first of a run, whose files are asked when they were changed and how large they are."""
 _PEEK_BYTES: Final = 4_096
+_JSON: Final = (".json", ".json.gz")
 _REPORT: Final = re.compile(rb'\s*\{"schema_version"\s*:\s*\d{1,9}')
 _WORLD_SIZE: Final = re.compile(_REPORT.pattern + rb'\s*,\s*"run"\s*:\s*\{\s*"world_size"\s*:\s*(\d{1,7})\b')
 """How a saved report begins."""
@@ -90,7 +92,7 @@ def _inside(root: Path, now_s: float) -> list[ServeItem]:
                     places.append(place)
                 elif deeper > 1:
                     left.append((path, deeper - 1))
-            elif entry.name.endswith(".json") and _is_report(path):
+            elif entry.name.endswith(_JSON) and _is_report(path):
                 places.append(_other(name, Input("report", [entry.path])))
     return places
 
@@ -183,6 +185,6 @@ def _beginning(path: Path) -> bytes:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
         with path.open("rb") as file:
-            return file.read(_PEEK_BYTES)
+            return unzipped(file.read(_PEEK_BYTES), _PEEK_BYTES)
     except OSError:
         return b""

@@ -51,6 +51,7 @@ def command(
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.outputs import check_target
     from shardtoll.cli.inputs.traces import TraceOptions
+    from shardtoll.cli.inputs.waiting import waiting
     from shardtoll.dashboards.words.files import write
     from shardtoll.ledger import UsageError
     from shardtoll.ledger.answers.budget_toml import to_toml
@@ -59,7 +60,9 @@ def command(
     check_target(output)
     if output.exists() and not force:
         raise UsageError(f"{output} is there already", "give --force to overwrite it, or another -o")
-    made = draft(one_report(path, fabric, TraceOptions()), run=path, slack=share, skip_steps=skip_steps)
+    report = one_report(path, fabric, TraceOptions())
+    with waiting("drafting the budget"):
+        made = draft(report, run=path, slack=share, skip_steps=skip_steps)
     write(output, to_toml(made.budget, made.comments, str(output)).encode("utf-8", "backslashreplace"))
     typer.echo(f"wrote {output}\n\nto check a run: shardtoll check RUN --budget {output}")
 

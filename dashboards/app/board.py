@@ -14,6 +14,7 @@ from shardtoll.dashboards.app.source import Snapshot, Source
 from shardtoll.dashboards.app.state import ReaderPlace
 from shardtoll.dashboards.page.html.figure import Figure
 from shardtoll.dashboards.page.views import timeline
+from shardtoll.dashboards.page.views.timeline_clock import clock
 from shardtoll.dashboards.page.views.views import VIEWS, View
 from shardtoll.ledger import Report
 
@@ -145,7 +146,7 @@ def _draw(view: View, report: Report, window: tuple[int, int] | None) -> Figure:
     if view.name != "timeline":
         return view.figure(report)
     seen = level_of_detail.window(report, *(window or (None, None)))
-    figure = timeline.figure(seen.report, DRAWN)
+    figure = timeline.figure(seen.report, DRAWN, clock(report))
     if figure.empty and window is not None:
         return replace(figure, notes=["No collective lies in this stretch of time."])
     return replace(figure, notes=[*seen.notes, *figure.notes])

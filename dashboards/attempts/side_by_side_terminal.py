@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.attempts.side_by_side import Attempt, bill_lines, rows
+from shardtoll.dashboards.terminal.screen import Screen
 
 LEAST_COLUMN: Final = 24
 """Columns narrower than this break every line; the attempts then stand one after the other."""
@@ -19,7 +20,7 @@ _LABEL: Final = 24
 
 def show(attempts: Sequence[Attempt], width: int | None = None) -> None:
     """Print the comparison; `width` in columns, by default the terminal's."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     console.print(renderable(attempts, console.width))
 
 

@@ -33,7 +33,7 @@ def markdown(report: Report) -> str:
         shown = [_row(number, finding) for number, finding in findings[:SHOWN]]
         lines += table(("#", "finding", "where", "toll per step", "saving", "what"), shown)
         lines.append("")
-    lines += [part for sentence in together.overlaps(report) for part in (plain(sentence, 1000), "")]
+    lines += [part for sentence in together.on_the_bill(report) for part in (plain(sentence, 1000), "")]
     if len(findings) > SHOWN:
         lines += [f"{human.plural(len(findings) - SHOWN, 'more finding')} not in this table.", ""]
     lines += [*_anatomy(report), ""]

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.fabrics.list import TABLE_WIDTH
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clean
 
 
@@ -55,7 +56,7 @@ class FabricNumbers:
 
 def show(fabric: FabricNumbers, width: int | None = None) -> None:
     """Print the fabric; `width` in columns, by default the terminal's."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     console.print(Text(clean(fabric.name), style="bold"))
     for text in (fabric.title, fabric.provenance, *fabric.notes):
         console.print(Padding(Text(clean(text), overflow="fold"), (0, 0, 0, 2), expand=False))

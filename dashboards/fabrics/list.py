@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clean
 
 TABLE_WIDTH: Final = 100
@@ -38,7 +39,7 @@ class FabricLine:
 
 def show(fabrics: Iterable[FabricLine], width: int | None = None) -> None:
     """Print the list; `width` in columns, by default the terminal's; without one, a line a fabric."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     lines = list(fabrics)
     if width is None and not console.is_terminal:
         # For other programs, as grep: nothing is folded or filled up.

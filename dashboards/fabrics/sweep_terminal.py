@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.fabrics.sweep_lines import LEGEND, ErrorLine, SizeLine, SweepLine, SweepTable
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger.words import human
 
@@ -20,7 +21,7 @@ SIZES_SHOWN_FOR: Final = 4
 
 def show(table: SweepTable, width: int | None = None) -> None:
     """Print it; `width` in columns, by default the terminal's."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     console.print(renderable(table))
 
 

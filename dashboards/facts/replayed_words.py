@@ -20,7 +20,7 @@ PARTS: Final = (
 )
 PATH_HEADS: Final = ("on the critical path", "per step", "share", "ranks")
 PARTS_HEADS: Final = ("slowest rank", "before", "after", "change")
-CHANGE_HEADS: Final = ("change", "saves alone", "band", "step after it and those above")
+CHANGE_HEADS: Final = ("change", "saves alone", "band", "cumulative step")
 PATH_SHOWN: Final = 12
 _NAME: Final = 60
 

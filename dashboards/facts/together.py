@@ -1,4 +1,4 @@
-"""Findings that must be read together: those of one line of code, and those that bill the same time."""
+"""Findings that must be read together: of one line of code, of the same time, or of one cause."""
 
 from __future__ import annotations
 
@@ -45,9 +45,31 @@ def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
     ]
 
 
+def of_late_launches(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence if ranks wait for launches and another one is late as its host launches late."""
+    findings = {number: report.findings[number - 1] for number in sorted(shown)}
+    bound = [number for number, finding in findings.items() if finding.kind == "launch-bound"]
+    late = [
+        number
+        for number, finding in findings.items()
+        if any(figure.name == "late_launches_ns" for figure in finding.figures)
+    ]
+    if not bound or not late:
+        return []
+    named = _listed(sorted([*bound, *late]))
+    return [f"Findings {named} have one cause, hosts that launch late: fix one, then report again."]
+
+
+def on_the_bill(report: Report) -> list[str]:
+    """Return what must be known before figures of any findings are added."""
+    every = range(1, len(report.findings) + 1)
+    return [*overlaps(report), *of_late_launches(report, every)]
+
+
 def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     """Return what must be known before figures of the findings shown are added, or all their fixes made."""
-    return [*overlaps(report, shown), *of_one_line(report, shown)][:_MOST_LINES]
+    linked = [*overlaps(report, shown), *of_late_launches(report, shown), *of_one_line(report, shown)]
+    return linked[:_MOST_LINES]
 
 
 def _listed(words: Sequence[int | str]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.words.text import clip
 
 _INDENT = (0, 0, 0, 3)
@@ -18,7 +19,7 @@ _INDENT = (0, 0, 0, 3)
 
 def show(render: Callable[[int], RenderableType], width: int | None = None) -> None:
     """Print what `render` makes for a terminal so many columns wide, by default as wide as this one."""
-    console = Console(width=width, highlight=False)
+    console = Screen(width)
     console.print(render(console.width))
 
 

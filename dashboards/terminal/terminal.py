@@ -11,6 +11,7 @@ from rich.text import Text
 
 from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.screen import Screen
 from shardtoll.dashboards.terminal.steps import steps
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.dashboards.terminal.terminal_hta import hta
@@ -29,7 +30,7 @@ NOTICES_SHOWN: Final = 12
 @SHOW.entry
 def show(report: Report, width: int | None = None) -> None:
     """Print the report; `width` in columns, by default the terminal's (80 where there is none)."""
-    Console(width=width, highlight=False).print(renderable(report))
+    Screen(width).print(renderable(report))
 
 
 def renderable(report: Report) -> RenderableType:

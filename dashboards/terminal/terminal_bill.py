@@ -42,7 +42,7 @@ def bill(report: Report, width: int) -> RenderableType:
     head = Text("the bill", style="bold")
     head.append(f" ({', '.join(counts)}); per step, each on the rank where it is largest", style="not bold")
     head.append(summary.base_of_tolls(report), style="not bold")
-    for sentence in together.overlaps(report):
+    for sentence in together.on_the_bill(report):
         head.append(f"\n{sentence}", style="not bold")
     if width < TABLE_WIDTH:
         return Group(head, *_overview(report, rows, width), *_blocks(rows, report.run))

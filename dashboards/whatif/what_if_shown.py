@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardtoll.dashboards.facts import replayed_words as words
-from shardtoll.dashboards.terminal.answers import head, indented, labelled, table
+from shardtoll.dashboards.terminal.answers import head, indented, labelled
+from shardtoll.dashboards.terminal.fitted import fitted
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.markdown_table import cell
 from shardtoll.dashboards.words.text import clip
@@ -15,15 +16,15 @@ from shardtoll.ledger.answers.what_if import WhatIf
 _MOST = 600
 
 
-def renderable(answer: WhatIf, _: int) -> RenderableType:
-    """Return it for a terminal."""
+def renderable(answer: WhatIf, width: int) -> RenderableType:
+    """Return it for a terminal of that width."""
     parts: list[RenderableType] = [
         head("whatif", clip(answer.run, 200), words.headline(answer), passed=answer.saving_ns >= 0),
         Text(_basis(answer), style="dim", overflow="fold"),
         Text(),
-        table(words.CHANGE_HEADS, words.change_rows(answer.changes)),
+        *fitted(words.CHANGE_HEADS, words.change_rows(answer.changes), width, words={0}, named=1),
         Text(),
-        table(words.PARTS_HEADS, words.part_rows(answer)),
+        *fitted(words.PARTS_HEADS, words.part_rows(answer), width, words={0}, named=1),
     ]
     for name, lines in (("vanish", answer.vanished), ("appear", answer.appeared)):
         if lines:
@@ -33,7 +34,7 @@ def renderable(answer: WhatIf, _: int) -> RenderableType:
         Text("\nthe critical path after", style="bold").append(
             f" ({words.path_words(answer.path)})", style="not bold"
         ),
-        table(words.PATH_HEADS, words.path_rows(answer.path)),
+        *fitted(words.PATH_HEADS, words.path_rows(answer.path), width, words={0}, named=1),
         *labelled("note", answer.notes, _MOST),
     ]
     return Group(*parts)

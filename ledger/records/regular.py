@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import zlib
 from pathlib import Path
 from typing import Final
 
 _PIECE_BYTES: Final = 1 << 20
+_GZIP: Final = b"\x1f\x8b"
+_WITH_GZIP_HEAD: Final = 31
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -32,6 +35,19 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     finally:
         os.close(opened)
     raise OSError(f"larger than {most_bytes:,} bytes")
+
+
+def unzipped(data: bytes, most_bytes: int) -> bytes:
+    """Return what data packed with gzip holds, up to `most_bytes`, and other data as it is.
+
+    The beginning of packed data gives the beginning of what it holds. Raises OSError if it is damaged.
+    """
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        return zlib.decompressobj(_WITH_GZIP_HEAD).decompress(data, most_bytes)
+    except zlib.error as error:
+        raise OSError(f"damaged gzip file: {error}") from error
 
 
 def check_regular(path: Path) -> None:

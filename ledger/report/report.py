@@ -22,7 +22,7 @@ from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
 from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Notice, Run
-from shardtoll.ledger.records.regular import read_regular
+from shardtoll.ledger.records.regular import read_regular, unzipped
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger
@@ -275,9 +275,12 @@ class Report:
 
     @classmethod
     def load(cls, path: Path) -> Report:
-        """Return the report in a JSON file; SchemaError when it is none or cannot be read."""
+        """Return the report in a JSON file, packed or not; SchemaError if it is none or cannot be read."""
         try:
-            text = read_regular(path, MOST_BYTES).decode()
+            data = unzipped(read_regular(path, MOST_BYTES), MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise OSError(f"unpacked, larger than {MOST_BYTES:,} bytes")
+            text = data.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SchemaError(
                 f"{path} cannot be read as a report ({first_line(error)})",

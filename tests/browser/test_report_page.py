@@ -16,6 +16,7 @@ from shardtoll.dashboards.page.page import render
 from shardtoll.dashboards.words.text import clean
 from tests import sample_reports
 from tests.browser.conftest import ARGUMENTS, CHROMIUM
+from tests.gapped import gapped
 
 pytestmark = pytest.mark.browser
 FIGURES = ["anatomy", "roofline", "timeline", "bytes", "matrix", "modules", "heat"]
@@ -181,6 +182,32 @@ def test_paper_does_not_wait_for_the_figures(chromium, tmp_path: Path):
     page.close()
 
 
+def test_figures_fit_the_paper_and_the_screen_again(open_page):
+    """The width of the screen is no width of the paper: figures were cut, and flows between bars missing."""
+    page = open_page(sample_reports.report()).page
+    wide = """Array.from(document.querySelectorAll('.figure'), place =>
+        [place.clientWidth, Number(place.querySelector('.main-svg').getAttribute('width'))])"""
+    before = page.evaluate(wide)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(wide) == [[960, 960]] * len(FIGURES)
+    flows = page.locator("#bytes-figure .sankey-link, #bytes-figure .sankey-node")
+    assert set(flows.evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")) == {"1"}
+    # Each bar stands where its flows begin or end, as the link's outline says.
+    placed = (
+        """Array.from(document.querySelectorAll('#bytes-figure .sankey-node'), node => node.getCTM().e)"""
+    )
+    ends = """Array.from(document.querySelectorAll('#bytes-figure .sankey-link'), link =>
+        { const box = link.getBBox(), at = link.getCTM().e; return [at + box.x, at + box.x + box.width]; })"""
+    bars, thick = page.evaluate(placed), 15
+    for begin, end in page.evaluate(ends):
+        assert any(abs(bar + thick - begin) < 3 for bar in bars), (begin, bars)
+        assert any(abs(bar - end) < 3 for bar in bars), (end, bars)
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(wide) == before
+
+
 def test_a_page_that_is_saved_as_pdf_at_once_has_its_figures(tmp_path: Path):
     """Chromium prints when the page has loaded, before a figure was drawn on the screen."""
     if CHROMIUM is None:
@@ -242,3 +269,19 @@ def test_no_sideways_scrolling(open_page, width: int):
     page = open_page(sample_reports.hostile(), width=width).page
     page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_axis_says_the_runs_clock_where_gaps_are_folded(open_page):
+    # Drawn at 0, 11 and 22 ms: the gaps of 990 and 8,990 ms are folded to 1 ms each.
+    page = open_page(gapped(0, 1_000, 10_000)).page
+
+    def ticks() -> dict[float, str]:
+        axis = "document.getElementById('timeline-figure').layout.xaxis"
+        return dict(page.evaluate(f"{axis}.tickvals.map((at, i) => [at, {axis}.ticktext[i]])"))
+
+    every = {0: "0", 5: "5", 10: "10", 16: "1,005", 21: "1,010", 27: "10,005", 32: "10,010"}
+    assert ticks() == every
+    page.evaluate("Plotly.relayout('timeline-figure', {'xaxis.range': [22, 24]})")
+    assert ticks() == {22: "10,000", 22.5: "10,000.5", 23: "10,001", 23.5: "10,001.5", 24: "10,002"}
+    page.evaluate("Plotly.relayout('timeline-figure', {'xaxis.autorange': true})")
+    assert ticks() == every

@@ -20,6 +20,7 @@ from shardtoll.dashboards.page.views.views import VIEWS
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Report
 from tests import sample_reports
+from tests.gapped import gapped
 
 pytestmark = pytest.mark.browser
 DRAWN = "#shown .main-svg"
@@ -346,6 +347,22 @@ def test_zoom_stands_in_the_address_and_stays_while_a_run_grows(serve, visit):
     seen.page.click("#unzoom")
     seen.until("location.search.includes('zoom')", False)
     seen.until(f"{axis}[1] > {zoomed[1]}")
+    seen.clean()
+
+
+def test_a_zoom_over_folded_gaps_stands_in_the_address_as_the_runs_clock(serve, visit):
+    seen = visit(serve(only(gapped(0, 1_000, 10_000))))
+    # Drawn at 11 and 22 ms, with a gap of 990 and one of 8,990 ms folded to 1 ms each.
+    seen.go("/?view=timeline&zoom=x:1002:10004")
+    axis = "document.querySelector('#shown .js-plotly-plot').layout.xaxis"
+    assert seen.page.evaluate(f"{axis}.range") == pytest.approx([13, 26])
+    assert {"1,006", "10,002"} <= set(seen.page.evaluate(f"{axis}.ticktext"))
+    seen.page.evaluate(
+        "Plotly.relayout(document.querySelector('#shown .js-plotly-plot'), {'xaxis.range': [1, 15]})"
+    )
+    seen.until("new URLSearchParams(location.search).get('zoom')", "x:1:1004")
+    seen.settled()
+    assert seen.page.evaluate(f"{axis}.range") == pytest.approx([1, 15])
     seen.clean()
 
 

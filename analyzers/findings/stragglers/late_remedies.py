@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardtoll.analyzers.shared import serving_remedies
+from shardtoll.ledger import Figure
 
 WORDS: Final = {
     "began_ns": "before its step began",
@@ -27,6 +28,13 @@ _TRACE: Final = (
     "        with session.step():\n"
     "            train_step(batch)"
 )
+
+
+def launch_figures(part: str | None, more_ns: float, *, on_cpu: bool) -> tuple[Figure, ...]:
+    """Return how much longer the late rank's device waits for launches, if that is what makes it late."""
+    if part != "host_ns" or on_cpu or more_ns <= 0:
+        return ()
+    return (Figure("late_launches_ns", round(more_ns), "ns"),)
 
 
 def words(part: str, *, on_cpu: bool) -> str:

@@ -75,5 +75,8 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
             counterfactual=f"the step replayed with this rank as fast as {compared_with(context, origin)}",
         ),
         confidence="likely",
-        figures=slowdown_figures(context, origin),
+        figures=(
+            *slowdown_figures(context, origin),
+            *late_remedies.launch_figures(cause.part, cause.more_ns.get(cause.part or "", 0), on_cpu=on_cpu),
+        ),
     )

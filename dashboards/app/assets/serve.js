@@ -40,12 +40,15 @@
     .map((axis) => [axis, ...zoom[axis].map((end) => Number(end.toPrecision(9)))].join(":")).join(",");
 
   // What the reader did to the figure's axes goes into the address, and from there to the server.
-  function moved(event, gd) {
+  function moved(event, gd, name) {
     const zoom = { ...page.zoom };
     for (const change of Object.keys(event)) {
       const [, letter, number, what] = /^([xy])axis(\d?)\.(range|autorange)/.exec(change) || [];
       if (what === "autorange") { delete zoom[letter + number]; }
-      if (what === "range") { zoom[letter + number] = gd.layout[`${letter}axis${number}`].range.slice(); }
+      if (what === "range") {
+        const ends = gd.layout[`${letter}axis${number}`].range;
+        zoom[letter + number] = ends.map((end) => page.toClock(name, letter + number, end));
+      }
     }
     if (zoomText(zoom) !== zoomText(page.zoom)) {
       page.zoom = zoom;
@@ -61,7 +64,7 @@
       if (wired.has(gd)) { return; }
       wired.add(gd);
       page.wire(name);
-      gd.on("plotly_relayout", (event) => moved(event, gd));
+      gd.on("plotly_relayout", (event) => moved(event, gd, name));
     });
   }
 

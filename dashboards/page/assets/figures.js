@@ -9,7 +9,7 @@ window.shardtoll = window.shardtoll || {};
 
   // Figures by the names of their places: data, layout, strings, columns, marks.
   page.figures = {};
-  // Ends of the zoomed axes, as x or y2, where an address names them.
+  // Ends of the zoomed axes, as x or y2, where an address names them; of a timeline's x the run's clock.
   page.zoom = {};
   // How often an address set the axes. Plotly holds what a hand did to an axis against every figure of the same
   // revision, also where none was drawn since: an address that takes the hand's zoom back needs another one.
@@ -31,23 +31,32 @@ window.shardtoll = window.shardtoll || {};
 
   page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-  function axes(layout) {
+  function axes(name) {
+    const layout = page.figures[name].layout;
     const line = page.colour("line");
     const style = { gridcolor: line, linecolor: line, zerolinecolor: line };
     const others = Object.keys(layout).filter((key) => /^[xy]axis\d+$/.test(key));
     return Object.fromEntries(["xaxis", "yaxis", ...others].map((key) => {
-      const ends = page.zoom[key.replace("axis", "")];
+      const letter = key.replace("axis", "");
+      const ends = page.zoom[letter]?.map((end) => page.toAxis(name, letter, end));
       // A range from the address wins over what the reader did before; the legend's choices stay.
       const zoomed = ends ? { range: ends.slice(), autorange: false } : {};
-      return [key, { ...style, ...layout[key], ...zoomed, uirevision: `kept ${ends || ""} ${page.turn}` }];
+      const now = page.place(name).layout?.[key];
+      const said = letter === "x" ? page.clockTicks(name, ends || (now?.autorange === false ? now.range : null)) : {};
+      const kept = `kept ${page.zoom[letter] || ""} ${page.turn}`;
+      return [key, { ...style, ...layout[key], ...said, ...zoomed, uirevision: kept }];
     }));
   }
 
   function painted(name) {
     const layout = page.figures[name].layout;
     const text = page.colour("text");
+    // Plotly measures a place when the window changes, which on paper is too late.
+    const paper = document.documentElement.classList.contains("paper");
+    const size = paper ? { autosize: false, width: page.place(name).clientWidth } : { autosize: true };
     return {
       ...layout,
+      ...size,
       font: { color: text, family: "system-ui, sans-serif", size: 13 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -58,7 +67,7 @@ window.shardtoll = window.shardtoll || {};
         align: "left", bgcolor: page.colour("panel"), bordercolor: page.colour("line"), font: { color: text }
       },
       shapes: page.shapes(name),
-      ...axes(layout)
+      ...axes(name)
     };
   }
 

@@ -284,6 +284,7 @@
   page.wire = (name) => {
     const gd = page.place(name);
     explain(name, gd);
+    gd.on("plotly_relayout", (event) => page.followClock(name, event));
     if (!document.getElementById("picked")) { return; }
     gd.addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];

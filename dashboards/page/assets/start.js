@@ -81,6 +81,8 @@
     root.classList.add("paper");
     load();
     names.forEach((name) => {
+      // Flows that are drawn again move to their places slowly; new ones stand there at once.
+      for (const flow of page.place(name).querySelectorAll(".sankey")) { flow.remove(); }
       if (left.has(name)) { first(name); } else { page.draw(name); }
     });
   });

@@ -49,7 +49,7 @@ def waterfall(begins: tuple[str, int], falls: Sequence[Step], ends: Sequence[Ste
     }
     layout = {
         "height": height(len(names)),
-        "xaxis": {"title": {"text": "ms a step"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "ms per step"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "showlegend": False,
     }

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from shardtoll.dashboards.page.html.figure import Figure
 
 STYLE: Final = ("page.css",)
-DRAWING: Final = ("figures.js", "highlight.js", "pointer.js")
+DRAWING: Final = ("figures.js", "clock.js", "highlight.js", "pointer.js")
 """What draws the figures and answers pointer and keys, on the page and in the server."""
 
 

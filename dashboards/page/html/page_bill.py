@@ -26,7 +26,7 @@ def bill(report: Report) -> str:
     rows = list(enumerate(report.findings, start=1))
     dearest = max((finding.toll_ns or 0 for _, finding in rows), default=0)
     head = "".join(f"<span>{name}</span>" for name in ("#", "kind", "finding", "toll", "floor", "saving"))
-    overlaps = "".join(f"<p>{safe(sentence)}</p>\n" for sentence in together.overlaps(report))
+    overlaps = "".join(f"<p>{safe(sentence)}</p>\n" for sentence in together.on_the_bill(report))
     return f'{overlaps}<div class="row head" aria-hidden="true">{head}</div>\n' + "\n".join(
         _finding(number, finding, dearest, report.run) for number, finding in rows
     )

@@ -29,6 +29,7 @@ from shardtoll.dashboards.page.html.figure import (
     height,
 )
 from shardtoll.dashboards.page.views import timeline_rows
+from shardtoll.dashboards.page.views.timeline_clock import Clock, clock
 from shardtoll.dashboards.page.views.timeline_rows import Lanes, lanes
 from shardtoll.ledger import Report
 from shardtoll.ledger.tables.tables import to_frame
@@ -60,8 +61,11 @@ TICKS: Final = 32
 _NEEDED: Final = ["rank", "group", "mesh_dim", "stream", "start_ns", "duration_ns", "exposed_ns"]
 
 
-def figure(report: Report, drawn: int = DRAWN) -> Figure:
-    """Return the rows of all ranks; nothing to draw where no collective has a start and a duration."""
+def figure(report: Report, drawn: int = DRAWN, time: Clock | None = None) -> Figure:
+    """Return the rows of all ranks; nothing to draw where no collective has a start and a duration.
+
+    `time`: the clock of the whole run, of which the report is a part; without it, the report's own.
+    """
     table = report.tables["collectives"]
     frame = to_frame(table.select(_NEEDED))
     has_time: Bools = (frame["start_ns"].notna() & frame["duration_ns"].notna()).to_numpy(dtype=bool)
@@ -78,6 +82,7 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
         drawable = drawable[frame["rank"].isin(kept).to_numpy(dtype=bool)[drawable]]
         notes.append(f"The {RANKS_DRAWN} ranks with the most exposed time of {len(ranks):,} have a row.")
         ranks = kept
+    time = clock(report) if time is None else time
     timed, said = frame.take(drawable), spoken(report)
     met = ints(report.tables["collectives"].column("match_id"), NONE)
     shown = _dearest(timed, met[drawable], drawn)
@@ -91,17 +96,19 @@ def figure(report: Report, drawn: int = DRAWN) -> Figure:
         )
     strings = Strings()
     calls = plain(to_frame(table.take(drawable[shown])))
-    folded, bars = _folded(timed[~shown], rows.of_call[~shown], stretches)
+    folded, bars = _folded(timed[~shown], rows.of_call[~shown], stretches, time)
     columns: dict[str, Columns] = {
         "rows": {"rank": list(rows.ranks)},
-        "steps": timeline_rows.steps(report, rows.extent()),
+        "steps": timeline_rows.steps(report, rows.extent(), time),
         "folded": folded,
-        "calls": timeline_rows.calls(calls, rows.of_call[shown], met[drawable[shown]], strings),
+        "calls": timeline_rows.calls(calls, rows.of_call[shown], met[drawable[shown]], strings, time),
+        **time.columns(),
     }
     data = _traces(columns, calls)
     marks = _marks(data, said, drawable[shown], drawable[~shown], bars)
     marks |= _whole_steps(report, rows.extent())
-    return Figure(data, _layout(rows), [*notes, *rows.notes], strings.all(), columns, marks)
+    layout = {**_layout(rows), "shapes": time.stripes()}
+    return Figure(data, layout, [*notes, *time.notes(), *rows.notes], strings.all(), columns, marks)
 
 
 def _most_exposed(frame: pd.DataFrame) -> list[int]:
@@ -202,18 +209,21 @@ def _traces(columns: Mapping[str, Columns], calls: Sequence[dict[str, Any]]) -> 
     return [each for each in traces if each["rects"]["pick"]]
 
 
-def _folded(rest: pd.DataFrame, row: Ints, stretches: int) -> tuple[Columns, Ints]:
+def _folded(rest: pd.DataFrame, row: Ints, stretches: int, time: Clock) -> tuple[Columns, Ints]:
     """Return one bar for each row and stretch of time with a folded collective, and each one's bar."""
     import pandas as pd
 
     if rest.empty:
         return timeline_rows.spans([], [], []), np.empty(0, dtype=np.int64)
-    start = rest["start_ns"].to_numpy(dtype=np.int64)
+    clock_ns = rest["start_ns"].to_numpy(dtype=np.int64)
+    start = time.drawn(clock_ns)
     end = start + rest["duration_ns"].to_numpy(dtype=np.int64)
     width_ns = -(-(int(start.max()) - int(start.min()) + 1) // stretches)
     stretch = (start - start.min()) // width_ns
-    by_bar = pd.DataFrame({"row": row, "stretch": stretch, "start": start, "end": end}).groupby(
-        ["row", "stretch"], sort=True
+    # No bar reaches over a folded gap.
+    part = time.stretch(clock_ns)
+    by_bar = pd.DataFrame({"row": row, "stretch": stretch, "part": part, "start": start, "end": end}).groupby(
+        ["row", "stretch", "part"], sort=True
     )
     bars = by_bar.agg(start=("start", "min"), end=("end", "max"), calls=("start", "size")).reset_index()
     spans = timeline_rows.spans(

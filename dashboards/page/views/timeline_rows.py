@@ -12,6 +12,7 @@ import numpy as np
 from shardtoll.dashboards.facts.row_codes import Ints
 from shardtoll.dashboards.facts.sites import cause, plain
 from shardtoll.dashboards.page.html.figure import Columns, Strings, literal, ms
+from shardtoll.dashboards.page.views.timeline_clock import Clock
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.tables.tables import to_frame
@@ -118,15 +119,16 @@ def spans(rows: Sequence[float], start_ns: Sequence[int], length_ns: Sequence[in
     }
 
 
-def steps(report: Report, extent: Mapping[int, tuple[float, float]]) -> Columns:
+def steps(report: Report, extent: Mapping[int, tuple[float, float]], time: Clock) -> Columns:
     """Return the steps of the drawn ranks; `tall`: how far the rank's rows reach from the middle one."""
     table = report.tables["steps"].select(["step", "rank", "start_ns", "duration_ns"])
     listed = [step for step in plain(to_frame(table)) if step["rank"] in extent]
     middles = [extent[step["rank"]] for step in listed]
+    starts = np.array([step["start_ns"] for step in listed], dtype=np.int64)
     return {
         **spans(
             [middle for middle, _ in middles],
-            [step["start_ns"] for step in listed],
+            time.drawn(starts).tolist(),
             [step["duration_ns"] for step in listed],
         ),
         "step": [step["step"] for step in listed],
@@ -134,8 +136,9 @@ def steps(report: Report, extent: Mapping[int, tuple[float, float]]) -> Columns:
     }
 
 
-def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Strings) -> Columns:
+def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Strings, time: Clock) -> Columns:
     """Return the collectives; `met`: equal on the ranks that met in one, null where that is not known."""
+    starts = np.array([call["start_ns"] for call in listed], dtype=np.int64)
 
     def column(name: str) -> list[float | None]:
         return [None if call[name] is None else ms(call[name]) for call in listed]
@@ -144,9 +147,7 @@ def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Stri
     numbers: dict[int, int] = {}
     meets = [None if each < 0 else numbers.setdefault(each, len(numbers)) for each in met.tolist()]
     return {
-        **spans(
-            rows.tolist(), [call["start_ns"] for call in listed], [call["duration_ns"] for call in listed]
-        ),
+        **spans(rows.tolist(), time.drawn(starts).tolist(), [call["duration_ns"] for call in listed]),
         "exposed": column("exposed_ns"),
         "wait": column("wait_ns"),
         "floor": column("floor_ns"),

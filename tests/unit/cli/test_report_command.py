@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def test_a_saved_report_is_shown_again(shardtoll, tmp_path: Path):
     assert "error wrong-gradient" in ran.out
     again = shardtoll("report", path, "--json")
     assert again.out == sample_reports.report().to_json() + "\n"
+
+
+def test_a_saved_report_packed_with_gzip_is_shown_too(shardtoll, tmp_path: Path):
+    text = sample_reports.report().to_json()
+    path = tmp_path / "saved.json.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    assert shardtoll("report", path, "--json").out == text + "\n"
+    path.write_bytes(gzip.compress(text.encode())[:200])
+    ran = shardtoll("report", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert str(path) in ran.err
 
 
 def test_json_alone_on_stdout(shardtoll, run_folder: Path, tmp_path: Path):

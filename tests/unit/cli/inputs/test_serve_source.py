@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -303,9 +304,12 @@ def test_a_run_of_an_older_version_is_told_in_the_list(tmp_path):
 
 def test_the_ranks_of_a_saved_report_are_known_before_it_is_read(tmp_path):
     (tmp_path / "saved.json").write_text(sample_reports.report().to_json())
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(sample_reports.report().to_json().encode()))
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents":[]}'))
     (tmp_path / "other.json").write_text('{"schema_version":1,"more":1}')
     places, _ = serve_list.look(str(tmp_path), 0.0)
-    assert {place.name: place.world_size for place in places} == {"saved.json": 4, "other.json": None}
+    sizes = {place.name: place.world_size for place in places}
+    assert sizes == {"saved.json": 4, "packed.json.gz": 4, "other.json": None}
 
 
 def test_closing_does_not_wait_for_an_analysis(tmp_path):

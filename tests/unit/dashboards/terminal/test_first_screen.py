@@ -13,7 +13,7 @@ from rich.console import Console
 from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.step_times import PARTS, RankTime
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
-from shardtoll.ledger import Finding, Report, Where
+from shardtoll.ledger import Figure, Finding, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
 from shardtoll.ledger.words import human
 from tests import sample_reports
@@ -122,6 +122,17 @@ def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
         "Findings 1 and 2 are of one line, train.py:42: fix one, then report again.",
     ]
     assert together.on_one_screen(report, [1, 3]) == []
+
+
+def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
+    late = Finding("straggler", "warning", "t", 9_000_000, None, 0, None, 1, (3,), Where())
+    bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
+    slow = replace(late, figures=(Figure("late_launches_ns", 5_000_000, "ns"),))
+    said = ["Findings 1 and 2 have one cause, hosts that launch late: fix one, then report again."]
+    for findings, sentences in (((bound, slow), said), ((bound, late), []), ((slow, late), [])):
+        report = replace(sample_reports.report(), findings=findings)
+        assert together.on_one_screen(report, [1, 2]) == sentences
+        assert together.on_the_bill(report) == sentences
 
 
 def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():

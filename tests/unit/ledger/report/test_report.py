@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import inspect
 import json
 import os
@@ -247,6 +248,22 @@ def test_a_report_of_the_most_bytes_is_read(report, tmp_path, monkeypatch):
     assert Report.load(path) == report
     monkeypatch.setattr("shardtoll.ledger.report.report.MOST_BYTES", path.stat().st_size - 1)
     with pytest.raises(SchemaError, match="larger than"):
+        Report.load(path)
+
+
+def test_a_report_packed_with_gzip_is_read(report, tmp_path, monkeypatch):
+    path, text = tmp_path / "report.json.gz", report.to_json().encode()
+    path.write_bytes(gzip.compress(text))
+    assert Report.load(path) == report
+    path.write_bytes(gzip.compress(text)[:-600])
+    with pytest.raises(SchemaError, match="is not a shardtoll report"):
+        Report.load(path)
+    path.write_bytes(b"\x1f\x8b" + text)
+    with pytest.raises(SchemaError, match="damaged gzip file"):
+        Report.load(path)
+    path.write_bytes(gzip.compress(text))
+    monkeypatch.setattr("shardtoll.ledger.report.report.MOST_BYTES", len(text) - 1)
+    with pytest.raises(SchemaError, match="unpacked, larger than"):
         Report.load(path)
 
 

@@ -102,6 +102,8 @@ def test_the_remedy_follows_from_what_the_late_rank_did(part, words, code):
     assert finding.severity == "warning"
     assert f"8.00 ms longer {words}" in finding.title
     assert code in (finding.remedy.code or "")
+    launches = {figure.name: figure.value for figure in finding.figures}
+    assert launches == ({"late_launches_ns": 8 * MS} if part == "host_ns" else {})
 
 
 def test_a_step_that_began_late_is_said_to():
