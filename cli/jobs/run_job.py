@@ -105,7 +105,12 @@ def _start(script: Path, arguments: Sequence[str], nproc: int, options: RunOptio
 
     words = ["run", *options.as_arguments(), str(script), *arguments]
     try:
-        sys.exit(start_ranks(nproc, "shardtoll.cli", words))
+        code = start_ranks(nproc, "shardtoll.cli", words)
+        # With 2 a rank has said in its own line what to do.
+        if code not in (0, 2) and options.out is not None and is_run_folder(options.out):
+            which = f"which one and where: shardtoll hang {options.out}"
+            typer.echo(f"shardtoll: a rank ended with exit code {code}; {which}", err=True)
+        sys.exit(code)
     except Stopped as stopped:
         number = stopped.number
     word = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.ledger.answers.advice import Advice, Candidate, FailureAdvice
@@ -215,7 +215,9 @@ def _gap(advice: Advice) -> str:
     if gap <= 0:
         return "It is no slower than the advised one, but less simple."
     name, lost_ns = advice.lost or ("", 0.0)
-    overlap = best.step_ns.high >= current.step_ns.low
+    # The bands are of what both have in common too: the same work and some more is slower for sure.
+    more = replace(current.layout, checkpointing=best.layout.checkpointing) == best.layout
+    overlap = not more and best.step_ns.high >= current.step_ns.low
     tie = " The bands overlap: it may be as fast." if overlap else ""
     lost = f"{name} (+{human.duration(lost_ns)})"
     return f"It takes {human.percent(gap)} longer, most of it {lost}.{tie}"

@@ -94,6 +94,18 @@ def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:
     assert message in str(done.exception)
 
 
+def test_more_work_of_the_same_layout_is_never_as_fast() -> None:
+    """Its band overlaps the best one's, but what makes the band wide is the same in both."""
+
+    def gap(explained: str) -> str:
+        words = ["advise", "--model", "llama3.2-1b", "--gpus", "8", "--explain", explained]
+        said = " ".join(RUN.invoke(app("advise"), words).output.split())
+        return said[said.index("It takes") :][:150]
+
+    assert "The bands overlap" not in gap("checkpointing=full")
+    assert "The bands overlap: it may be as fast." in gap("sharding=fsdp")
+
+
 def test_the_page_has_a_worked_case_for_each_size() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert len(CASES) == 10

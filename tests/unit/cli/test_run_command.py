@@ -84,6 +84,27 @@ def test_a_signal_before_any_step(
     assert (ran.code, ran.out, ran.err) == (code, "", f"shardtoll: {line}\n")
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, ""),
+        (1, "shardtoll: a rank ended with exit code 1; which one and where: shardtoll hang a\n"),
+        (2, ""),
+    ],
+)
+def test_a_rank_that_fails_has_a_hint(
+    shardtoll, script: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+):
+    def failed(*_: object) -> int:
+        Path("a").mkdir(exist_ok=True)
+        (Path("a") / "run.rank00000.json").write_text("{}")
+        return code
+
+    monkeypatch.setattr(launching, "start_ranks", failed)
+    ran = shardtoll("run", "--nproc", "2", "--out", "a", "train.py")
+    assert (ran.code, ran.out, ran.err) == (code, "", said)
+
+
 def test_ranks_get_every_option():
     options = RunOptions(
         Path("a"), "watch", 7, True, 3, "torch.optim:SGD.step", (Path("b.json"), Path("c.csv")), True, 80
