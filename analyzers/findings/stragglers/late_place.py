@@ -63,16 +63,18 @@ def late_place(context: Context, late: pd.DataFrame, part: str | None) -> LatePl
     if best is None or best[1] < max(LEAST_NS, EXPLAINS * waited):
         return None
     piece, longer = best
-    return _of_gap(piece, longer) if piece["gap"] else _of_operator(piece, longer)
+    if not piece["gap"]:
+        return _of_operator(piece, longer)
+    return _of_gap(piece, longer, _source(keep(pieces, pieces["rank"] == rank), piece))
 
 
 def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     """Return the pieces of the steps of `pairs` (step, rank) with `PIECE` and time_ns, added up by piece."""
     steps = pairs.merge(context.step_rows, on=["step", "rank"])
     end_ns = steps["start_ns"] + steps["duration_ns"]
-    computes = context.computes_in_steps[["step", "rank", *SIDES, "start_ns", "duration_ns"]]
+    computes = context.computes_in_steps[["step", "rank", *SIDES, "source", "start_ns", "duration_ns"]]
     calls = keep(context.in_steps, context.in_steps["step"].isin(context.surveyed))
-    calls = calls[["step", "rank", *SIDES, "issue_ns", "start_ns", "duration_ns", "exposed_ns"]]
+    calls = calls[["step", "rank", *SIDES, "source", "issue_ns", "start_ns", "duration_ns", "exposed_ns"]]
     # Who waits does so until the collective has ended: that is nobody's work, and no gap either.
     blocked_ns = calls["exposed_ns"].fillna(0)
     blocked_from_ns = calls["start_ns"] + calls["duration_ns"] - blocked_ns
@@ -97,7 +99,7 @@ def _pieces(context: Context, pairs: pd.DataFrame) -> pd.DataFrame:
     gaps = keep(gaps, gap.notna())
     worked = keep(frame.assign(gap=False, time_ns=frame["duration_ns"]), frame["blocked"].isna())
     both = pd.concat([gaps, worked], ignore_index=True)
-    both = keep(both[["step", "rank", "time_ns", *PIECE]], both["time_ns"] > 0)
+    both = keep(both[["step", "rank", "time_ns", *PIECE, "source"]], both["time_ns"] > 0)
     filled: pd.DataFrame = both.fillna(dict.fromkeys(PIECE[1:], ""))
     return filled
 
@@ -122,6 +124,15 @@ def _longest(pieces: pd.DataFrame, rank: int, keys: list[str]) -> tuple[dict[str
     return dict(zip(keys, key, strict=True)), float(middle.iloc[number])
 
 
+def _source(pieces: pd.DataFrame, piece: dict[str, object]) -> str | None:
+    """Return the line of code that comes after most of these gaps; None if it is unknown."""
+    same = np.logical_and.reduce(
+        [(pieces[name] == value).to_numpy(dtype=bool) for name, value in piece.items()]
+    )
+    by_line = pieces[same].groupby("source")["time_ns"].sum()
+    return str(by_line.idxmax()) if len(by_line) else None
+
+
 def _of_operator(piece: dict[str, object], longer: float) -> LatePlace:
     phase, module = str(piece["phase"]), text(piece["module"])
     op = str(piece["op"]) if "op" in piece else None
@@ -133,7 +144,7 @@ def _of(module: str | None) -> str:
     return f" of {module}" if module else ""
 
 
-def _of_gap(piece: dict[str, object], longer: float) -> LatePlace:
+def _of_gap(piece: dict[str, object], longer: float, source: str | None) -> LatePlace:
     before_op, op = str(piece["before_op"]), str(piece["op"])
     before, module = str(piece["before_module"]), str(piece["module"])
     phases = str(piece["before_phase"]), str(piece["phase"])
@@ -146,7 +157,11 @@ def _of_gap(piece: dict[str, object], longer: float) -> LatePlace:
         phase = phases[1]
     sides = f"between {_side(before_op, before)} and {_side(op, module)}"
     where = Where(phase=phase, module=module or before or None, op=sides)
-    return LatePlace(where, f"{f'in {phase}, ' if phase else ''}{sides}", round(longer))
+    inside = f"in {phase}, {sides}" if phase else sides
+    if "" not in phases and before_op != BEGIN and op != END and phases[0] != phases[1]:
+        # From one micro-batch to the next it is in neither.
+        inside = f"between {phases[0]} and {phases[1]}" if source else sides
+    return LatePlace(where, f"{inside}, before {source}" if source else inside, round(longer))
 
 
 def _side(op: str, module: str) -> str:

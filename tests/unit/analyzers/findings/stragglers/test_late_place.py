@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,22 @@ def test_a_rank_that_sleeps_is_late_between_two_operators(number: int, phase: st
     assert (finding.where.phase, finding.where.op) == (phase, sides)
     assert "outside operators" in finding.title
     assert sides in finding.title
+
+
+@pytest.mark.parametrize(
+    ("number", "clause"),
+    [
+        (1, "most in forward, between aten.mm.default of a and aten.mm.default of b, before t.py:1 (b)"),
+        (2, "most between forward and backward, before t.py:2 (b)"),
+    ],
+)
+def test_the_line_after_a_gap_is_named(number: int, clause: str) -> None:
+    steps, computes, collectives = job(f"gap {number}")
+    lines = [f"t.py:{index} ({module})" for index, (_, module) in enumerate(MODULES)]
+    computes = [replace(row, source=lines[row.index]) for row in computes]
+    report = run(ledger(collectives, steps=steps, computes=computes))
+    (finding,) = (f for f in report.findings if f.kind == "straggler")
+    assert clause in finding.title
 
 
 def test_a_rank_late_after_its_operators_is_late_before_the_collective() -> None:
