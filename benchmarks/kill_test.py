@@ -3,7 +3,8 @@
 Data parallel, tensor parallel and FSDP2 programs of overhead.py on two to four gloo ranks, at every level of
 `audit`; SIGKILL goes to one rank or to all. Each rank notes in a file of its own when it finished a step, and
 whether it was surveyed or watched. Then the run folder is read: a finished step that is not there is lost.
-No surveyed step may be, and a watched one only if it was finished in the last quarter second.
+No surveyed step may be, and a watched one only if it was finished in the last quarter second. The machine's
+load of one minute is given beside, as a step that suddenly takes long is when rows are late.
 """
 
 from __future__ import annotations
@@ -123,12 +124,13 @@ def kill(options: argparse.Namespace) -> Result:
         # Ranks are forks: what they would import is there already.
         importlib.import_module(name)
     chance, told, oldest_s = random.Random(options.seed), Counter[str](), 0.0
-    begun = time.monotonic()
+    begun, loads = time.monotonic(), [os.getloadavg()[0]]
     for number in range(options.kills):
         if time.monotonic() - begun > options.seconds:
             break
         with tempfile.TemporaryDirectory() as folder:
             oldest_s = max(oldest_s, one_kill(chance, Path(folder), told))
+        loads.append(os.getloadavg()[0])
         if number % 10 == 9:
             print(f"{number + 1} kills, {dict(told)}, oldest lost {oldest_s:.3f} s", flush=True)
             sys.stdout.flush()
@@ -146,6 +148,9 @@ def kill(options: argparse.Namespace) -> Result:
         )
     }
     figures["oldest_watched_lost_s"] = round(oldest_s, 4)
+    # The ranks' own share is in it: two to four of them.
+    figures["load_least"], figures["load_most"] = min(loads), max(loads)
+    figures["load_mean"] = round(sum(loads) / len(loads), 2)
     return Result(figures, {"surveyed_lost": 0.0, _OLDER: 0.0})
 
 

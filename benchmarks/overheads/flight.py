@@ -1,7 +1,7 @@
 """What a rank's flight file costs a collective, next to writing the same entry with one system call.
 
-Two loops: calls of one kind, and calls of which none is like the last `KINDS`. Each collective is issued,
-returned, waited for and done. What the watchdog's thread does in one beat is timed by itself.
+Three loops: calls of one kind, calls of more kinds in turn than the file has texts for, and calls of which none
+was seen before. Each collective is issued, returned, waited for and done. What the watchdog's thread does in one beat is timed by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from harness import Spread
 
-from shardtoll.ledger.disk.flight_layout import ENTRY
+from shardtoll.ledger.disk.flight_layout import ENTRY, TEXTS
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
 from shardtoll.profiler.live.flight.flight import Flight
@@ -36,7 +36,8 @@ def figures(repeats: int) -> dict[str, float | None]:
         PendingCollective(Message("all_to_all", "0", 2, message_bytes=size), Place("forward"), 0, 7)
         for size in range(KINDS)
     ]
-    noted, many, written, nothing, beats = [], [], [], [], []
+    seen = unlike[: 2 * TEXTS]
+    noted, again, many, written, nothing, beats = [], [], [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         flight = Flight(Groups("cpu"), 0)
         flight.open(Path(folder), 2, "run", hang_after_s=None, beat_s=None)
@@ -44,7 +45,8 @@ def figures(repeats: int) -> dict[str, float | None]:
         for _ in range(repeats):
             nothing.append(_timed(_nothing))
             noted.append(_timed(lambda: _noted(flight, alike)))
-            many.append(_timed(lambda: _noted(flight, unlike)))
+            again.append(_timed(lambda: _noted(flight, seen, forget=False), len(seen)))
+            many.append(_timed(lambda: _noted(flight, unlike[len(seen) :]), KINDS - len(seen)))
             written.append(_timed(lambda: _written(file)))
             beats.append(_timed(lambda: _beat(flight), BEATS))
         os.close(file)
@@ -57,6 +59,8 @@ def figures(repeats: int) -> dict[str, float | None]:
         "flight.collective_us_q1": ours.low,
         "flight.collective_us_q3": ours.high,
         "flight.collective_us_least": min(noted) - min(nothing),
+        "flight.many_kinds_us": Spread.of(again).median - loop,
+        "flight.many_kinds_us_least": min(again) - min(nothing),
         "flight.new_kind_us": Spread.of(many).median - loop,
         "flight.new_kind_us_least": min(many) - min(nothing),
         "flight.pwrite_us": peer.median,
@@ -77,7 +81,7 @@ def _nothing() -> None:
         pass
 
 
-def _noted(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
+def _noted(flight: Flight, kinds: Sequence[PendingCollective], *, forget: bool = True) -> None:
     work, now_ns, count = object(), 1, len(kinds)
     if count == 1:
         (pending,) = kinds
@@ -87,8 +91,9 @@ def _noted(flight: Flight, kinds: Sequence[PendingCollective]) -> None:
             flight.waits(id(work), now_ns)
             flight.waited(now_ns)
         return
-    for pending in kinds[:CALLS]:
-        pending.place.kind = None
+    for pending in kinds:
+        if forget:
+            pending.place.kind = None
         note = flight.issue(pending, now_ns)
         flight.returned(note, work)
         flight.waits(id(work), now_ns)

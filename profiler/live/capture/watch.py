@@ -417,7 +417,7 @@ class Watch:
             _add_unseen(region, at_end, self._recorder.groups.size)
         if region.step is not None or region.collectives or region.elsewhere or region.waits:
             self.ended.append(replace(ended, template=template, same=same))
-            self.keeping.add(region.start_ns, len(region.collectives) + 1)
+            self.keeping.add(region.start_ns, ended.end_ns, len(region.collectives) + 1)
         if region.step is None:
             return None
         return template is not None and template.surveyed

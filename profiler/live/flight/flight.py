@@ -158,11 +158,12 @@ class Flight:
         if kind is None or kind.message is not pending.message:
             kind = self._learn(pending)
         group = kind.group
-        if kind.channel is None:
-            seq = pending.seq
-            group.issued = place = (group.issued if seq is None else seq - group.skew) + 1
-        else:
+        if kind.channel is not None:
             place = group.channels[kind.channel] = group.channels.get(kind.channel, 0) + 1
+        elif (seq := pending.seq) is not None:
+            group.issued = place = seq - group.skew + 1
+        else:
+            group.issued = place = group.issued + 1
         number, at, end = self._next()
         _pack(self._data, at, number, now_ns, 0, place, kind.code, self._step, number)
         note = number, end, place, group
@@ -250,6 +251,11 @@ class Flight:
 
     def _learn(self, pending: PendingCollective) -> Kind:
         message, place = pending.message, pending.place
+        known: Kind | None = place.kind
+        if known is not None and known.says is message and self._slots.get(message.group) is known.group:
+            # Its text had to make room for others, and is as it was.
+            self._kinds.show(known)
+            return known
         place.kind = kind = self._kinds.learn(message, place, self._slot(message.group))
         return kind
 

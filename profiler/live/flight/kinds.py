@@ -43,13 +43,16 @@ class GroupSlot:
 class Kind:
     """Calls that say the same from the same place."""
 
-    __slots__ = ("__weakref__", "channel", "code", "group", "message")
+    __slots__ = ("__weakref__", "channel", "checksum", "code", "group", "message", "says", "text")
 
-    def __init__(self, message: Message, group: GroupSlot, code: int) -> None:
-        self.message: Message | None = message
-        """None once its text had to make room for another."""
+    def __init__(self, message: Message, place: Place, group: GroupSlot) -> None:
+        self.says: Final = message
+        self.message: Message | None = None
+        """What it says while its text is in the file; None once that had to make room for another."""
         self.group: Final = group
-        self.code: Final = code
+        self.text: Final = _text(message, place)
+        self.checksum: Final = zlib.crc32(self.text)
+        self.code = 0
         """Number and slot of its text."""
         self.channel: Final = (message.op, message.root) if message.op in POINT_TO_POINT else None
 
@@ -66,29 +69,34 @@ class Kinds:
 
     def learn(self, message: Message, place: Place, group: GroupSlot) -> Kind:
         """Return what calls that say this from here have in common."""
-        text = _text(message, place)
-        code = self._codes.get(text)
+        kind = Kind(message, place, group)
+        self.show(kind)
+        return kind
+
+    def show(self, kind: Kind) -> None:
+        """See that the kind's text is in the file, again if it had to make room."""
+        code = self._codes.get(kind.text)
         if code is None:
-            code = self._write(text)
-        kind = Kind(message, group, code)
+            code = self._write(kind.text, kind.checksum)
+        kind.code, kind.message = code, kind.says
         users = self._users[code % layout.TEXTS]
         if len(users) % _MANY == _MANY - 1:
             users[:] = [user for user in users if user() is not None]
         users.append(ref(kind))
-        return kind
 
-    def _write(self, text: bytes) -> int:
+    def _write(self, text: bytes, checksum: int) -> int:
         self._written += 1
         slot = self._written % layout.TEXTS
         self._codes.pop(self._texts[slot], None)
         self._texts[slot] = text
         code = self._codes[text] = self._written * layout.TEXTS + slot
-        users, self._users[slot] = self._users[slot], []
+        users = self._users[slot]
         for user in users:
             kind = user()
             if kind is not None:
                 kind.message = None
-        head = layout.TEXT_HEAD.pack(self._written, len(text), zlib.crc32(text))
+        users.clear()
+        head = layout.TEXT_HEAD.pack(self._written, len(text), checksum)
         self._put(layout.TEXTS_AT + slot * layout.TEXT_BYTES, head + text)
         return code
 

@@ -44,6 +44,12 @@ _PATIENCE_S: Final = 3.0
 """After this long the user is told which ranks are waited for."""
 _FAREWELL_S: Final = 2.0
 """A rank that could not open stays this long at most, so that the others hear of it."""
+_LOOK_S: Final = 1.0
+"""How often a rank that waits for rank 0's session looks whether one can still come."""
+_MISSED_S: Final = 3.0
+"""A rank waits this long if rank 0 has closed a session in the same folder: another one there is unlikely."""
+_OF_RANK: Final = ("alive", "open", "told", "done")
+"""Keys that each rank of a session has in the store."""
 _LED: Final = "led"
 """Key of the number of sessions that rank 0 has opened."""
 
@@ -62,24 +68,44 @@ class Meeting:
     open, or opens next. A session that a rank opened without rank 0 therefore moves no later one.
     """
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, out: str = "") -> None:
+        """`out`: the run folder, empty if nobody asked to keep it."""
         self.rank = rank
         self.world_size = world_size
+        self._out = out
         self.run_id = uuid.uuid4().hex
         self._base: Any = self._prefixed("shardtoll", _default_store())
         self._store: Any = None
         """The keys of this session; None where there is nobody to meet."""
+        self._number = 0
 
     @staticmethod
     def _prefixed(prefix: str, store: Any) -> Any:
         make: Any = torch._C._distributed_c10d.PrefixStore if store is not None else None
         return None if store is None else make(prefix, store)
 
-    def _enter(self, number: int) -> None:
-        """Take part in rank 0's session of this number."""
+    def _enter(self, number: int, last: int) -> None:
+        """Take part in rank 0's session of this number; `last` is the one that this rank was in before."""
+        self._number = number
         self._store = self._prefixed(str(number), self._base)
+        self._forget_old(number, last)
         me = {"host": socket.gethostname(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
         self._store.set(f"alive/{self.rank}", json.dumps(me))
+
+    def _forget_old(self, number: int, last: int) -> None:
+        """Remove this rank's keys of sessions before the last one, which nobody looks at any more.
+
+        A store lives as long as the job, and its server is mostly rank 0.
+        """
+        old = {last - 1, number - 2, min(last, number - 2)}
+        keys = [f"{what}/{self.rank}" for what in _OF_RANK]
+        if self.rank == 0:
+            keys += ["run", "closed"]
+        # Some stores cannot remove a key.
+        with suppress(RuntimeError):
+            for session in sorted(old):
+                for key in keys if session > 0 else ():
+                    self._base.delete_key(f"{session}/{key}")
 
     def open(self, prepare: Callable[[], None]) -> None:
         """Agree on the run's id. Rank 0 runs `prepare` before any other rank goes on.
@@ -91,7 +117,8 @@ class Meeting:
             prepare()
             return
         if self.rank == 0:
-            self._enter(int(self._base.add(_LED, 1)))
+            number = int(self._base.add(_LED, 1))
+            self._enter(number, number - 1)
             with self.telling_others():
                 prepare()
             self._store.set("run", self.run_id)
@@ -99,28 +126,20 @@ class Meeting:
             self._follow()
 
     def _follow(self) -> None:
-        """Take the run's id from rank 0. Waits in the store, not in a loop: ranks should start together."""
-        deadline_s = time.monotonic() + _OPENING_LIMIT_S
+        """Take the run's id from rank 0, whose session may have to come first."""
         joined, alone = f"joined/{self.rank}", f"alone/{self.rank}"
         try:
             last = int(self._base.add(joined, 0))
-            number = last + 1
-            while True:
-                left_s = max(deadline_s - time.monotonic(), 0.01)
-                self._base.wait([f"{number}/run"], timedelta(seconds=left_s))
-                newest = int(self._base.add(_LED, 0))
-                if newest == number and not self._base.check([f"{number}/closed"]):
-                    break
-                # Rank 0 went through this one without us.
-                number = max(newest, number + 1) if newest > number else number + 1
-            self._enter(number)
+            number = self._led(last + 1)
+            self._enter(number, last)
             self.run_id = self._store.get("run").decode()
             self._base.add(joined, number - last)
             lone = int(self._base.add(alone, 0))
             self._base.add(alone, -lone)
-        except RuntimeError:
+        except RuntimeError as error:
             self._store = None
-            log.warning("shardtoll: rank 0 opened no session; rank %d keeps its records to itself", self.rank)
+            why = str(error) if isinstance(error, _NoneComes) else "rank 0 opened no session"
+            log.warning("shardtoll: %s; rank %d keeps its records to itself", why, self.rank)
             with suppress(RuntimeError):
                 self._base.add(alone, 1)
             return
@@ -132,6 +151,42 @@ class Meeting:
                 lone,
                 number - last - 1,
             )
+
+    def _led(self, number: int) -> int:
+        """Return the number of the session that rank 0 has open, this one or a later one; waits for it.
+
+        Raises RuntimeError if none comes: within the limit, or because rank 0 has ended or has been through
+        the session of this folder.
+        """
+        deadline_s, missed = time.monotonic() + _OPENING_LIMIT_S, False
+        while True:
+            newest = int(self._base.add(_LED, 0))
+            # Nothing is left of a session that rank 0 went through some time ago.
+            number = max(number, newest)
+            if self._base.check([f"{number}/closed"]):
+                # Rank 0 went through this one without us.
+                if not missed and self._base.get(f"{number}/closed").decode() == self._out:
+                    missed, deadline_s = True, min(deadline_s, time.monotonic() + _MISSED_S)
+                number += 1
+            # In the store, not in a loop: ranks should start together.
+            if self._comes(f"{number}/run", min(_LOOK_S, deadline_s - time.monotonic())):
+                if int(self._base.add(_LED, 0)) == number and not self._base.check([f"{number}/closed"]):
+                    return number
+            elif newest and self._has_ended(self._prefixed(str(newest), self._base), 0):
+                raise _NoneComes("rank 0 has ended")
+            elif time.monotonic() >= deadline_s:
+                raise _NoneComes(
+                    "rank 0 has closed its session of this run already"
+                    if missed
+                    else "rank 0 opened no session"
+                )
+
+    def _comes(self, key: str, limit_s: float) -> bool:
+        """Whether there is such a key within the limit."""
+        with suppress(RuntimeError):
+            self._base.wait([key], timedelta(seconds=max(limit_s, 0.01)))
+            return True
+        return bool(self._base.check([key]))
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -207,10 +262,13 @@ class Meeting:
                 raise _kind(failure)(f"rank {rank}: {failure['message']}", failure["hint"]) from cause
 
     def hand_over(self, data: bytes) -> None:
-        """Give this rank's ledger to rank 0; a store that is gone is no error."""
+        """Give this rank's ledger to rank 0, if it still takes any; a store that is gone is no error."""
         if self._store is None:
             return
         try:
+            if self._store.check(["closed"]) or int(self._base.add(_LED, 0)) > self._number:
+                # The store would keep it as long as the job runs.
+                return
             chunks = range(0, max(len(data), 1), _CHUNK_BYTES)
             for index, begin in enumerate(chunks):
                 self._store.set(f"data/{self.rank}/{index}", data[begin : begin + _CHUNK_BYTES])
@@ -243,7 +301,7 @@ class Meeting:
                 if waiting:
                     time.sleep(_POLL_S)
             # Whoever opens a session now is too late for this one.
-            self._store.set("closed", "1")
+            self._store.set("closed", self._out)
         except RuntimeError as error:
             log.warning("shardtoll: the store went away while ledgers were collected: %s", error)
         return ledgers
@@ -258,16 +316,25 @@ class Meeting:
         return b"".join(chunks)
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the rank ran beside us and its process has ended.
+        """Whether the rank ran beside us and its process has ended."""
+        return self._has_ended(self._store, rank)
+
+    @staticmethod
+    def _has_ended(session: Any, rank: int) -> bool:
+        """Whether the process with which a rank was in a session ran beside us and has ended.
 
         A process of another PID namespace, as containers of one host are in, has no number here: whether it
         lives is unknown.
         """
-        if not self._announced(rank):
+        if not session.check([f"alive/{rank}"]):
             return False
-        them = json.loads(self._store.get(f"alive/{rank}"))
+        them = json.loads(session.get(f"alive/{rank}"))
         beside_us = them["host"] == socket.gethostname() and them["pid_namespace"] == pid_namespace()
         return beside_us and not is_running(them["pid"])
+
+
+class _NoneComes(RuntimeError):
+    """Rank 0 opens no session that could still be joined, and why."""
 
 
 def _kind(failure: dict[str, Any]) -> type[ShardtollError]:

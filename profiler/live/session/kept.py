@@ -107,9 +107,9 @@ class Kept:
     def __init__(
         self, rank: int, world_size: int, out: Path | None, run: Callable[[], Run], groups: Groups
     ) -> None:
-        self.meeting = Meeting(rank, world_size)
         self.findings = GradientFindings()
         self.folder = Path(tempfile.mkdtemp(prefix="shardtoll-")) if out is None else _fixed(out)
+        self.meeting = Meeting(rank, world_size, "" if out is None else str(self.folder))
         self.alone = False
         """Whether this is the job's only process, whatever its rank: of a fake process group."""
         self._rank = rank

@@ -68,7 +68,7 @@ class Regions:
         if self._recorder.device is not None:
             self.append_finished()
         elif region is not None and rows:
-            self._watch.keeping.add(region.start_ns, rows)
+            self._watch.keeping.add(region.start_ns, self._recorder.now_ns(), rows)
             if region.step is not None:
                 # A job that is killed loses no surveyed step; each costs more than its writing.
                 self.flush()
@@ -124,7 +124,12 @@ class Regions:
 
     def flush(self) -> None:
         """Write the rows of what was surveyed and watched since the last time."""
+        begin_ns = self._recorder.now_ns()
         self._watch.keeping.begin_anew()
+        self._write()
+        self._watch.keeping.made(begin_ns, self._recorder.now_ns())
+
+    def _write(self) -> None:
         if self._recorder.device is None:
             self.append_finished()
         raw = self._recorder.recording.take()

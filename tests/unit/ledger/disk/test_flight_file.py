@@ -18,6 +18,7 @@ from shardtoll.ledger.disk.flight_memory import KEPT_S, memory_path, remove_dead
 from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
+from shardtoll.profiler.live.flight import kinds
 from shardtoll.profiler.live.flight.flight import Flight
 from tests.flights import write_flight
 
@@ -235,6 +236,25 @@ def test_texts_beyond_all_slots_cost_no_kept_call_its_text(tmp_path: Path):
             writer.issue(noted(place, Message("all_reduce", "world", 2)), 1)
     calls = written(writer, tmp_path).calls
     assert [call.source for call in calls] == [place.source for place in places[-layout.RING :]]
+
+
+def test_a_text_that_had_to_make_room_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[Place] = []
+    text = kinds._text
+    monkeypatch.setattr(kinds, "_text", lambda message, place: made.append(place) or text(message, place))
+    writer = write_flight(tmp_path, 0, 0, state=None)
+    message = Message("all_reduce", "world", 2)
+    places = [Place("other", source=f"a.py:{number} (f)") for number in range(3 * layout.TEXTS)]
+    for _ in range(3):
+        for place in places:
+            writer.issue(noted(place, message), 1)
+    assert len(made) == len(places)
+    other = Message("all_reduce", "world", 2, message_bytes=8)
+    writer.issue(noted(places[-1], other), 1)
+    writer.issue(noted(places[-1], message), 1)
+    calls = written(writer, tmp_path).calls
+    assert [call.source for call in calls[-3:]] == [places[-1].source] * 3
+    assert [call.message_bytes for call in calls[-3:]] == [None, 8, None], "another message is another kind"
 
 
 @pytest.mark.parametrize("harm", ["cut", "removed", "replaced", "folder"])

@@ -11,7 +11,7 @@ def settled() -> Keeping:
     """Return what has made rows so often that it makes none at once any more."""
     keeping = Keeping()
     for _ in range(4):
-        keeping.add(0, 1)
+        keeping.add(0, 1, 1)
         assert keeping.due(0), "the first are made at once: a job may die young"
         keeping.begin_anew()
     return keeping
@@ -24,23 +24,51 @@ def test_nothing_is_due_where_nothing_waits() -> None:
 
 def test_rows_wait_for_a_quarter_of_a_second_and_no_longer() -> None:
     keeping, wait_ns = settled(), 250 * MS
-    keeping.add(5 * MS, 1)
-    keeping.add(200 * MS, 1)
-    assert not keeping.due(5 * MS + wait_ns - 1)
+    keeping.add(4 * MS, 5 * MS, 1)
+    keeping.add(199 * MS, 200 * MS, 1)
+    assert not keeping.due(5 * MS + wait_ns - 3 * MS), "two more regions like these end in time"
     assert keeping.due(5 * MS + wait_ns), "the oldest counts"
     keeping.begin_anew()
     assert not keeping.due(10**12)
 
 
+def test_what_would_be_too_old_at_the_next_end_does_not_wait_for_it() -> None:
+    keeping = settled()
+    end_ns = 60 * MS
+    keeping.add(0, end_ns, 1)
+    assert not keeping.due(end_ns), "the next ends in time, if it takes twice as long"
+    keeping.add(60 * MS, 240 * MS, 1)
+    assert keeping.due(240 * MS), "the next may take as long as the longest, and more"
+
+
+def test_how_long_writing_takes_counts() -> None:
+    quick, slow = settled(), settled()
+    slow.made(0, 100 * MS)
+    for keeping in (quick, slow):
+        keeping.add(500 * MS, 550 * MS, 1)
+    assert not quick.due(600 * MS)
+    assert slow.due(600 * MS)
+
+
+def test_rows_are_not_made_all_the_time_for_one_long_step() -> None:
+    keeping = settled()
+    keeping.add(0, 200 * MS, 1)
+    keeping.begin_anew()
+    keeping.made(200 * MS, 202 * MS)
+    keeping.add(203 * MS, 204 * MS, 1)
+    assert not keeping.due(204 * MS)
+    assert keeping.due(280 * MS)
+
+
 def test_many_regions_or_rows_do_not_wait() -> None:
     keeping = settled()
-    keeping.add(0, 19_999)
+    keeping.add(0, 0, 19_999)
     assert not keeping.due(0)
-    keeping.add(0, 1)
+    keeping.add(0, 0, 1)
     assert keeping.due(0)
     keeping.begin_anew()
     for _ in range(255):
-        keeping.add(0, 1)
+        keeping.add(0, 0, 1)
     assert not keeping.due(0)
-    keeping.add(0, 1)
+    keeping.add(0, 0, 1)
     assert keeping.due(0)

@@ -257,3 +257,63 @@ def test_a_rank_that_announced_its_session_is_waited_for(
     lone.start_together()
     assert waited == [gather._ALONE_S, gather._PATIENCE_S, gather._LEFT_OUT_S]
     assert "no session on rank 1, 2, which is left out" in caplog.text
+
+
+def test_a_rank_waits_no_longer_for_the_session_of_its_folder_that_rank_0_has_closed(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(gather, "_MISSED_S", 0.0)
+    for meeting in meetings:
+        meeting._out = "runs/a"
+    lone = again(meetings)[0]
+    lone._out = "runs/a"
+    lone.open(lambda: None)
+    lone.collect(0.0)
+    begun = time.monotonic()
+    meetings[1].open(lambda: None)
+    assert time.monotonic() - begun < gather._OPENING_LIMIT_S / 2
+    assert (
+        "rank 0 has closed its session of this run already; rank 1 keeps its records to itself" in caplog.text
+    )
+    caplog.clear()
+    monkeypatch.setattr(gather, "_OPENING_LIMIT_S", 0.3)
+    meetings[2]._out = "runs/b"
+    meetings[2].open(lambda: None)
+    assert "rank 0 opened no session" in caplog.text, "of another folder it cannot tell"
+
+
+def test_a_rank_does_not_wait_for_rank_0_whose_process_has_ended(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(gather, "_LOOK_S", 0.01)
+    lone = meetings[0]
+    lone.open(lambda: None)
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    alive(lone, gone.pid)
+    lone.collect(0.0)
+    begun = time.monotonic()
+    meetings[1].open(lambda: None)
+    assert time.monotonic() - begun < gather._OPENING_LIMIT_S / 2
+    assert "rank 0 has ended; rank 1 keeps its records to itself" in caplog.text
+
+
+def test_the_store_keeps_keys_of_the_last_sessions_only(meetings: list[Meeting]) -> None:
+    keys = []
+    for _ in range(6):
+        meetings = again(meetings)
+        assert joined(meetings)
+        together([lambda m=m: m.start_together() for m in meetings])  # type: ignore[misc]
+        for meeting in meetings[1:]:
+            meeting.hand_over(b"data")
+        assert meetings[0].collect(5.0) == {1: b"data", 2: b"data"}
+        keys.append(meetings[0]._base.num_keys())
+    assert len(set(keys[2:])) == 1
+
+
+def test_a_rank_that_is_left_out_puts_nothing_into_the_store(meetings: list[Meeting]) -> None:
+    assert joined(meetings)
+    meetings[0].collect(0.0)
+    before = meetings[0]._base.num_keys()
+    meetings[1].hand_over(b"too late")
+    assert meetings[0]._base.num_keys() == before
