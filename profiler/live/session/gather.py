@@ -165,7 +165,8 @@ class Meeting:
             number = max(number, newest)
             if self._base.check([f"{number}/closed"]):
                 # Rank 0 went through this one without us.
-                if not missed and self._base.get(f"{number}/closed").decode() == self._out:
+                # A job may open any number of sessions without a folder.
+                if self._out and not missed and self._base.get(f"{number}/closed").decode() == self._out:
                     missed, deadline_s = True, min(deadline_s, time.monotonic() + _MISSED_S)
                 number += 1
             # In the store, not in a loop: ranks should start together.

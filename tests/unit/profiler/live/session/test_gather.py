@@ -282,6 +282,23 @@ def test_a_rank_waits_no_longer_for_the_session_of_its_folder_that_rank_0_has_cl
     assert "rank 0 opened no session" in caplog.text, "of another folder it cannot tell"
 
 
+def test_without_a_folder_rank_0_may_open_a_next_session(
+    meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "_MISSED_S", 0.0)
+    monkeypatch.setattr(gather, "_LOOK_S", 0.01)
+    lone = again(meetings)[0]
+    lone.open(lambda: None)
+    lone.collect(0.0)
+
+    def opens_later() -> None:
+        time.sleep(0.3)
+        meetings[0].open(lambda: None)
+
+    together([opens_later, *(lambda m=m: m.open(lambda: None) for m in meetings[1:])])  # type: ignore[misc]
+    assert len({meeting.run_id for meeting in meetings}) == 1
+
+
 def test_a_rank_does_not_wait_for_rank_0_whose_process_has_ended(
     meetings: list[Meeting], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
