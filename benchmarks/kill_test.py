@@ -3,8 +3,9 @@
 Data parallel, tensor parallel and FSDP2 programs of overhead.py on two to four gloo ranks, at every level of
 `audit`; SIGKILL goes to one rank or to all. Each rank notes in a file of its own when it finished a step, and
 whether it was surveyed or watched. Then the run folder is read: a finished step that is not there is lost.
-No surveyed step may be, and a watched one only if it was finished in the last quarter second. The machine's
-load of one minute is given beside, as a step that suddenly takes long is when rows are late.
+No surveyed step may be, and a watched one only if it was finished in the last quarter second. Rows are
+written where a step ends: how old the oldest lost step was when its rank last ended one is told too, and the
+machine's load of one minute, as on a busy machine a step may suddenly take long.
 """
 
 from __future__ import annotations
@@ -65,8 +66,12 @@ def _finished(folder: Path, rank: int) -> list[tuple[int, int, float]]:
     return list(_DONE.iter_unpack(data[: len(data) // _DONE.size * _DONE.size]))
 
 
-def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> float:
-    """Run one job, kill it, add what was lost; return the age in s of the oldest watched step that was."""
+def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[float, float]:
+    """Run one job, kill it, and add what was lost.
+
+    Returns how long before the kill, and how long before its rank last ended a step, the oldest lost watched
+    step was finished, in s.
+    """
     import socket
 
     kind, level = chance.choice(KINDS), chance.choice(LEVELS)
@@ -87,7 +92,7 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> float:
         while not all(_finished(folder, rank) for rank in range(ranks)):
             if time.monotonic() > deadline:
                 told["not_started"] += 1
-                return 0.0
+                return 0.0, 0.0
             time.sleep(0.02)
         time.sleep(chance.uniform(0.0, 2.0))
         victims = list(range(ranks)) if chance.random() < 0.5 else [chance.randrange(ranks)]
@@ -103,7 +108,7 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> float:
     told.update({"kills": 1, "killed_ranks": len(victims), f"kills_{kind}": 1, f"kills_{level}": 1})
     rows = read_run(out).tables["steps"]
     kept = set(zip(rows.column("rank").to_pylist(), rows.column("step").to_pylist(), strict=True))
-    oldest_s = 0.0
+    oldest_s = oldest_at_end_s = 0.0
     for rank, steps in finished.items():
         for step, surveyed, at_s in steps:
             what = "surveyed" if surveyed else "watched"
@@ -114,8 +119,9 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> float:
             if not surveyed:
                 age_s = before_s - at_s
                 oldest_s = max(oldest_s, age_s)
+                oldest_at_end_s = max(oldest_at_end_s, steps[-1][2] - at_s)
                 told[_OLDER] += age_s > QUARTER_S
-    return oldest_s
+    return oldest_s, oldest_at_end_s
 
 
 def kill(options: argparse.Namespace) -> Result:
@@ -123,13 +129,15 @@ def kill(options: argparse.Namespace) -> Result:
     for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"):
         # Ranks are forks: what they would import is there already.
         importlib.import_module(name)
-    chance, told, oldest_s = random.Random(options.seed), Counter[str](), 0.0
+    chance, told = random.Random(options.seed), Counter[str]()
+    oldest_s = oldest_at_end_s = 0.0
     begun, loads = time.monotonic(), [os.getloadavg()[0]]
     for number in range(options.kills):
         if time.monotonic() - begun > options.seconds:
             break
         with tempfile.TemporaryDirectory() as folder:
-            oldest_s = max(oldest_s, one_kill(chance, Path(folder), told))
+            ages_s = one_kill(chance, Path(folder), told)
+        oldest_s, oldest_at_end_s = max(oldest_s, ages_s[0]), max(oldest_at_end_s, ages_s[1])
         loads.append(os.getloadavg()[0])
         if number % 10 == 9:
             print(f"{number + 1} kills, {dict(told)}, oldest lost {oldest_s:.3f} s", flush=True)
@@ -148,6 +156,7 @@ def kill(options: argparse.Namespace) -> Result:
         )
     }
     figures["oldest_watched_lost_s"] = round(oldest_s, 4)
+    figures["oldest_watched_lost_at_last_step_end_s"] = round(oldest_at_end_s, 4)
     # The ranks' own share is in it: two to four of them.
     figures["load_least"], figures["load_most"] = min(loads), max(loads)
     figures["load_mean"] = round(sum(loads) / len(loads), 2)

@@ -19,7 +19,7 @@ class Diagnosis:
     waits: Mapping[int, Wait]
     limit_ns: int
     culprits: tuple[int, ...] = ()
-    """Ranks that the others wait for in the end."""
+    """Ranks that the others wait for in the end; of a circle those that broke an order, else all in it."""
     stuck: tuple[int, ...] = ()
     """Ranks that wait."""
     cycle: tuple[int, ...] = ()

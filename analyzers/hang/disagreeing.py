@@ -77,8 +77,9 @@ def order(diagnosis: Diagnosis) -> str:
     if divergence is None:
         return cycle(diagnosis)
     call, theirs, others = divergence.call, divergence.others_call, divergence.others
+    odd = diagnosis.culprits if divergence.certain else (divergence.rank,)
     return (
-        f"Deadlock by order: rank {divergence.rank} issued {described(call)} first, and "
+        f"Deadlock by order: {numbers(odd)} issued {described(call)} first, and "
         f"{numbers(others)} issued {described(theirs)} first; each side waits for the other."
     )
 

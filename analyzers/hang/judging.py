@@ -9,6 +9,7 @@ from shardtoll.analyzers.hang.differing import differences, got_past
 from shardtoll.analyzers.hang.divergence import first_divergence
 from shardtoll.analyzers.hang.ended import hung_before, is_settled
 from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
+from shardtoll.analyzers.hang.program_order import odd_ones
 from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, in_collective, waits_of
 from shardtoll.ledger.answers.hang import Difference, Why
 
@@ -77,7 +78,8 @@ def _circle(
         return Diagnosis(job, "no peer", waits, limit_ns, culprits[:1], tuple(sends), cycle)
     if divergence is not None and divergence.what in ("skipped", "extra"):
         why = "skipped" if divergence.what == "skipped" else "extra"
-    return Diagnosis(job, why, waits, limit_ns, cycle, stuck, cycle, (), divergence)
+    odd = odd_ones(job, divergence) if divergence is not None and why == "order" else ()
+    return Diagnosis(job, why, waits, limit_ns, odd or cycle, stuck, cycle, (), divergence)
 
 
 def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:

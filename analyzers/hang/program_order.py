@@ -34,6 +34,16 @@ def across(job: Job) -> list[Divergence]:
 Program = list[tuple[Key, FlightCall]]
 
 
+def odd_ones(job: Job, divergence: Divergence) -> tuple[int, ...]:
+    """Return the ranks on the odd side of another order, ascending; none if nothing says which side it is."""
+    if not divergence.certain:
+        return ()
+    programs = {number: _program(job, number) for number in job.ranks}
+    other = divergence.others[0]
+    keys = _keys(job, divergence.rank, divergence.call), _keys(job, other, divergence.others_call)
+    return tuple(sorted({divergence.rank, *_by_order(programs, *keys)[0]}))
+
+
 def _program(job: Job, number: int) -> Program:
     """Return a rank's collectives, sends and receives left out, in program order with their groups."""
     calls = job.ranks[number].flight.calls
@@ -64,12 +74,7 @@ def _sides(
 ) -> Divergence:
     """Name the odd one of two ranks whose programs differ: by most ranks, else by earlier steps."""
     first, second = pair
-    keys = (job.key(rank, first.group), first.place), (job.key(other, second.group), second.place)
-    sides: tuple[list[int], list[int]] = ([], [])
-    for number, program in programs.items():
-        order = [place for place in ((key, call.place) for key, call in program) if place in keys]
-        if order and number in keys[0][0][1] and number in keys[1][0][1]:
-            sides[keys.index(order[0])].append(number)
+    sides = _by_order(programs, _keys(job, rank, first), _keys(job, other, second))
     certain = len(sides[0]) != len(sides[1])
     odd = 0 if len(sides[0]) < len(sides[1]) else 1
     steps = first.step, second.step
@@ -85,6 +90,24 @@ def _sides(
     numbers = sides[odd] or [(rank, other)[odd]]
     others = tuple(sides[1 - odd]) or ((rank, other)[1 - odd],)
     return Divergence(numbers[0], mine, others, theirs, "skipped" if skipped else "order", certain)
+
+
+Place = tuple[Key, int | None]
+"""Group and place in it."""
+
+
+def _keys(job: Job, rank: int, call: FlightCall) -> Place:
+    return job.key(rank, call.group), call.place
+
+
+def _by_order(programs: Mapping[int, Program], first: Place, second: Place) -> tuple[list[int], list[int]]:
+    """Return the ranks of both groups that issue the first of two collectives first, and the second first."""
+    sides: tuple[list[int], list[int]] = ([], [])
+    for number, program in programs.items():
+        order = [place for place in ((key, call.place) for key, call in program) if place in (first, second)]
+        if order and number in first[0][1] and number in second[0][1]:
+            sides[order[0] == second].append(number)
+    return sides
 
 
 def _usual(programs: Mapping[int, Program], first: FlightCall, second: FlightCall) -> FlightCall | None:

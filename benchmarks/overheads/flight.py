@@ -1,7 +1,8 @@
 """What a rank's flight file costs a collective, next to writing the same entry with one system call.
 
-Three loops: calls of one kind, calls of more kinds in turn than the file has texts for, and calls of which none
-was seen before. Each collective is issued, returned, waited for and done. What the watchdog's thread does in one beat is timed by itself.
+Three loops: calls of one kind, calls of more kinds in turn than the file has texts for, and calls of which
+none was seen before. Each collective is issued, returned, waited for and done. What the watchdog's thread
+does in one beat is timed by itself.
 """
 
 from __future__ import annotations

@@ -172,6 +172,31 @@ def test_two_groups_in_another_order_are_a_deadlock():
     assert not fresh.hang, "files are not read at one instant"
 
 
+def swapped(*odd: int, world: int = 5) -> HangAnswer:
+    """Return the answer on ranks that begin with group tp while all others begin with dp."""
+    members = tuple(range(world))
+    flights = []
+    for rank in members:
+        name, line = ("tp", B) if rank in odd else ("dp", A)
+        own = [FlightGroup(each, members, issued_place=int(each == name)) for each in ("dp", "tp")]
+        calls = [call(1, source=C, step=0), waiting(2, place=1, group=name, source=line, step=1)]
+        flights.append(flight(rank, calls, world=world, blocked_s=2, groups=own))
+    return answer(*flights)
+
+
+@pytest.mark.parametrize(("odd", "named"), [((3,), "rank 3"), ((1, 4), "ranks 1 and 4")])
+def test_only_ranks_that_leave_the_order_of_most_are_at_fault(odd: tuple[int, ...], named: str):
+    told = swapped(*odd)
+    assert told.why == "order"
+    assert told.verdict.startswith(f"Deadlock by order: {named} issued all_reduce 1 of group tp")
+    assert {each.label: each.value for each in told.findings[0].evidence}["ranks at fault"] == named
+
+
+def test_without_a_majority_all_ranks_of_the_circle_are_named():
+    told = swapped(1, 3, world=4)
+    assert {each.label: each.value for each in told.findings[0].evidence}["ranks at fault"] == "ranks 0 and 1"
+
+
 def test_three_ranks_in_a_circle_of_three_groups():
     flights = []
     for rank in range(3):
