@@ -61,7 +61,7 @@ def predicted(
     return {
         "before_ms": median_ms,
         "predicted_ms": predicted_ms,
-        "low_ms": predicted_ms - per_ms * (answer.saving_high_ns - saved),
+        "low_ms": max(0.0, predicted_ms - per_ms * (answer.saving_high_ns - saved)),
         "high_ms": predicted_ms + per_ms * (saved - answer.saving_low_ns),
         "replay_error": answer.replay_error,
     }
