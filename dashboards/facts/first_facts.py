@@ -97,21 +97,29 @@ def _bar(time: RankTime, mark: str, *, alone: bool) -> Bar:
     return Bar(f"{name} {mark}".rstrip(), time.total_ns, known)
 
 
-def run_line(report: Report) -> str:
-    """Return what ran, on what, and how many steps of which ranks are on record, or that it is a forecast."""
+def run_line(report: Report, width: int | None = None) -> str:
+    """Return what ran, on what, and how many steps of which ranks are on record, or that it is a forecast.
+
+    In a line of `width` columns the backend, hosts and mesh are left out, in this order, until the rest fits.
+    """
     run = report.run
     seen, world = len(run.ranks_seen), run.world_size
     few = human.plural(world, "rank") if seen == world else f"{seen:,} of {world:,} ranks seen"
-    parts = [summary.forecast_of(run) or few]
     # No backend ran in a dry run.
-    parts += [value for value in (run.device, None if run.is_forecast else run.backend) if value is not None]
-    if len(run.hosts) > 1:
-        parts.append(human.plural(len(run.hosts), "host"))
-    if run.mesh:
-        parts.append("mesh " + " x ".join(f"{name}={size}" for name, size in run.mesh.items()))
-    parts.append(summary.levels(report) or human.plural(summary.step_count(report), "step"))
-    parts.append(f"fabric {report.fabric.name}")
-    return " · ".join(parts)
+    backend = None if run.is_forecast else run.backend
+    hosts = human.plural(len(run.hosts), "host") if len(run.hosts) > 1 else None
+    mesh = "mesh " + " x ".join(f"{name}={size}" for name, size in run.mesh.items()) if run.mesh else None
+    parts = [
+        *(summary.forecast_of(run) or few, run.device, backend, hosts, mesh),
+        summary.levels(report) or human.plural(summary.step_count(report), "step"),
+        f"fabric {report.fabric.name}",
+    ]
+    for spare in (backend, hosts, mesh):
+        line = " · ".join(part for part in parts if part)
+        if width is None or len(line) <= width:
+            return line
+        parts = [part for part in parts if part is not spare]
+    return " · ".join(part for part in parts if part)
 
 
 def figures(finding: Finding) -> list[str]:

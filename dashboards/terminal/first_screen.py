@@ -53,7 +53,7 @@ class FirstScreen:
 
     def _lines(self, console: Console, width: int, *, plain: bool) -> list[Text]:
         report, missing = self.report, self.report.run.ranks_missing
-        lines = [_cut(Text(first_facts.run_line(report), style="dim"), width)]
+        lines = [_cut(Text(first_facts.run_line(report, width), style="dim"), width)]
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(_cut(Text(text, style="bold red"), width))

@@ -118,6 +118,23 @@ def _numbers(finding: Finding) -> list[tuple[str, str]]:
     ]
 
 
+def _figures(finding: Finding) -> Text:
+    """Return what a finding costs and how often it happens as one line; nothing if that is only `once`."""
+    numbers = [(name, value) for name, value in _numbers(finding) if value != _NONE]
+    (_, count), *costs = numbers
+    line = Text()
+    if finding.toll_ns is not None:
+        line.append(f"per step: {human.often(finding.count)}")
+    elif finding.count != 1:
+        line.append(f"count {count}")
+    for name, value in costs:
+        # A size says what it is by its unit.
+        named = "" if name == "bytes" and finding.bytes is not None else f"{name} "
+        line.append(f"{', ' if line else ''}{named}")
+        line.append(unbroken(value), style="bold" if name == "toll" else "default")
+    return line
+
+
 def _table(rows: Sequence[tuple[int, Finding]], run: Run, width: int) -> Table:
     names = [name for name, _ in _numbers(rows[0][1])]
     cells = [[value for _, value in _numbers(finding)] for _, finding in rows]
@@ -184,11 +201,8 @@ def block(number: int, finding: Finding, run: Run) -> list[RenderableType]:
     body.append(f"\nwhere: {_place(finding, run)}\n")
     for line in _occurrences(finding):
         body.append(f"{line}\n")
-    applicable = [(name, value) for name, value in _numbers(finding) if value != _NONE]
-    for at_value, (name, value) in enumerate(applicable):
-        body.append(f"{', ' if at_value else ''}{name} ")
-        body.append(unbroken(value), style="bold" if name == "toll" else "default")
-    body.append("\nremedy: ").append_text(_remedy(finding))
+    figures = _figures(finding)
+    body.append_text(figures).append("\nremedy: " if figures else "remedy: ").append_text(_remedy(finding))
     code = _code(finding)
     parts: list[RenderableType] = [head, Padding(body, INDENT, expand=False)]
     return parts if code is None else [*parts, Padding(code, INDENT, expand=False)]

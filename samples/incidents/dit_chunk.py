@@ -44,7 +44,7 @@ INCIDENT = Incident(
             "weight",
             says=(
                 "a reduction is missing",
-                f"the sum of the gradients over all {dit.RANKS} ranks would be right",
+                f"The sum of the gradients over all {dit.RANKS} ranks would be right",
                 "relative error",
                 "all_reduce",
             ),

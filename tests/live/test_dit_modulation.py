@@ -61,7 +61,7 @@ def test_chunk_lacks_a_sum_over_the_ranks(trained: Trained) -> None:
         (finding,) = seen["findings"]
         assert finding["kind"] == "wrong-gradient"
         assert finding["where"]["parameter"] == "weight"
-        assert f"the sum of the gradients over all {world} ranks would be right" in finding["title"]
+        assert f"The sum of the gradients over all {world} ranks would be right" in finding["title"]
         evidence = {fact["label"]: fact["value"] for fact in finding["evidence"]}
         assert evidence["factor"] == 1.0
     for number, rank in enumerate(results):

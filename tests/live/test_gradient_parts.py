@@ -16,30 +16,30 @@ NET = {"up.weight", "up.bias", "norm.weight", "norm.bias", "down.weight", "down.
 LINEARS = {f"layers.{number}.{leaf}" for number in range(4) for leaf in ("weight", "bias")}
 PIPELINE = LINEARS | {"embed.weight", "head.weight"}
 WRONG = {
-    "fsdp1 no_sync": (NET, "a reduction is missing: the mean of the gradients over all"),
-    "fsdp1 orig no_sync": (NET, "a reduction is missing: the mean of the gradients over all"),
+    "fsdp1 no_sync": (NET, "a reduction is missing. The mean of the gradients over all"),
+    "fsdp1 orig no_sync": (NET, "a reduction is missing. The mean of the gradients over all"),
     "fsdp1 sum": (NET, "wrong scale: it is"),
     "fsdp1 piece off": ({"up.weight"}, "on rank 0"),
     "fsdp1 orig piece off": ({"up.weight"}, "on rank 0"),
     "fsdp1 tied broken": ({"embed.weight", "head.weight"}, "different"),
     "fsdp2 offloaded unsynced": ({"up.weight", "up.bias"}, "missing gradient"),
     "zero doubled": (NET, "wrong scale: it is 2 times"),
-    "experts router": ({"router.weight", "router.bias"}, "the sum of the gradients over all"),
+    "experts router": ({"router.weight", "router.bias"}, "The sum of the gradients over all"),
     "experts one": ({"experts.2.weight"}, "wrong scale: it is 2 times"),
     "stacked rows": ({"weight"}, "on rank 1"),
     "pipeline unscaled": (PIPELINE, "wrong scale: it is 4 times"),
-    "pipeline tied broken": ({"embed.weight"}, "a reduction is missing: the sum of the gradients over"),
+    "pipeline tied broken": ({"embed.weight"}, "a reduction is missing. The sum of the gradients over"),
     "tied in the model broken": ({"embed.weight"}, "wrong scale: it is 0.5 times"),
     "half frozen broken": ({"down.bias"}, "missing gradient: None"),
-    "deep bf16 broken": ({"layers.2.weight"}, "a reduction is missing: the mean"),
+    "deep bf16 broken": ({"layers.2.weight"}, "a reduction is missing. The mean"),
     "interleaved unscaled": (PIPELINE, "wrong scale: it is 4 times"),
     "experts copies broken": (
         {f"experts.{number}.{leaf}" for number in (0, 1) for leaf in ("weight", "bias")},
-        "the mean of the gradients over the ranks that hold it (ranks 0, 2) would be right",
+        "The mean of the gradients over the ranks that hold it (ranks 0, 2) would be right",
     ),
     "pipeline copies broken": (
         {name for name in PIPELINE if name.startswith(("layers.2", "layers.3", "head"))},
-        "the mean of the gradients over the ranks that hold it (ranks 1, 3) would be right",
+        "The mean of the gradients over the ranks that hold it (ranks 1, 3) would be right",
     ),
 }
 

@@ -105,7 +105,7 @@ def test_a_missing_reduction_is_named_with_its_group(
     for finding in found:
         seen = facts(finding)
         assert (
-            f"a reduction is missing: the {total} of the gradients over all {world} ranks" in finding["title"]
+            f"a reduction is missing. The {total} of the gradients over all {world} ranks" in finding["title"]
         )
         assert finding["ranks"] == list(range(world))
         assert seen["factor"] == (1.0 if total == "sum" else world)
@@ -188,7 +188,7 @@ def test_a_partial_gradient_treated_as_replicate_names_its_mesh_dim(outcomes: Ou
     (finding,) = findings(outcomes, "router drift")
     assert finding["where"]["parameter"] == "router"
     assert finding["where"]["mesh_dim"] == "tp"
-    assert "the sum of the gradients over mesh dim 'tp'" in finding["title"]
+    assert "The sum of the gradients over mesh dim 'tp'" in finding["title"]
     assert "though its placements say Replicate" in finding["title"]
     assert finding["remedy"]["code"] == "router.to_local(grad_placements=[Partial()])"
 
@@ -227,7 +227,7 @@ def test_a_mesh_dim_is_told_from_the_world(outcomes: Outcomes) -> None:
     missing = findings(outcomes, "2-D manual missing")
     assert named(missing) == {"up.weight", "up.bias", "down.weight", "down.bias"}
     for finding in missing:
-        assert "the mean of the gradients over mesh dim 'dp' (2 ranks) would be right" in finding["title"]
+        assert "The mean of the gradients over mesh dim 'dp' (2 ranks) would be right" in finding["title"]
         assert "placements say Replicate" not in finding["title"]
         assert finding["where"]["mesh_dim"] == "dp"
         assert finding["remedy"]["code"].endswith('op=dist.ReduceOp.AVG, group=mesh.get_group("dp"))')

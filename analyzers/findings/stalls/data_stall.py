@@ -193,8 +193,8 @@ def _between(context: Context) -> list[Finding]:
             kind="data-stall",
             severity="info",
             title=f"{duration(toll)} pass between steps ({percent(float(share[worst]))} of step and gap "
-            f"together) on {ranks(who)}, and no record says why: batches that no DataLoader fetches, logging "
-            "or saving",
+            f"together) on {ranks(who)}. No record says why: it may be batches made without a DataLoader, "
+            "logging or saving",
             toll_ns=toll,
             floor_ns=None,
             saving_ns=None,

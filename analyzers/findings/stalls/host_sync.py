@@ -47,9 +47,9 @@ def find(context: Context) -> list[Finding]:
         first = places[0].where
         call = first.op or "a synchronisation"
         title = (
-            f"the device is idle for {costs(stall)} around {_all_of(len(places), call)}, {stall.often}"
-            f"{'' if len(places) > 1 else ','}{_mostly(places)}on {ranks(stall.line.ranks)}: the host waits "
-            "for the device"
+            f"the host waits for the device by {_all_of(len(places), call)}, {stall.often}"
+            f"{'' if len(places) > 1 else ','}{_mostly(places)}on {ranks(stall.line.ranks)}: the device is "
+            f"then idle for {costs(stall)}"
         )
         remedy = _remedy(context, "the same step without these waits")
         where = replace(first, op=None)

@@ -26,7 +26,7 @@ from shardtoll.ledger.words.human import plural as times
 EVEN: Final = 0.8
 """Where each rank waits at least this part of what the one waits that waits most, all wait so long."""
 
-HEDGE: Final = "or began recording later: most of the waiting is in the first collective on record"
+HEDGE: Final = "or it only began recording later, as most of the waiting is in the first collective on record"
 
 
 def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.DataFrame, line: Line) -> Finding:

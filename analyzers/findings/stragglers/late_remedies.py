@@ -60,7 +60,7 @@ def remedy(
         )
     if part == "began_ns":
         return (
-            f"Record more steps, from before rank {rank} is late: it begins its step late, and its work "
+            f"Record more steps, from an earlier one on: rank {rank} begins its step late, and its work "
             "before is not on record. If the recording itself began there, ranks may only have started to "
             "record at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'

@@ -25,7 +25,7 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
         kind="straggler",
         severity="info",
         title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} per step "
-        f"({percent(context.share(toll, context.alike) or 0.0)}) for late ones in "
+        f"({percent(context.share(toll, context.alike) or 0.0)}) for late ranks in "
         f"{_which(context, len(once), besides)}, and no single rank is the cause",
         toll_ns=toll,
         floor_ns=None,

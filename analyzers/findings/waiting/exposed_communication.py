@@ -244,7 +244,7 @@ def _made(
         where=where,
         evidence=(
             Evidence("exposed", toll, "ns"),
-            Evidence("of it while data moved, or unknown whether data moved or a rank waited", moving, "ns"),
+            Evidence("of it moving data, or unknown whether moving or waiting", moving, "ns"),
             Evidence("share of the step", round(share, 4), "share"),
             Evidence(
                 "waiting on top, billed as straggler or pipeline-bubble", line.figures["waited_ns"], "ns"

@@ -162,7 +162,8 @@ def _why(suspect: Suspect, partition: Partition | None) -> str:
                 else f"the sum of the gradients over {over} would be the true one {factor}"
             )
             hidden = ", though its placements say Replicate" if says_replicate(suspect, partition) else ""
-            return f"a reduction is missing: {total}, but each rank holds only its own part{hidden} ({off})"
+            total = f"{total[0].upper()}{total[1:]}"
+            return f"a reduction is missing. {total}, but each rank holds only its own part{hidden} ({off})"
         case "wrong-scale":
             named = f", {diagnosis.factor_name}" if diagnosis.factor_name else ""
             return f"wrong scale: it is {diagnosis.factor:.4g} times the true one{named}"

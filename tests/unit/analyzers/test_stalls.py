@@ -68,11 +68,11 @@ def test_waits_are_told_apart_by_line_and_a_rare_one_counts_once():
     assert (first.where.op, first.toll_ns, first.count) == ("cudaStreamSynchronize", 4 * MS, 1)
     assert first.where.source == "train.py:7 (step)"
     assert (second.where.op, second.count) == ("cudaMemcpyAsync", 0), "less than once per step"
-    assert "around calls at 2 places" in both.title
+    assert "by calls at 2 places" in both.title
     assert "mostly once per step in forward at train.py:7 (step), on rank" in both.title
     (rare,) = found("host-sync", stalls[1:], steps=steps)
     assert rare.count == 1
-    assert "around cudaMemcpyAsync, once in 3 steps, in forward" in rare.title
+    assert "by cudaMemcpyAsync, once in 3 steps, in forward" in rare.title
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,21 @@ def test_figures_give_way_to_the_place():
     assert narrowest == "saving 8.00 ms"
 
 
+def test_the_fabric_stays_in_a_run_line_that_is_too_long():
+    report = sample_reports.report()
+    run = replace(report.run, hosts=("a", "b"), mesh={"dp": 2, "tp": 2})
+    report = replace(report, run=run)
+    whole = "4 ranks · cpu · gloo · 2 hosts · mesh dp=2 x tp=2 · 2 steps · fabric loopback-gloo"
+    assert first_facts.run_line(report) == whole
+    assert first_facts.run_line(report, len(whole)) == whole
+    assert first_facts.run_line(report, len(whole) - 1) == whole.replace(" · gloo", "")
+    assert (
+        first_facts.run_line(report, 70)
+        == "4 ranks · cpu · mesh dp=2 x tp=2 · 2 steps · fabric loopback-gloo"
+    )
+    assert first_facts.run_line(report, 40) == "4 ranks · cpu · 2 steps · fabric loopback-gloo"
+
+
 def test_the_saving_stays_at_80_columns():
     finding = Finding(
         *("implicit-redistribute", "warning", "t", 112_600_000, 60_600, 112_400_000, None, 1, (0,)),

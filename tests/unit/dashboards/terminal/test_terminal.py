@@ -47,8 +47,8 @@ def test_nothing_is_wider_than_the_terminal(name: str, width: int, capsys: pytes
 def test_stacked_lines_hold_every_number_of_the_bill(width: int, capsys: pytest.CaptureFixture[str]):
     text = words(shown(sample_reports.report(), width, capsys))
     for part in (
-        "count 4, bytes 2.10 MB, toll 9.40 ms, floor 1.20 ms, saving 8.20 ms",
-        "count 1 remedy: Reduce the gradient over the world group.",
+        "per step: 4 times, 2.10 MB, toll 9.40 ms, floor 1.20 ms, saving 8.20 ms",
+        "remedy: Reduce the gradient over the world group.",
         "train.py:42 (step) · module blocks.0.mlp · aten.mm.default · forward · mesh dim tp · group tp",
         "optimizer · group world · rank 1",
         "saves at most 8.20 ms against: the same step without this all_reduce",

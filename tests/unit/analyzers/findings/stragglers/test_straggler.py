@@ -80,7 +80,7 @@ def test_the_rank_that_is_always_last_is_named_with_its_toll():
         "rank 2 is last in 5 of 5 collectives, and the others wait 10.0 ms per step (10 %) for it: it spends "
         "10.0 ms longer computing than the others, most in backward of blocks.3"
     )
-    assert evidence(finding)["longer computing, per step"] == 10 * MS
+    assert evidence(finding)["more time computing, per step"] == 10 * MS
     assert evidence(finding)["ranks that wait"] == "ranks 0-1, 3"
     assert (finding.where.module, finding.where.phase, finding.where.op) == ("blocks.3", "backward", "gemm")
     assert "getloadavg" in finding.remedy.code
