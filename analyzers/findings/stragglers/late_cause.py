@@ -40,7 +40,7 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
     order = sorted(sums, key=lambda name: -sums[name])
     words = {name: late_remedies.words(name, on_cpu=host_computes(context)) for name in order}
     parts = tuple(
-        Evidence(f"longer {words[name]}, per step", round(sums[name]), "ns")
+        Evidence(late_remedies.longer(name, on_cpu=host_computes(context)), round(sums[name]), "ns")
         for name in order
         if sums[name] > 0
     )

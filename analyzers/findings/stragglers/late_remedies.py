@@ -34,6 +34,11 @@ def words(part: str, *, on_cpu: bool) -> str:
     return ON_CPU.get(part, WORDS[part]) if on_cpu else WORDS[part]
 
 
+def longer(part: str, *, on_cpu: bool) -> str:
+    """Return the name of the evidence that says how much longer a late rank was at this part of its step."""
+    return f"longer {words(part, on_cpu=on_cpu)}, per step"
+
+
 def remedy(
     part: str | None, phase: str | None, rank: int, *, on_cpu: bool, serves: bool = False
 ) -> tuple[str, str | None]:

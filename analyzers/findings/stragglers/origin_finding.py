@@ -65,7 +65,7 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
             Evidence("ranks that wait", ranks(held_up) if held_up else None),
             Evidence("ranks that are late because of it", ranks(tuple(sorted(of_rank))) if of_rank else None),
             *(
-                Evidence(f"longer {late_remedies.words(name, on_cpu=on_cpu)}, per step", more, "ns")
+                Evidence(late_remedies.longer(name, on_cpu=on_cpu), more, "ns")
                 for name, more in sorted(cause.more_ns.items(), key=lambda entry: -entry[1])
                 if more > 0
             ),
