@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,11 +19,14 @@ from shardtoll.ledger.records.levels import surveyed_steps
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import empty_table
 
+Ints = npt.NDArray[np.int64]
+
 _STALLS = {Kind.DATA: "data", Kind.SYNC: "host-sync", Kind.COPY: "copy"}
 
 
-def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -> Ledger:
-    """Return the replayed steps' ledger with the times of `after`; `before` is the unedited outcome.
+def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -> tuple[Ledger, Ints]:
+    """Return the replayed steps' ledger with the times of `after`, and where its collectives stood in
+    `ledger`; `before` is the unedited outcome.
 
     What the replay does not tell, it leaves out: lead-ups, values, events, findings made while the job ran.
     Steps that were not replayed, as surveyed ones of a live run, stay as they are, without the calls that are
@@ -35,7 +39,7 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
     steps = pa.array(_kept_steps(ledger, recorded), pa.int64())
     for name in ("collectives", "computes", "steps", "stalls", "device_ops"):
         tables[name] = tables[name].filter(pc.is_in(ledger.tables[name].column("step"), steps))
-    tables["collectives"] = _collectives(ledger, draft, before, after, steps)
+    tables["collectives"], places = _collectives(ledger, draft, before, after, steps)
     tables["steps"] = _steps(tables["steps"], recorded, before, after, draft.step_factor)
     gone = [
         word
@@ -47,7 +51,7 @@ def ledger_with(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome) -
         gone.append("recompute")
     kinds = tables["stalls"].column("kind")
     tables["stalls"] = tables["stalls"].filter(pc.invert(pc.is_in(kinds, pa.array(gone, pa.string()))))
-    return replace(ledger, tables=tables, findings=())
+    return replace(ledger, tables=tables, findings=()), places
 
 
 def _kept_steps(ledger: Ledger, recorded: Recorded) -> list[int]:
@@ -57,7 +61,9 @@ def _kept_steps(ledger: Ledger, recorded: Recorded) -> list[int]:
     return sorted({*recorded.steps, *surveyed_steps(ledger.tables["steps"])})
 
 
-def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array) -> pa.Table:
+def _collectives(
+    ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, steps: pa.Array
+) -> tuple[pa.Table, Ints]:
     recorded = draft.recorded
     table = ledger.tables["collectives"]
     kept = pc.is_in(table.column("step"), steps).to_numpy(zero_copy_only=False)
@@ -87,7 +93,26 @@ def _collectives(ledger: Ledger, draft: Draft, before: Outcome, after: Outcome, 
         place = table.schema.get_field_index(name)
         whole = pa.array(np.round(values), pa.float64(), from_pandas=True).cast(pa.int64())
         table = table.set_column(place, table.schema.field(place), whole)
-    return table.filter(pa.array(kept & ~gone))
+    for name in ("message_bytes", "wire_bytes"):
+        place = table.schema.get_field_index(name)
+        carried = _carried(table.column(place).to_pylist(), draft)
+        table = table.set_column(place, table.schema.field(place), pa.array(carried, table.field(place).type))
+    return table.filter(pa.array(kept & ~gone)), np.flatnonzero(kept & ~gone)
+
+
+def _carried(sizes: list[int | None], draft: Draft) -> list[int | None]:
+    """Return the sizes of all collectives, with the data that joined ones carry of those they took in.
+
+    The same calls of steps that were not replayed carry it too.
+    """
+    call = draft.recorded.call
+    joined = {row: sum(sizes[each] or 0 for each in others) for row, others in draft.joined.items()}
+    if call is None:
+        more = joined
+    else:
+        by_call = {int(call[row]): bytes_ for row, bytes_ in joined.items()}
+        more = {row: by_call[number] for row, number in enumerate(call.tolist()) if number in by_call}
+    return [None if size is None else size + more.get(row, 0) for row, size in enumerate(sizes)]
 
 
 def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome, factor: float) -> pa.Table:

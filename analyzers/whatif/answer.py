@@ -8,21 +8,18 @@ from typing import Any, Final
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
 from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
-from shardtoll.analyzers.two_runs.same_finding import paired, place
-from shardtoll.analyzers.whatif.after import ledger_with
 from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
+from shardtoll.analyzers.whatif.bills import changed_bill
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path
 from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
-from shardtoll.ledger import Finding, Ledger, Report, UsageError, analyze
+from shardtoll.ledger import Finding, Ledger, Report, UsageError
 from shardtoll.ledger.answers.what_if import Change, Parts, RankParts, WhatIf
 from shardtoll.ledger.report.report import WHAT_IF
 from shardtoll.ledger.words import human
-
-_UNCHANGED: Final = ("trust", "correctness")
 
 LEAST_LONGER: Final = 1e-3
 """A fix that lengthens the step by this share or more says why."""
@@ -71,8 +68,8 @@ def what_if(
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
     if len(recorded.graph) <= MOST_ANALYSED:
-        changed = ledger_with(ledger, draft, made.outcome, after)
-        vanished, appeared = _bills(report.findings, analyze(changed, context.fabric).findings)
+        fixed = {edit.number for edit in edits if edit.number is not None}
+        vanished, appeared = changed_bill(made, draft, after, report.findings, fixed)
     else:
         notes.append("The changed step is too large to analyse anew: no finding is said to vanish or appear.")
     return WhatIf(
@@ -145,16 +142,6 @@ def _changes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding])
             )
         )
     return tuple(changes)
-
-
-def _bills(before: Sequence[Finding], after: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the findings that only the first, and only the second bill has; not those of the record."""
-    bills = [[each for each in bill if each.family not in _UNCHANGED] for bill in (before, after)]
-    pairs = paired(*bills)
-    words = [[f"{each.kind}: {place(each.where)}" for each in bill] for bill in bills]
-    vanished = tuple(text for row, text in enumerate(words[0]) if row not in pairs)
-    stayed = set(pairs.values())
-    return vanished, tuple(text for row, text in enumerate(words[1]) if row not in stayed)
 
 
 def longer_notes(made: Replayer, edits: Sequence[Edit]) -> list[str]:

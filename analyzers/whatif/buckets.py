@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.micro_batches import passes_begun
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
@@ -28,7 +29,8 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
 
     Larger ones: neighbours become one, with one latency, ready when the last of them was. Smaller ones: of a
     bucket's parts all but the last overlap the backward before it, as far as that is long enough. A bucket is
-    cut between parameters only, as DDP does. `latency`: the share of each collective's time.
+    cut between parameters only, as DDP does, and holds gradients of one backward only: those of the next
+    micro-batch are another bucket's. `latency`: the share of each collective's time.
 
     Raises UsageError where no all_reduce is in backward, and where a bucket to cut holds unknown parameters.
     """
@@ -41,6 +43,7 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
         )
     moved = frame["message_bytes"].to_numpy(dtype=np.float64, na_value=0)
     parts = _all_parts(context, np.flatnonzero(is_one & (moved > bucket_bytes)), bucket_bytes)
+    backward = _backward_of(context, np.flatnonzero(is_one))
 
     def apply(draft: Draft, end: float) -> None:
         share = cost(context, end)
@@ -54,7 +57,11 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
             mine = nodes[key == number]
             place, step = number % len(recorded.ranks), number // len(recorded.ranks)
             work = np.flatnonzero(computing & (graph.rank == place) & (recorded.step == step))
-            _one_rank(draft, mine, moved, latency, bucket_bytes, parts, work, share)
+            of_backward = backward[recorded.row[mine]]
+            for each in np.unique(of_backward).tolist():
+                _one_backward(
+                    draft, mine[of_backward == each], moved, latency, bucket_bytes, parts, work, share
+                )
 
     return Edit(
         f"gradient buckets of {size(bucket_bytes)}",
@@ -64,7 +71,7 @@ def buckets_of(context: Context, bucket_bytes: int, latency: Floats) -> Edit:
     )
 
 
-def _one_rank(
+def _one_backward(
     draft: Draft,
     nodes: npt.NDArray[np.int64],
     moved: Floats,
@@ -96,10 +103,48 @@ def _one_rank(
             # The latency of all but one is saved; their data moves with the last.
             last = held[-1]
             carried = draft.duration[last] * (1 - latency[draft.recorded.row[last]])
+            # Messages that run beside each other last longer, both of them, for the same data.
+            carried = max(0.0, carried - _beside(draft, last, node))
             draft.remove(np.array([last], dtype=np.int64))
             draft.duration[node] += carried
+            draft.joined[row] = (*draft.joined.pop(draft.recorded.row[last], ()), draft.recorded.row[last])
         held.append(node)
         total += bytes_
+
+
+def _beside(draft: Draft, last: int, node: int) -> float:
+    """Return how long the data of two collectives moved at the same time, on record."""
+    ends = draft.recorded.end_ns[[last, node]]
+    begins = ends - draft.recorded.graph.duration_ns[[last, node]]
+    return max(0.0, float(ends.min() - begins.max()))
+
+
+def _backward_of(context: Context, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return for each row of the collectives' frame the number of its backward on its group.
+
+    The next backward begins as operators show, which only surveyed steps have; else with a bucket whose
+    gradients this one already reduced.
+    """
+    frame = context.collectives.iloc[rows]
+    frame = frame.assign(row=rows, at=frame["issue_ns"].fillna(frame["start_ns"]))
+    frame = frame.assign(begun=passes_begun(context, frame, backward=True))
+    frame = frame.sort_values(["rank", "step", "at"], kind="stable")
+    number = np.zeros(len(context.collectives), dtype=np.int64)
+    count = 0
+    for _, mine in frame.groupby(["rank", "step", "group"], dropna=False, sort=False):
+        seen: set[str] = set()
+        before = None
+        count += 1
+        columns = (mine[name].tolist() for name in ("row", "begun", "parameter"))
+        for row, begun, name in zip(*columns, strict=True):
+            named = isinstance(name, str)
+            if before is not None and (begun != before or (named and name in seen)):
+                count += 1
+                seen.clear()
+            if named:
+                seen.add(name)
+            number[row], before = count, begun
+    return number
 
 
 def _all_parts(context: Context, rows: npt.NDArray[np.int64], most: int) -> dict[int, tuple[float, ...]]:

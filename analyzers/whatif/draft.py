@@ -32,6 +32,8 @@ class Draft:
         self.lag = graph.lag_ns.copy()
         self.alone: Bools = np.zeros(len(graph), dtype=np.bool_)
         """Nodes that wait at no rendezvous any more, and for whom nobody waits there."""
+        self.joined: dict[int, tuple[int, ...]] = {}
+        """Index of a collective in its frame -> those removed ones whose data it carries too."""
         self.step_factor = 1.0
         """Times the length of every step, by changes that have no node: a closed form of a schedule. It
         scales the edited step, since a pipeline's bubble shrinks with the work."""

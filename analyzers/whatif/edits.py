@@ -24,8 +24,8 @@ class Edit:
     number: int | None = None
     """Of the finding that it stands for."""
     most_ns: float | None = None
-    """What it saves at most, per step: the toll of a finding that names its nodes by kind and place only.
-    None where nothing bounds it."""
+    """What it saves at most, per step: the upper bound that its finding has on the bill. None where nothing
+    bounds it."""
     missing: str | None = None
     """What the record lacks if it changes nothing; None where a change of nothing is an answer."""
     as_recorded: bool = False

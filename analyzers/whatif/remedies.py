@@ -48,10 +48,16 @@ NO_EDIT: Final = {
 
 def edit_of(context: Context, finding: Finding, number: int | None = None) -> Edit | None:
     """Return the edit that stands for the remedy; None where there is none, or where the finding names no
-    rows to edit."""
+    rows to edit.
+
+    It saves at most what the bill says: one fix has one figure, wherever it is asked for.
+    """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
-    return None if made is None else replace(made, number=number)
+    if made is None:
+        return None
+    bounds = [each for each in (made.most_ns, _bound(finding), finding.toll_ns) if each is not None]
+    return replace(made, number=number, most_ns=min(bounds, default=None))
 
 
 def _rows(finding: Finding, context: Context) -> Ints:

@@ -56,7 +56,7 @@ class Replayer:
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
         self._steps: dict[tuple[tuple[int, ...], float], tuple[list[Edit], float]] = {}
         self._added: dict[tuple[tuple[int, ...], float], tuple[list[Edit], Floats]] = {}
-        self._excess: dict[tuple[int, float], tuple[Edit, bool]] = {}
+        self._alone: dict[tuple[int, float], tuple[Edit, float]] = {}
 
     def lasts_ns(self, draft: Draft, outcome: Outcome | None = None) -> float:
         """Return the edited step's time where the report's step is the one before."""
@@ -107,14 +107,15 @@ class Replayer:
 
     def _saves_too_much(self, edit: Edit, end: float) -> bool:
         """Return whether this edit alone saves more than `most_ns`."""
-        if edit.most_ns is None:
-            return False
+        return edit.most_ns is not None and self._alone_ns(edit, end) < self.step_ns - edit.most_ns
+
+    def _alone_ns(self, edit: Edit, end: float) -> float:
+        """Return the step's time with this edit alone, whatever its finding costs; simulated once."""
         key = id(edit), end
-        if key not in self._excess:
-            lasts = self.lasts_ns(self._edited([edit], end))
+        if key not in self._alone:
             # The edit is held so that no other one gets its id.
-            self._excess[key] = edit, lasts < self.step_ns - edit.most_ns
-        return self._excess[key][1]
+            self._alone[key] = edit, self.lasts_ns(self._edited([edit], end))
+        return self._alone[key][1]
 
     def simulated(self, edits: Sequence[Edit]) -> tuple[Draft, Outcome, float]:
         """Return the steps with these edits, their outcome, and the step's time."""
@@ -128,8 +129,12 @@ class Replayer:
         """Return the step's time after these edits, each at this end of its model's band; simulated once."""
         key = tuple(map(id, edits)), end
         if key not in self._steps:
+            if len(edits) == 1 and edits[0].most_ns is not None:
+                lasts = max(self._alone_ns(edits[0], end), self.step_ns - edits[0].most_ns)
+            else:
+                lasts = self.lasts_ns(self.draft(edits, end))
             # The edits are held so that no other ones get their ids.
-            self._steps[key] = list(edits), self.lasts_ns(self.draft(edits, end))
+            self._steps[key] = list(edits), lasts
         return self._steps[key][1]
 
     def saved(self, edits: Sequence[Edit]) -> Saved:

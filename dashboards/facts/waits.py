@@ -73,7 +73,7 @@ class Late:
     message_bytes: int | None
     """The largest of its ranks'."""
     transfer_ns: float
-    """Median over its ranks, like the bandwidth."""
+    """Median over its ranks."""
     wait_ns: int
     """Of the rank that waited longest."""
     rank: int | None
@@ -81,6 +81,7 @@ class Late:
     late_ns: int
     """By how much the last rank came after the one before it."""
     busbw_gbps: float | None
+    """At that transfer time; None where no rank's is known."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the row in words, in the order of `HEADS`; names are as recorded, not cleaned."""
@@ -133,15 +134,22 @@ def _late(rows: Sequence[Mapping[str, Any]]) -> Late:
     def known(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]
 
+    transfer_ns = float(median(known("transfer_ns")))
+    # One from the other: the median of ranks' bandwidths is of another time than the median of their times.
+    moved = [
+        row["busbw_gbps"] * row["transfer_ns"]
+        for row in rows
+        if row["busbw_gbps"] is not None and row["transfer_ns"] is not None
+    ]
     return Late(
         step=first["step"],
         op=first["op"],
         group=first["group"] if first["mesh_dim"] is None else first["mesh_dim"],
         group_size=first["group_size"],
         message_bytes=max(known("message_bytes"), default=None),
-        transfer_ns=float(median(known("transfer_ns"))),
+        transfer_ns=transfer_ns,
         wait_ns=max(known("wait_ns")),
         rank=first["late_rank"],
         late_ns=first["late_ns"],
-        busbw_gbps=median(known("busbw_gbps")) if known("busbw_gbps") else None,
+        busbw_gbps=median(moved) / transfer_ns if moved and transfer_ns > 0 else None,
     )

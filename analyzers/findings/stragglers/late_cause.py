@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,8 +28,8 @@ class Cause:
     where: Where = field(default_factory=Where)
     clause: str | None = None
     """As it stands in a sentence."""
-    more_ns: float = 0.0
-    """How much longer `part` takes per step."""
+    more_ns: Mapping[str, float] = field(default_factory=dict)
+    """Part of `lateness.CAUSES` -> how much longer it takes per step."""
 
 
 def cause_of(context: Context, late: pd.DataFrame) -> Cause:
@@ -56,9 +57,9 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
         where_late = late_place(context, late, first)
         if where_late is not None:
             parts += (Evidence("longest of it in one place, per step", where_late.longer_ns, "ns"),)
-            return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}", sums[first])
+            return Cause(first, parts, where_late.where, f"{clause}, most {where_late.clause}", sums)
     if first != "compute_ns" or table.empty:
-        return Cause(first, parts, clause=clause, more_ns=sums[first])
+        return Cause(first, parts, clause=clause, more_ns=sums)
     longest = int(np.argmax(table["compute_ns"].to_numpy(dtype=np.float64)))
     top = table.iloc[longest][["phase", "module", "op"]]
     phase, module, kernel = (text(value) for value in top)
@@ -66,7 +67,7 @@ def cause_of(context: Context, late: pd.DataFrame) -> Cause:
         clause += f", most in {phase}" + (f" of {module}" if module else "")
     if kernel is not None:
         parts += (Evidence("kernel with the most time there", kernel),)
-    return Cause(first, parts, Where(phase=phase, module=module, op=kernel), clause, sums[first])
+    return Cause(first, parts, Where(phase=phase, module=module, op=kernel), clause, sums)
 
 
 def uncertain(context: Context, late: pd.DataFrame) -> bool:

@@ -89,7 +89,12 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             counterfactual="the same step with this rank arriving with the second-to-last one",
         ),
         confidence="possible" if hedge or bound or chance else confidence_in(context, late, len(once)),
-        figures=late_remedies.launch_figures(cause.part, cause.more_ns, on_cpu=host_computes(context)),
+        figures=(
+            *late_remedies.launch_figures(
+                cause.part, cause.more_ns.get(cause.part or "", 0), on_cpu=host_computes(context)
+            ),
+            *late_remedies.idle_figures(cause.more_ns),
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from shardtoll.analyzers.shared import serving_remedies
@@ -30,6 +31,10 @@ _TRACE: Final = (
 )
 
 
+IDLE: Final = {"data_ns": "late_data_ns", "sync_ns": "late_sync_ns", "host_ns": "late_host_ns"}
+"""Idle parts of a late rank's step -> the figure that says how much longer they are."""
+
+
 def launch_figures(part: str | None, more_ns: float, *, on_cpu: bool) -> tuple[Figure, ...]:
     """Return how much longer the late rank's device waits for launches, if that is what makes it late."""
     if part != "host_ns" or on_cpu or more_ns <= 0:
@@ -40,6 +45,13 @@ def launch_figures(part: str | None, more_ns: float, *, on_cpu: bool) -> tuple[F
 def words(part: str, *, on_cpu: bool) -> str:
     """Return what the rank was doing, as it stands in a sentence."""
     return ON_CPU.get(part, WORDS[part]) if on_cpu else WORDS[part]
+
+
+def idle_figures(more_ns: Mapping[str, float]) -> tuple[Figure, ...]:
+    """Return how much longer per step the late rank is idle, by what it waits for; from longer times by part."""
+    return tuple(
+        Figure(IDLE[part], round(more), "ns") for part, more in more_ns.items() if part in IDLE and more > 0
+    )
 
 
 def remedy(

@@ -78,5 +78,6 @@ def finding(context: Context, origin: Origin, rows: pd.DataFrame, line: Line, se
         figures=(
             *slowdown_figures(context, origin),
             *late_remedies.launch_figures(cause.part, cause.more_ns.get(cause.part or "", 0), on_cpu=on_cpu),
+            *late_remedies.idle_figures(cause.more_ns),
         ),
     )

@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers.late_remedies import IDLE
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.unbilled import Unbilled
@@ -24,14 +25,18 @@ IDLE_BILLS: Final = {
 }
 """Finding kind -> kind of the stalls, parts of idle time, that it prices."""
 
+LATE_PARTS: Final = {"data_ns": "data", "sync_ns": "host-sync", "host_ns": "launch"}
+"""Part of a late rank's idle time that a straggler finding names -> kind of the stalls that it is."""
+
 _PARTS: Final = ("duration_ns", "idle_ns", "unattributed_ns", "capture_ns")
 
 
 def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | None:
     """Return the largest part of the slowest rank's mean step that is on no bill, if it is a large share.
 
-    Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed. Of a rank whose
-    steps nothing divides nothing is said: most of a watched step is then unattributed by design.
+    Idle time that a finding prices (a data stall, a wait for the device, a bubble) is billed. So is the time
+    that a late rank is idle longer than others, by its straggler finding. Nothing is said of a rank if nothing
+    divides its steps: most of a watched step is then unattributed by design.
     """
     surveyed, parted = _by_rank(context.surveyed_rows), _by_rank(context.parts_rows)
     # Of watched steps those count that tell their waits, where there are any.
@@ -48,11 +53,28 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     }
     billed = keep(stalls, (stalls["rank"] == rank) & stalls["kind"].isin(kinds))
     idle_ns = mean["idle_ns"] - int(billed["lost_ns"].sum()) / len(surveyed[rank])
+    idle_ns -= _late_ns(findings, rank, kinds)
     unattributed_ns = mean["unattributed_ns"] - mean["capture_ns"]
     time_ns, step_ns = max(idle_ns, unattributed_ns), mean["duration_ns"]
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None
     return Unbilled(rank, time_ns, step_ns, idle=idle_ns >= unattributed_ns)
+
+
+def _late_ns(findings: Sequence[Finding], rank: int, billed: set[str]) -> float:
+    """Return how much longer than others the rank is idle, as its straggler finding says, per step.
+
+    Without what stalls of these kinds have on the bill already.
+    """
+    names = {IDLE[part] for part, kind in LATE_PARTS.items() if kind not in billed}
+    return max(
+        (
+            sum(figure.value for figure in finding.figures if figure.name in names)
+            for finding in findings
+            if finding.kind == "straggler" and finding.ranks == (rank,)
+        ),
+        default=0.0,
+    )
 
 
 def _by_rank(step_rows: pd.DataFrame) -> dict[int, pd.DataFrame]:

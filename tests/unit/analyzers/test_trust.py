@@ -306,6 +306,30 @@ def test_what_no_finding_prices_is_in_the_report():
     assert run(ledger()).unbilled is None
 
 
+def test_idle_time_that_a_straggler_finding_speaks_of_is_explained():
+    # Rank 1 comes 60 ms late, as it is idle so much longer.
+    rows = [
+        collective(
+            rank=rank,
+            start_ns=start * MS,
+            duration_ns=(90 - start) * MS,
+            exposed_ns=(90 - start) * MS,
+        )
+        for rank, start in ((0, 20), (1, 80))
+    ]
+    mine = {"compute_ns": 10 * MS}
+    steps = [
+        step(rank=0, **mine | {"exposed_comm_ns": 70 * MS, "idle_ns": 20 * MS}),
+        step(rank=1, **mine | {"duration_ns": 101 * MS, "exposed_comm_ns": 10 * MS, "idle_ns": 81 * MS}),
+    ]
+    billed = run(ledger(rows, steps=steps))
+    (straggler,) = [each for each in billed.findings if each.kind == "straggler"]
+    assert straggler.ranks == (1,)
+    assert {figure.name: figure.value for figure in straggler.figures} == {"late_host_ns": 61 * MS}
+    # The 20 ms that are left are less than a fifth of the step.
+    assert billed.unbilled is None
+
+
 def test_findings_of_collectives_that_cannot_be_trusted_name_their_rows():
     rows = [collective(rank=rank, step=number) for rank in (0, 1) for number in (0, None)]
     (outside,) = found("incomplete-input", rows)
