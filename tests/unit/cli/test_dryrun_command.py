@@ -101,6 +101,9 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
         assert "forecast of rank 3 of 16 · nothing measured" in text
         assert "left no records" not in text
         assert "1 of 16 ranks" not in text
+    for same in ((), ("--fabric", "h100x8-ib400"), ("--gpu", "h100-sxm")):
+        again = json.loads(shardtoll("forecast", "runs/dry", "--json", *same).out)
+        assert again["weak"][0]["step_ns"] == pytest.approx(band)
     scaled = shardtoll("forecast", "runs/dry", "--world", 32, "-o", "scaled.md", "-o", "scaled.html")
     assert scaled.code == 0, scaled.err
     assert "forecast on 16: " in Path("scaled.md").read_text()
