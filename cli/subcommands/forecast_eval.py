@@ -70,6 +70,7 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
     from rich.progress import track
 
     from shardtoll.analyzers.forecast.rows.calibrate import anchors_of
+    from shardtoll.analyzers.forecast.rows.columns import unknown_columns
     from shardtoll.analyzers.forecast.rows.evaluate import priced_row
     from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
     from shardtoll.ledger.answers.forecast import RowsForecast
@@ -84,7 +85,9 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
     )  # fmt: skip
     priced = tuple(priced_row(place, row, anchors) for place, row in numbered)
     names = ", ".join(str(path) for path in calibrate) or None
-    return RowsForecast(priced, scores_of(priced), weak_scaling(rows), names)
+    note = unknown_columns(list(rows[0]) if rows else [])
+    notes = () if note is None else (note,)
+    return RowsForecast(priced, scores_of(priced), weak_scaling(rows), names, notes)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -10,10 +10,10 @@ import typer
 from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, output_option
 
 if TYPE_CHECKING:
-    from shardtoll.analyzers.forecast.rescale.scaling import Machine
+    from shardtoll.analyzers.forecast.rescale.sent_price import Machine
     from shardtoll.analyzers.roofline import Fabric
     from shardtoll.ledger import Report
-    from shardtoll.ledger.answers.forecast import Scaling
+    from shardtoll.ledger.answers.forecast import Band, Scaling
 
 
 def command(
@@ -74,7 +74,7 @@ def scaling(
 
     from shardtoll.analyzers.forecast.compute.cards import card_of
     from shardtoll.analyzers.forecast.rescale.scaling import scale_run
-    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.analyzers.roofline import fabric_names, load_fabric
     from shardtoll.cli.inputs.inputs import one_report
     from shardtoll.cli.inputs.traces import TraceOptions
     from shardtoll.cli.inputs.waiting import waiting
@@ -87,6 +87,9 @@ def scaling(
     report = one_report(path, None, options)
     before = _machine(report)
     after = before
+    if named is not None and named.name == before.fabric.name and fabric in fabric_names():
+        # The run's own fabric is the one that fits its machine, with what the run tells besides.
+        named = None
     assumed = _usual(before, wanted) if named is None and _lacks_links(before, world) else None
     named = named or assumed
     if named is not None:
@@ -104,7 +107,8 @@ def scaling(
         after = replace(after, gpu=wanted)
     anchor = one_report(calibrate, None, options) if calibrate else None
     with waiting("forecasting the step"):
-        answer = scale_run(report, path, before, after, world or report.run.world_size, anchor)
+        own = _own_forecast(report)
+        answer = scale_run(report, path, before, after, world or report.run.world_size, anchor, own)
     if assumed is None:
         return answer
     note = (
@@ -112,6 +116,20 @@ def scaling(
         "--fabric"
     )
     return replace(answer, notes=(note, *answer.notes))
+
+
+def _own_forecast(report: Report) -> Band | None:
+    """Return what the dry run itself said of its step; None for measured runs, and where its operators are
+    not on record, as in saved reports."""
+    from shardtoll.analyzers.forecast.dry import price_dry
+    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.ledger import Ledger
+
+    run = report.run
+    if run.source != "dry" or run.gpu is None or run.fabric is None or not report.tables["dry_ops"].num_rows:
+        return None
+    ledger = Ledger(run, report.groups, report.tables)
+    return price_dry(ledger, load_fabric(run.fabric))[1].step_ns
 
 
 def _lacks_links(machine: Machine, world: int | None) -> bool:
@@ -137,7 +155,7 @@ def _usual(machine: Machine, gpu: str | None) -> Fabric | None:
 
 def _machine(report: Report) -> Machine:
     """Return the machine that the run had, as far as its record tells."""
-    from shardtoll.analyzers.forecast.rescale.scaling import Machine
+    from shardtoll.analyzers.forecast.rescale.sent_price import Machine
     from shardtoll.analyzers.roofline import choose_fabric, fabric_names, gpu_of_run, load_fabric
 
     run = report.run

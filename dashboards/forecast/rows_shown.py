@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardtoll.dashboards.terminal.answers import table
+from shardtoll.dashboards.terminal.answers import labelled, table
 from shardtoll.dashboards.words import markdown_table
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.answers.forecast import PricedRow, RowsForecast, Scores
@@ -51,6 +51,7 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
             for row in answer.rows
             if row.reason
         ]
+    parts += labelled("note", answer.notes, 300)
     if any(score.measured for score in answer.scores):
         parts.append(table(_HEADS, [_scores(score) for score in answer.scores]))
         parts += [Text(line, style="dim", overflow="fold") for line in _below(answer)]
@@ -60,6 +61,7 @@ def renderable(answer: RowsForecast, width: int) -> RenderableType:
 def markdown(answer: RowsForecast) -> str:
     """Return the scores, the largest misses and the reasons as Markdown."""
     lines = ["# shardtoll forecast eval", "", headline(answer), ""]
+    lines += [line for note in answer.notes for line in (f"Note: {markdown_table.cell(note)}", "")]
     lines += markdown_table.table(_HEADS, [_scores(score) for score in answer.scores])
     misses = _misses(answer)
     if misses:

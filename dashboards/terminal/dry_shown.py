@@ -72,7 +72,7 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
         rows.append(("tokens/s/GPU", "unknown, as no embedding was looked up: give --tokens"))
     for label, band in (("MFU", answer.mfu), ("HFU", answer.hfu)):
         if band is not None:
-            rows.append((label, f"{band.expected:.1%} ({band.low:.1%} to {band.high:.1%})"))
+            rows.append((label, f"{_percent(band.expected)} ({_percent(band.low)} to {_percent(band.high)})"))
     if answer.price_per_step is not None:
         rows.append(("cost per step", _money(answer.price_per_step)))
     if answer.price_per_billion_tokens is not None:
@@ -80,8 +80,12 @@ def _rates(answer: DryStep) -> list[tuple[str, str]]:
     return rows
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def _money(band: Band) -> str:
-    return f"{band.expected:,.4g} ({band.low:,.4g} to {band.high:,.4g})"
+    return f"{band.expected:,.4g} ({band.low:,.4g} to {band.high:,.4g}), in the currency of --price"
 
 
 def _fits(memory: DryMemory) -> str:
@@ -96,6 +100,8 @@ def _memory(memory: DryMemory) -> list[str]:
     lines = [
         f"peak memory: allocated {human.size(memory.allocated_bytes)}, reserved {human.size(band.expected)} "
         f"({human.size(band.low)} to {human.size(band.high)})",
+        f"reserved has {human.size(memory.outside_bytes)} outside the allocator: CUDA's context "
+        "and NCCL's buffers",
         "at the peak: " + ", ".join(f"{name} {human.size(size)}" for name, size in memory.at_peak.items()),
     ]
     for label, places in (("by module", memory.by_module), ("by line", memory.by_source)):

@@ -45,6 +45,8 @@ class DryMemory:
     """Lines of the program with the most allocated bytes at that moment."""
     timeline: tuple[tuple[float, int, int], ...] = ()
     """(ns from the step's start, allocated, reserved), a few hundred points of the step."""
+    outside_bytes: int = 0
+    """Of the reserved bytes those that no allocator of torch holds: the context, NCCL's buffers."""
 
     @property
     def fits(self) -> bool | None:

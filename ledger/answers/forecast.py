@@ -142,6 +142,8 @@ class RowsForecast:
     weak_scaling: WeakScaling
     calibration: str | None = None
     """Name of the file that prices are scaled by."""
+    notes: tuple[str, ...] = ()
+    """What of the table was not understood."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def rows_to_json(answer: RowsForecast) -> dict[str, Any]:
-    """Return `{schema_version, rows, scores, weak_scaling, calibration}`.
+    """Return `{schema_version, rows, scores, weak_scaling, calibration, notes}`.
 
     A row's `predicted`, `low` and `high` are in the unit of its `metric`: s for iter_s and step_s, per cent
     for
@@ -23,6 +23,7 @@ def rows_to_json(answer: RowsForecast) -> dict[str, Any]:
         "rows": [_row(row) for row in answer.rows],
         "scores": [asdict(scores) for scores in answer.scores],
         "weak_scaling": asdict(answer.weak_scaling),
+        "notes": list(answer.notes),
     }
 
 

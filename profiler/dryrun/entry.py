@@ -29,6 +29,7 @@ class DryResult:
                     f"let it make {self._run.options.steps + 1} inside the `with`, and read after it",
                 )
             self._run.refuse_alone("the program")
+            self._run.refuse_idle("the program")
             self._priced = PRICE.load()(self._run.ledger, self._run.options.fabric)
         return self._priced
 

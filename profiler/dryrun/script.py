@@ -53,6 +53,7 @@ def run_dry(script: Path, arguments: Sequence[str], options: DryOptions) -> Ledg
                     "have it train for more steps: the first one builds the optimizer's state",
                 )
             run.refuse_alone(str(script))
+            run.refuse_idle(str(script))
             return run.ledger
     finally:
         sys.argv, sys.path[:] = before

@@ -64,6 +64,7 @@ def peak_memory(
             reserved, max(peak + outside * _OUTSIDE_LEAST, reserved * _LEAST), reserved * _MOST
         ),
         capacity_bytes=capacity_bytes,
+        outside_bytes=outside,
         at_peak=_by_category(at_peak, peak),
         by_module=tuple(_summed(at_peak, "module")[:_MOST_PLACES]),
         by_source=tuple(_summed(at_peak, "source")[:_MOST_PLACES]),

@@ -3,7 +3,6 @@ streams."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,33 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from shardtoll.analyzers.forecast.rescale.step_graph import Sent, step_graph
 from shardtoll.analyzers.replay.engine import simulate
-from shardtoll.analyzers.replay.event_builder import Builder
-from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
+from shardtoll.analyzers.replay.event_graph import EventGraph
 from shardtoll.ledger import Report, UsageError
+from shardtoll.ledger.records.levels import watched_steps
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One collective of the recorded step."""
-
-    op: str
-    group: str
-    group_size: int
-    mesh_dim: str | None
-    message_bytes: int | None
-    start_ns: int
-    duration_ns: int
-    exposed_ns: int
-    wait_ns: int
-    """Time that it waited for late ranks; 0 if unknown."""
-
-    @property
-    def name(self) -> str:
-        """Its group in words: the mesh dimension, else the size."""
-        return self.mesh_dim or f"group of {self.group_size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +26,12 @@ class Recorded:
 
     step: int
     rank: int
-    duration_ns: int
-    compute_ns: int
-    other_ns: float
-    """Idle, unattributed and copying time, as a share of what is not exposed communication: see
-    `compute_share`."""
+    duration_ns: float
+    """The mean step, which this one stands for."""
+    compute_ns: float
+    """Of the mean step."""
+    scale: float
+    """The mean step over this one: every time is scaled by it."""
     compute_share: float
     """Share of the time between collectives in which the device computes."""
     sent: tuple[Sent, ...]
@@ -66,34 +46,65 @@ class Recorded:
         factor = self.compute_share * compute_factor + (1 - self.compute_share) * other_factor
         durations[self.compute_nodes] *= factor
         durations[self.sent_nodes] = sent_ns
-        return simulate(self.graph, durations).makespan_ns
+        return simulate(self.graph, durations).makespan_ns * self.scale
 
 
 def recorded_step(report: Report) -> Recorded:
-    """Return the slowest rank's part of the median step, warm-up left out. UsageError if no step can be
-    used."""
+    """Return a step of the slowest rank that stands for all of them: the one nearest to their mean, to which
+    it is scaled.
+
+    The mean is the one that a report has: over watched steps, capture left out. If none was watched, it is
+    over all steps but the first, which warms up, and of a dry run it is the last step. UsageError if no step
+    can be used.
+    """
     steps = report.steps
     if steps.empty:
         raise UsageError("the run has no finished step", "record one whole step at least")
-    first = int(steps["step"].min())
-    later = steps[steps["step"] > first]
-    steps = later if later["step"].nunique() >= 2 else steps
-    slowest = steps.loc[steps.groupby("step")["duration_ns"].idxmax()]
-    middle = statistics.median_low(slowest["duration_ns"].tolist())
-    row = slowest[slowest["duration_ns"] == middle].iloc[0]
+    timed = _timed(report)
+    lasts = (timed["duration_ns"] - timed["capture_ns"]).where(
+        timed["level"] == "watch", timed["duration_ns"]
+    )
+    means = lasts.groupby(timed["rank"]).mean()
+    rank, mean = int(means.idxmax()), float(means.max())
+    mine = _divided(timed, steps)
+    mine = mine[mine["rank"] == rank] if (mine["rank"] == rank).any() else mine
+    row = mine.iloc[int((mine["duration_ns"] - mean).abs().argmin())]
     calls = report.collectives
     calls = calls[(calls["step"] == row["step"]) & (calls["rank"] == row["rank"])]
     calls = calls[calls["start_ns"].notna() & calls["duration_ns"].notna()].sort_values("start_ns")
     sent = tuple(_sent(call) for _, call in calls.iterrows())
     start, duration = int(row["start_ns"]), int(row["duration_ns"])
-    graph, compute_nodes, sent_nodes = _graph(sent, start, duration)
-    between = duration - int(row["exposed_comm_ns"])
-    share = min(1.0, int(row["compute_ns"]) / between) if between > 0 else 0.0
-    other = max(0.0, duration - int(row["compute_ns"]) - int(row["exposed_comm_ns"]))
+    graph, compute_nodes, sent_nodes = step_graph(sent, start, duration)
+    compute, exposed = int(row["compute_ns"]), int(row["exposed_comm_ns"])
+    between = duration - exposed
+    share = min(1.0, compute / between) if between > 0 else 0.0
+    scale = mean / duration if duration else 1.0
     return Recorded(
-        int(row["step"]), int(row["rank"]), duration, int(row["compute_ns"]), other, share,
+        int(row["step"]), int(row["rank"]), mean, compute * scale, scale, share,
         sent, graph, compute_nodes, sent_nodes,
     )  # fmt: skip
+
+
+def _timed(report: Report) -> pd.DataFrame:
+    """Return the rows of the steps that tell how long a step takes."""
+    steps = report.steps
+    if report.run.source == "dry":
+        last: pd.DataFrame = steps.loc[steps["step"] == steps["step"].max()]
+        return last
+    watched: pd.DataFrame = steps.loc[steps["step"].isin(watched_steps(report.tables["steps"]))]
+    if not watched.empty:
+        return watched
+    later: pd.DataFrame = steps.loc[steps["step"] > steps["step"].min()]
+    return later if later["step"].nunique() >= 2 else steps
+
+
+def _divided(timed: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of which one can stand for the step: they tell compute from idle time."""
+    told: pd.DataFrame = timed.loc[(timed["level"] != "watch") | timed["parts_error_ns"].notna()]
+    if not told.empty:
+        return told
+    surveyed: pd.DataFrame = steps.loc[(steps["level"] != "watch") & (steps["step"] > steps["step"].min())]
+    return timed if surveyed.empty else surveyed
 
 
 def _sent(call: pd.Series[Any]) -> Sent:
@@ -112,69 +123,3 @@ def _sent(call: pd.Series[Any]) -> Sent:
         number("exposed_ns") or 0,
         number("wait_ns") or 0,
     )
-
-
-def _graph(
-    sent: Sequence[Sent], start: int, duration: int
-) -> tuple[EventGraph, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the graph and the nodes of compute and of collectives.
-
-    Compute is cut where a collective starts, and where one that was exposed ends: what follows waits for it.
-    Time that a collective was exposed is the end of its own time; compute has none of it.
-    """
-    end = start + duration
-    tails = [
-        (
-            max(each.start_ns, each.start_ns + each.duration_ns - each.exposed_ns),
-            each.start_ns + each.duration_ns,
-        )
-        for each in sent
-        if each.exposed_ns > 0
-    ]
-    exposed = _union([(low, min(end, high)) for low, high in tails])
-    starts = [(min(max(each.start_ns, start), end), 0, index) for index, each in enumerate(sent)]
-    ends = [
-        (min(max(each.start_ns + each.duration_ns, start), end), 1, index)
-        for index, each in enumerate(sent)
-        if each.exposed_ns > 0
-    ]
-    builder = Builder()
-    device = builder.lane()
-    lanes: dict[str, int] = {}
-    node_of: dict[int, int] = {}
-    compute: list[int] = []
-    place = start
-    waits: list[int] = []
-    for time, is_end, index in [*sorted([*starts, *ends]), (end, 2, -1)]:
-        own = (time - place) - _covered(exposed, place, time)
-        node = builder.node(0, device, Kind.COMPUTE, float(max(0, own)), after=waits)
-        compute.append(node)
-        place, waits = time, []
-        if is_end == 0:
-            lane = _lane(lanes, sent[index].group, builder)
-            length = float(sent[index].duration_ns)
-            node_of[index] = builder.node(0, lane, Kind.COLLECTIVE, length, after=(node,))
-        elif is_end == 1:
-            waits = [node_of[index]]
-    nodes = np.array([node_of[index] for index in range(len(sent))], dtype=np.int64)
-    return builder.graph(), np.array(compute, dtype=np.int64), nodes
-
-
-def _lane(lanes: dict[str, int], group: str, builder: Builder) -> int:
-    if group not in lanes:
-        lanes[group] = builder.lane()
-    return lanes[group]
-
-
-def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
-        elif high > low:
-            merged.append((low, high))
-    return merged
-
-
-def _covered(spans: Sequence[tuple[int, int]], low: int, high: int) -> int:
-    return sum(max(0, min(high, b) - max(low, a)) for a, b in spans)

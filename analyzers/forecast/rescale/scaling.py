@@ -6,47 +6,40 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.plan.constants import fitted
-from shardtoll.analyzers.forecast.plan.network import place_group
-from shardtoll.analyzers.forecast.rescale.recorded import Recorded, Sent, recorded_step
-from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
+from shardtoll.analyzers.forecast.plan.constants import fitted, widths
+from shardtoll.analyzers.forecast.rescale.recorded import Recorded, recorded_step
+from shardtoll.analyzers.forecast.rescale.sent_price import Machine, scales_with_world, times_ns
 from shardtoll.ledger import Report, UsageError
 from shardtoll.ledger.answers.forecast import Band, Scaling, ScalingPoint
 
-REPLICAS: Final = ("dp", "data", "ddp", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "batch")
-"""Names of mesh dimensions over which more GPUs mean more replicas or shards."""
-
 _COMPUTE_BAND: Final = 1.04
 """Factor of the band of compute that does not change: runs of one layout differ by so much between days."""
-_UNPRICED: Final = 10.0
-"""A collective without a price takes from nothing to so many times its measured time, and more in proportion
-to its ranks: links between hosts are about ten times slower than links within."""
+_OFF: Final = 0.01
+"""From this share on a note says that the recorded step is not the mean step."""
 _LEAST: Final = 0.01
 """Least share of the expected step at which a band begins: a rate needs a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where a run ran, or shall run."""
-
-    fabric: Fabric
-    gpu: str | None
-    per_node: int
-
-
 def scale_run(
-    report: Report, name: str, before: Machine, after: Machine, world: int, anchor: Report | None = None
+    report: Report,
+    name: str,
+    before: Machine,
+    after: Machine,
+    world: int,
+    anchor: Report | None = None,
+    own: Band | None = None,
 ) -> Scaling:
     """Return the run re-priced for `world` ranks and for numbers between, on another machine or the same.
 
-    `anchor`: a run of the same job on another number of ranks, which corrects the forecast. Raises UsageError
-    where the world does not divide by the groups that stay, or the run has no finished step.
+    `anchor`: a run of the same job on another number of ranks, which corrects the forecast. `own`: of a dry
+    run, its own forecast: an unchanged run has that step and band. Raises UsageError where the world does
+    not divide by the groups that stay, or the run has no finished step.
     """
-    recorded = recorded_step(report)
+    recorded = _as_forecast(recorded_step(report), own)
     measured = report.run.world_size
     fixed = _fixed_ranks(recorded, measured)
     if world % fixed:
@@ -55,11 +48,11 @@ def scale_run(
             f"give a multiple of {fixed}",
         )
     strides = _strides(report)
-    notes: list[str] = []
+    notes = _scaled_note(recorded)
     correction = _correction(report, anchor, before, strides, notes)
     points = {
         kind: tuple(
-            _point(recorded, measured, each, before, after, strides, kind, correction, notes)
+            _point(recorded, measured, each, before, after, strides, kind, correction, notes, own)
             for each in _worlds(measured, world, fixed)
         )
         for kind in ("weak", "strong")
@@ -71,15 +64,26 @@ def scale_run(
     )  # fmt: skip
 
 
-def _scales(sent: Sent, measured: int) -> bool:
-    if sent.mesh_dim is not None:
-        return any(word == sent.mesh_dim.casefold() for word in REPLICAS) or sent.group_size == measured
-    return sent.group_size == measured
+def _as_forecast(recorded: Recorded, own: Band | None) -> Recorded:
+    """Return the step with the forecast's own time, which the record has in whole nanoseconds."""
+    if own is None:
+        return recorded
+    scale = recorded.scale * own.expected / recorded.duration_ns
+    return replace(recorded, duration_ns=own.expected, scale=scale)
+
+
+def _scaled_note(recorded: Recorded) -> list[str]:
+    if abs(recorded.scale - 1) < _OFF:
+        return []
+    return [
+        f"step {recorded.step} of rank {recorded.rank} stands for all steps: its times are scaled by "
+        f"{recorded.scale:.3g} to the mean step"
+    ]
 
 
 def _fixed_ranks(recorded: Recorded, measured: int) -> int:
     """Return how many ranks share one replica: the product of the sizes of groups that keep them."""
-    sizes = {sent.name: sent.group_size for sent in recorded.sent if not _scales(sent, measured)}
+    sizes = {sent.name: sent.group_size for sent in recorded.sent if not scales_with_world(sent, measured)}
     product = math.prod(sizes.values())
     return product if product and measured % product == 0 else 1
 
@@ -125,25 +129,45 @@ def _point(
     kind: str,
     correction: tuple[float, float],
     notes: list[str],
+    own: Band | None = None,
 ) -> ScalingPoint:
     work = measured / world if kind == "strong" else 1.0
     factors = _compute_factors(before.gpu, after.gpu)
-    sent = [_times(each, measured, world, work, before, after, strides, notes) for each in recorded.sent]
+    sent = [
+        times_ns(each, measured, world, work, before, after, strides, notes, forecast=own is not None)
+        for each in recorded.sent
+    ]
     ratio = _corrected(correction, measured, world)
     steps = []
     for place, factor in enumerate(factors):
         times = [each[place] for each in sent]
         steps.append(recorded.step_ns(factor * work, times) * ratio)
     low, expected, high = steps
-    low, high = max(low / _COMPUTE_BAND, expected * _LEAST), high * _COMPUTE_BAND
+    exposed = _exposed(recorded, [each[1] for each in sent], factors[1] * work)
+    less, more = _half_width(recorded, own, sum(exposed.values()) / expected if expected else 0.0)
+    low, high = max(low * math.exp(-less), expected * _LEAST), high * math.exp(more)
     expected = min(max(expected, low), high)
     step = Band(expected, low, high)
-    exposed = _exposed(recorded, [each[1] for each in sent], factors[1] * work)
     compute = recorded.compute_ns * factors[1] * work
     compute = min(compute, expected)
     rest = max(0.0, expected - compute - sum(exposed.values()))
     gain = recorded.duration_ns * (measured / world if kind == "strong" else 1.0)
     return ScalingPoint(world, step, compute, exposed, rest, step.inverse(gain))
+
+
+def _half_width(recorded: Recorded, own: Band | None, exposed_share: float) -> tuple[float, float]:
+    """Return the logarithms of how far a step may be faster and slower, prices of collectives apart.
+
+    A dry run's own band holds for its own share of exposed communication; a larger share makes it wider, as
+    in the dry run.
+    """
+    if own is None:
+        return math.log(_COMPUTE_BAND), math.log(_COMPUTE_BAND)
+    times = [float(each.duration_ns) for each in recorded.sent]
+    before = sum(_exposed(recorded, times, 1.0).values()) / own.expected
+    numbers = widths()
+    wider = (numbers["net"] + numbers["exposed"]) * max(0.0, exposed_share - before)
+    return math.log(own.expected / own.low) + wider, math.log(own.high / own.expected) + wider
 
 
 def _compute_factors(before: str | None, after: str | None) -> tuple[float, float, float]:
@@ -164,47 +188,6 @@ def _compute_factors(before: str | None, after: str | None) -> tuple[float, floa
     matmul = rate(one.name) / rate(two.name)
     memory = one.memory_gbps / two.memory_gbps
     return min(matmul, memory), matmul**0.7 * memory**0.3, max(matmul, memory)
-
-
-def _times(
-    sent: Sent,
-    measured: int,
-    world: int,
-    work: float,
-    before: Machine,
-    after: Machine,
-    strides: dict[str, int],
-    notes: list[str],
-) -> tuple[float, float, float]:
-    """Return low, expected and high of one collective. What was measured is scaled by the model's ratio."""
-    own = float(max(0, sent.duration_ns - sent.wait_ns))
-    scales = _scales(sent, measured)
-    size = max(1, round(sent.group_size * world / measured)) if scales else sent.group_size
-    message = None if sent.message_bytes is None else sent.message_bytes * (1.0 if scales else work)
-    unchanged = size == sent.group_size and before.fabric is after.fabric and work == 1.0
-    if unchanged:
-        return (float(sent.duration_ns),) * 3
-    stride = strides.get(sent.group, 1)
-    old = _cost(before, sent.op, sent.message_bytes, place_group(sent.group_size, stride, before.per_node))
-    new = _cost(after, sent.op, message, place_group(size, stride, after.per_node))
-    if old is None or new is None or old[1] <= 0:
-        notes.append(
-            f"the price of {sent.op} over {sent.name} is unknown: it keeps its recorded time, and the band "
-            "holds up to ten times of it"
-        )
-        grown = max(1.0, size / sent.group_size, work)
-        return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED * grown
-    low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)
-    return low, expected, high
-
-
-def _cost(
-    machine: Machine, op: str, message: float | None, placement: Placement
-) -> tuple[float, float, float] | None:
-    if message is None:
-        return None
-    cost = collective_cost(machine.fabric, op, round(message), placement)
-    return None if cost is None else (float(cost.low_ns), float(cost.time_ns), float(cost.high_ns))
 
 
 def _corrected(correction: tuple[float, float], measured: int, world: int) -> float:

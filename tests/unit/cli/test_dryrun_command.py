@@ -101,6 +101,9 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
         assert "forecast of rank 3 of 16 · nothing measured" in text
         assert "left no records" not in text
         assert "1 of 16 ranks" not in text
+    for same in ((), ("--fabric", "h100x8-ib400"), ("--gpu", "h100-sxm")):
+        again = json.loads(shardtoll("forecast", "runs/dry", "--json", *same).out)
+        assert again["weak"][0]["step_ns"] == pytest.approx(band)
     scaled = shardtoll("forecast", "runs/dry", "--world", 32, "-o", "scaled.md", "-o", "scaled.html")
     assert scaled.code == 0, scaled.err
     assert "forecast on 16: " in Path("scaled.md").read_text()
@@ -109,6 +112,36 @@ def test_a_run_that_is_kept_has_priced_steps(shardtoll: Callable[..., Any]) -> N
     assert shardtoll("compare", "runs/dry", "runs/dry").code == 0
     Path("budget.toml").write_text("max_collectives = 0")
     assert shardtoll("check", "runs/dry", "--budget", "budget.toml").code == 1
+
+
+def test_a_script_written_for_cpus_is_forecast(shardtoll: Callable[..., Any], script: Path) -> None:
+    for_cpu = TRAIN.replace('"nccl"', '"gloo"').replace(".cuda())", ")").replace('.to("cuda")', "")
+    script.write_text(re.sub("torch.cuda.set_device.*", "", for_cpu))
+    made = shardtoll("dryrun", "--world", 64, "--price", "2.5", "--width", 200, "train.py")
+    assert made.code == 0, made.err
+    assert "A step takes" in made.out
+    assert "the program puts nothing on a GPU" in made.out
+    assert re.search(r"MFU +\d\.\d % \(", made.out)
+    assert re.search(r"cost per step .* in the currency of --price", made.out)
+    assert re.search(r"reserved has \d+ MB outside the allocator", made.out)
+
+
+def test_a_script_without_work_on_the_gpu_ends_in_one_line(
+    shardtoll: Callable[..., Any], script: Path
+) -> None:
+    script.write_text(
+        "import torch\n"
+        "weight = torch.ones(16, requires_grad=True)\n"
+        "sgd = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    weight.square().mean().backward()\n"
+        "    sgd.step()\n"
+    )
+    made = shardtoll("dryrun", "train.py")
+    assert made.code == 2
+    (line,) = (line for line in made.err.splitlines() if not line.startswith("["))
+    assert "train.py" in line
+    assert "in the recorded step: put the model and its batches on" in line
 
 
 @pytest.mark.usefixtures("script")

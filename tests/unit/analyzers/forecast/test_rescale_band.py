@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.analyzers.forecast.rescale.recorded import Sent
-from shardtoll.analyzers.forecast.rescale.scaling import Machine, _times, scale_run
+from shardtoll.analyzers.forecast.rescale.scaling import scale_run
+from shardtoll.analyzers.forecast.rescale.sent_price import Machine, times_ns
+from shardtoll.analyzers.forecast.rescale.step_graph import Sent, step_graph
+from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.ledger.answers.forecast import Band
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
 MACHINE = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
@@ -15,13 +20,15 @@ MACHINE = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
 
 def times(world: int, message_bytes: int | None, notes: list[str]) -> tuple[float, float, float]:
     sent = Sent("all_reduce", "dp", 8, None, message_bytes, 0, 1000, 1000, 0)
-    return _times(sent, 8, world, 1.0, MACHINE, MACHINE, {}, notes)
+    return times_ns(sent, 8, world, 1.0, MACHINE, MACHINE, {}, notes)
 
 
 def test_an_unknown_price_opens_the_band_and_says_so():
     notes: list[str] = []
-    assert times(16, None, notes) == (0.0, 1000.0, pytest.approx(20_000.0))
-    assert len(notes) == 1
+    assert times(16, None, notes) == (0.0, 1000.0, 10_000.0)
+    assert times(4096, None, notes)[2] == 10_000.0
+    assert len(set(notes)) == 1
+    assert notes[0].endswith("the band holds from none to ten times of it")
     assert "the price of all_reduce over group of 8 is unknown" in notes[0]
 
 
@@ -43,3 +50,77 @@ def test_the_parts_of_a_forecast_add_up_to_its_step():
     point = scale_run(report, "job", MACHINE, MACHINE, 2).weak[0]
     assert (point.compute_ns, sum(point.exposed_ns.values()), point.other_ns) == (50 * MS, 40 * MS, 10 * MS)
     assert point.step_ns.expected == 100 * MS
+
+
+def buckets(number: int, rank: int):
+    """Four buckets of a step of 100 ms: two run at once, one starts while another is waited for, one began
+    before the step."""
+    spans = ((-5, 15, 5), (30, 20, 0), (35, 25, 10), (55, 35, 25))
+    return [
+        collective(
+            step=number,
+            rank=rank,
+            seq=1 + 4 * number + place,
+            start_ns=(1000 * number + start) * MS,
+            issue_ns=(1000 * number + max(start, 0)) * MS,
+            duration_ns=lasts * MS,
+            exposed_ns=exposed * MS,
+        )
+        for place, (start, lasts, exposed) in enumerate(spans)
+    ]
+
+
+def watched_run():
+    """A first step that is surveyed and slow, and watched steps of 90, 100 and 120 ms; rank 1 is slower."""
+    rows, steps = [], []
+    for number, lasts in enumerate((400, 90, 100, 120)):
+        for rank in (0, 1):
+            rows += buckets(number, rank)
+            extra = 4 * rank
+            steps.append(
+                step(
+                    number,
+                    rank,
+                    start_ns=1000 * number * MS,
+                    duration_ns=(lasts + extra) * MS,
+                    idle_ns=(lasts + extra - 90) * MS,
+                    level="watch" if number else "survey",
+                )
+            )
+    return run(ledger(rows, steps=steps))
+
+
+def test_an_unchanged_run_keeps_its_mean_step():
+    mean_ns = (94 + 104 + 124) / 3 * MS
+    same = Machine(replace(MACHINE.fabric), "h100-sxm", 8)
+    answer = scale_run(watched_run(), "job", MACHINE, same, 8)
+    assert answer.measured_step_ns == pytest.approx(mean_ns)
+    for points in (answer.weak, answer.strong):
+        assert points[0].step_ns.expected == pytest.approx(mean_ns, rel=1e-9)
+        assert points[0].step_ns.high == pytest.approx(1.04 * mean_ns)
+        assert points[0].efficiency.expected == pytest.approx(1, rel=1e-9)
+    assert any("step 2 of rank 1 stands for all steps" in note for note in answer.notes)
+
+
+def test_buckets_at_once_are_not_laid_end_to_end():
+    sent = [
+        Sent("all_reduce", "dp", 2, None, 1, row.start_ns, row.duration_ns, row.exposed_ns or 0, 0)
+        for row in buckets(0, 0)
+    ]
+    graph, compute, nodes = step_graph(sent, 0, 100 * MS)
+    assert simulate(graph).makespan_ns == 100 * MS
+    assert graph.duration_ns[compute].sum() == 60 * MS
+    assert graph.lane[nodes[1]] != graph.lane[nodes[2]]
+    bare = graph.duration_ns.copy()
+    bare[nodes] = 0
+    assert 60 * MS <= simulate(graph, bare).makespan_ns < 70 * MS
+
+
+def test_a_dry_run_keeps_its_own_step_and_band():
+    own = Band(90.4 * MS, 80 * MS, 130 * MS)
+    report = watched_run()
+    for after in (MACHINE, Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)):
+        point = scale_run(report, "job", MACHINE, after, 2, own=own).weak[0]
+        assert (point.step_ns.expected, point.step_ns.low, point.step_ns.high) == pytest.approx(
+            (own.expected, own.low, own.high)
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.analyzers.forecast.rescale.scaling import Machine
+from shardtoll.analyzers.forecast.rescale.sent_price import Machine
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.cli.subcommands import forecast_run
 
@@ -63,6 +63,29 @@ def test_a_table_that_says_nothing_ends_in_one_line(shardtoll, table: Path, text
     assert ran.code == 2
     assert words in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_unknown_columns_are_named_with_the_nearest_known(shardtoll, table: Path):
+    table.write_text(
+        "model,gpus,gpu,seq,micro_batch,sequence,layer,mood,date\nllama3-8b,8,h100-sxm,8192,1,1,2,3,4\n"
+    )
+    ran = shardtoll("forecast", "eval", table, "-o", table.with_name("out.md"), "--json")
+    (note,) = json.loads(ran.out)["notes"]
+    assert note == (
+        "unknown columns are ignored: micro_batch (did you mean mbs?), sequence (did you mean seq?), "
+        "layer (did you mean layers?), mood"
+    )
+    assert "Note: unknown columns are ignored: micro" in table.with_name("out.md").read_text()
+    assert "note: unknown columns are ignored" in shardtoll("forecast", "eval", table, "--width", 200).out
+
+
+def test_the_example_row_of_the_docs_has_a_price_and_no_note(shardtoll, table: Path):
+    text = (Path(__file__).parents[4] / "docs" / "forecast.md").read_text()
+    table.write_text(text.partition("```csv\n")[2].partition("```")[0])
+    ran = shardtoll("forecast", "eval", table, "--json")
+    assert ran.code == 0, ran.err
+    answer = json.loads(ran.out)
+    assert (len(answer["rows"]), answer["rows"][0]["reason"], answer["notes"]) == (1, None, [])
 
 
 def test_a_run_is_priced_on_more_ranks(shardtoll, run_folder: Path):

@@ -1,0 +1,77 @@
+"""What one recorded collective takes in a group of another size, on another fabric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardtoll.analyzers.forecast.plan.network import place_group
+from shardtoll.analyzers.forecast.rescale.step_graph import Sent
+from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
+
+REPLICAS: Final = ("dp", "data", "ddp", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "batch")
+"""Names of mesh dimensions over which more GPUs mean more replicas or shards."""
+_UNPRICED: Final = 10.0
+"""A collective without a price takes from nothing to so many times its measured time: links between hosts are
+about ten times slower than links within. The number of ranks hardly changes what each rank sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a run ran, or shall run."""
+
+    fabric: Fabric
+    gpu: str | None
+    per_node: int
+
+
+def scales_with_world(sent: Sent, measured: int) -> bool:
+    """Return whether the collective's group grows with the number of ranks, which was `measured`."""
+    if sent.mesh_dim is not None:
+        return any(word == sent.mesh_dim.casefold() for word in REPLICAS) or sent.group_size == measured
+    return sent.group_size == measured
+
+
+def times_ns(
+    sent: Sent,
+    measured: int,
+    world: int,
+    work: float,
+    before: Machine,
+    after: Machine,
+    strides: dict[str, int],
+    notes: list[str],
+    *,
+    forecast: bool = False,
+) -> tuple[float, float, float]:
+    """Return low, expected and high of one collective. What was measured is scaled by the model's ratio.
+
+    `forecast`: the time is itself a price, whose uncertainty is in the band of the dry step.
+    """
+    own = float(max(0, sent.duration_ns - sent.wait_ns))
+    scales = scales_with_world(sent, measured)
+    size = max(1, round(sent.group_size * world / measured)) if scales else sent.group_size
+    message = None if sent.message_bytes is None else sent.message_bytes * (1.0 if scales else work)
+    unchanged = size == sent.group_size and before.fabric == after.fabric and work == 1.0
+    if unchanged:
+        return (float(sent.duration_ns),) * 3
+    stride = strides.get(sent.group, 1)
+    old = _cost(before, sent.op, sent.message_bytes, place_group(sent.group_size, stride, before.per_node))
+    new = _cost(after, sent.op, message, place_group(size, stride, after.per_node))
+    if old is None or new is None or old[1] <= 0:
+        notes.append(
+            f"the price of {sent.op} over {sent.name} is unknown: it keeps its recorded time, and the band "
+            "holds from none to ten times of it"
+        )
+        return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED
+    low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)
+    return (expected,) * 3 if forecast else (low, expected, high)
+
+
+def _cost(
+    machine: Machine, op: str, message: float | None, placement: Placement
+) -> tuple[float, float, float] | None:
+    if message is None:
+        return None
+    cost = collective_cost(machine.fabric, op, round(message), placement)
+    return None if cost is None else (float(cost.low_ns), float(cost.time_ns), float(cost.high_ns))
