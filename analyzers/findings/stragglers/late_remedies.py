@@ -48,7 +48,7 @@ def words(part: str, *, on_cpu: bool) -> str:
 
 
 def idle_figures(more_ns: Mapping[str, float]) -> tuple[Figure, ...]:
-    """Return how much longer per step the late rank is idle, by what it waits for; from longer times by part."""
+    """Return how much longer per step the late rank is idle, by what it waits for."""
     return tuple(
         Figure(IDLE[part], round(more), "ns") for part, more in more_ns.items() if part in IDLE and more > 0
     )
