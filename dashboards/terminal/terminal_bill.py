@@ -129,7 +129,7 @@ def _figures(finding: Finding) -> Text:
         line.append(f"count {count}")
     for name, value in costs:
         # A size says what it is by its unit.
-        named = "" if name == "bytes" and finding.bytes is not None else f"{name} "
+        named = "" if line and name == "bytes" and finding.bytes is not None else f"{name} "
         line.append(f"{', ' if line else ''}{named}")
         line.append(unbroken(value), style="bold" if name == "toll" else "default")
     return line

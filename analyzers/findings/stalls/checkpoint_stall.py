@@ -16,7 +16,7 @@ from shardtoll.analyzers.shared.checkpoint_bytes import written
 from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, best_interval_s, goodput
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
 from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Where
-from shardtoll.ledger.words.human import duration, plural, ranks, size
+from shardtoll.ledger.words.human import duration, plural, ranks, rate, size
 
 LEAST_NS: Final = 1_000_000
 """Blocked time of one save from which it is worth saying."""
@@ -76,7 +76,7 @@ def _finding(
     world = context.ledger.run.world_size
     between_s = 86400 / (LLAMA3.per_gpu_day * world)
     interval_s = best_interval_s(each_ns / 1e9, between_s)
-    amount = "" if wrote is None else f" for {size(wrote.bytes)} ({wrote.gbps:.3g} GB/s)"
+    amount = "" if wrote is None else f" for {size(wrote.bytes)} ({rate(wrote.gbps)})"
     by_source = "" if source is None else f", at {source}"
     verb = "waits" if len(who) == 1 else "wait"
     often = rarely(saves, steps) if saves < steps else f"{saves / steps:.3g} per step"

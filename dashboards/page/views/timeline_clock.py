@@ -67,11 +67,10 @@ class Clock:
         if len(self.starts_ns) < 2:
             return []
         gaps = self.starts_ns[1:] - self.ends_ns[:-1]
-        verb, long = "is" if len(gaps) == 1 else "are", human.duration(int(gaps.sum()))
-        return [
-            f"{human.plural(len(gaps), 'gap')} between steps, {long} in sum, {verb} "
-            "folded to grey stripes. The numbers at the axis are the run's clock."
-        ]
+        long, clock = human.duration(int(gaps.sum())), "The numbers at the axis are the run's clock."
+        if len(gaps) == 1:
+            return [f"1 gap between steps, {long}, is folded to a grey stripe. {clock}"]
+        return [f"{len(gaps):,} gaps between steps, {long} in sum, are folded to grey stripes. {clock}"]
 
 
 def clock(report: Report) -> Clock:

@@ -49,6 +49,10 @@ def test_a_collective_between_steps_is_in_no_folded_gap():
     figure = timeline.figure(report)
     assert figure.columns["calls"]["start"] == [1, 11, 16]
     assert figure.columns["clock"]["from"] == [0, 500, 1_000]
+    assert timeline.figure(gapped(0, 1_000)).notes == [
+        "1 gap between steps, 990 ms, is folded to a grey stripe. "
+        "The numbers at the axis are the run's clock."
+    ]
 
 
 def test_times_beyond_what_a_float_holds_keep_their_nanoseconds():
