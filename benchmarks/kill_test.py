@@ -110,6 +110,7 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
     kept = set(zip(rows.column("rank").to_pylist(), rows.column("step").to_pylist(), strict=True))
     oldest_s = oldest_at_end_s = 0.0
     for rank, steps in finished.items():
+        last_s = max((at_s for _, _, at_s in steps), default=0.0)
         for step, surveyed, at_s in steps:
             what = "surveyed" if surveyed else "watched"
             told[f"{what}_finished"] += 1
@@ -119,7 +120,7 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
             if not surveyed:
                 age_s = before_s - at_s
                 oldest_s = max(oldest_s, age_s)
-                oldest_at_end_s = max(oldest_at_end_s, steps[-1][2] - at_s)
+                oldest_at_end_s = max(oldest_at_end_s, last_s - at_s)
                 told[_OLDER] += age_s > QUARTER_S
     return oldest_s, oldest_at_end_s
 

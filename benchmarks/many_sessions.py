@@ -6,8 +6,9 @@ functions of torch and keys of the job's store. What grew between the two is giv
 resident memory also for each tenth of the sessions in between and for the last half, which tells a plateau
 from a leak. Memory that the allocator keeps for later is given back before it is measured.
 
-torch's own flight recorder keeps the last 2,000 collectives, whether audited or not: resident memory grows by
-about 0.9 MB until it is full. `TORCH_FR_BUFFER_SIZE=0` switches it off.
+torch's own flight recorder keeps the last 2,000 collectives with their stacks, whether audited or not:
+resident memory grows until it is full, here after about 1,000 sessions. `TORCH_FR_BUFFER_SIZE=0` switches it
+off.
 """
 
 from __future__ import annotations
