@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from shardtoll.analyzers.bounds.comm_bounds import most_free_compute_ns
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
@@ -28,29 +27,12 @@ MOST_FIXES: Final = 8
 def saved_twice(
     context: Context, findings: Sequence[Finding], path: Foreseen | None, said: Sequence[Overlap]
 ) -> tuple[Overlap, ...]:
-    """Return the sets of findings that save less together than one by one, without those that `said` holds.
+    """Return the sets of findings that save less together by replay than one by one.
 
-    By replay, or because all their communication would hide behind the same compute.
+    Without those that are part of a set in `said`.
     """
-    found = [*_behind_one_compute(context, findings), *_by_replay(context, findings, path)]
-    kept: list[Overlap] = []
-    for each in found:
-        if not any(set(each.findings) <= set(other.findings) for other in (*said, *kept)):
-            kept.append(each)
-    return tuple(kept)
-
-
-def _behind_one_compute(context: Context, findings: Sequence[Finding]) -> list[Overlap]:
-    numbers = tuple(
-        number
-        for number, each in enumerate(findings, start=1)
-        if each.kind == "exposed-communication" and each.saving_ns
-    )
-    free = most_free_compute_ns(context)
-    savings = [findings[number - 1].saving_ns or 0 for number in numbers]
-    if len(numbers) < 2 or free is None or sum(savings) <= free + LEAST_PART * min(savings):
-        return []
-    return [Overlap(numbers, round(max(free, *savings)), saved=True)]
+    found = _by_replay(context, findings, path)
+    return tuple(each for each in found if not any(set(each.findings) <= set(one.findings) for one in said))
 
 
 def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | None) -> list[Overlap]:

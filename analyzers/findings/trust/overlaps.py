@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.stragglers import late_bills
+from shardtoll.analyzers.findings.trust.one_compute import behind_one_compute
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.overlap import Overlap
 
@@ -31,7 +32,8 @@ Ints = npt.NDArray[np.int64]
 def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ...]:
     """Return the sets of findings whose tolls add up to more than their collectives are exposed.
 
-    `findings` stand in the order of the bill. Sets with an unknown exposed time are left out.
+    `findings` stand in the order of the bill. Sets with an unknown exposed time are left out. Those whose
+    communication would hide behind the same compute follow.
     """
     size = len(context.collectives)
     rows = {
@@ -49,7 +51,9 @@ def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ..
         most = _exposed_ns(context, [rows[number] for number in numbers], without_waits)
         if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
             found.append(Overlap(numbers, round(max(most, *tolls))))
-    return tuple(found)
+    known = [set(each.findings) for each in found]
+    hidden = behind_one_compute(context, findings)
+    return (*found, *(each for each in hidden if not any(set(each.findings) <= one for one in known)))
 
 
 def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
