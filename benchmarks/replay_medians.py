@@ -34,6 +34,14 @@ def step_ms(ledger: Ledger) -> float:
     return float(own.groupby(rows["step"]).max().median()) / MS
 
 
+def step_spread(ledger: Ledger) -> float:
+    """Return half the range of the middle half of those steps, as a share of their median."""
+    rows = context_of(ledger).timed_rows
+    slowest = (rows["duration_ns"] - rows["capture_ns"]).groupby(rows["step"]).max()
+    low, mid, high = (float(slowest.quantile(share)) for share in (0.25, 0.5, 0.75))
+    return (high - low) / 2 / mid
+
+
 def predicted(
     report: Report, fixes: Sequence[int], asked: Mapping[str, Any], median_ms: float
 ) -> dict[str, Any]:
@@ -53,7 +61,7 @@ def predicted(
     return {
         "before_ms": median_ms,
         "predicted_ms": predicted_ms,
-        "low_ms": predicted_ms - per_ms * (answer.saving_high_ns - saved),
+        "low_ms": max(0.0, predicted_ms - per_ms * (answer.saving_high_ns - saved)),
         "high_ms": predicted_ms + per_ms * (saved - answer.saving_low_ns),
         "replay_error": answer.replay_error,
     }

@@ -5,7 +5,8 @@
 
 A strategy's row says how far replayed steps are off the recorded ones, over all ranks and steps. An incident
 runs bad and fixed at one time; the bad run predicts the step of the fixed one, by the finding that the
-incident must have. Figures are of median steps, and the noise is how far the repeats of the fixed one differ.
+incident must have. Figures are of median steps. The noise is how far the repeats of the fixed one differ, and
+the spread is that of its steps: half the range of the middle half of them, as a share of the median.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from replay_medians import predicted, step_ms
+from replay_medians import predicted, step_ms, step_spread
 from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of
@@ -100,6 +101,7 @@ def incidents(names: list[str], repeats: int) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"incident": name, "ranks": incident.ranks}
         made: list[dict[str, Any]] = []
         measured: list[float] = []
+        spreads: list[float] = []
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 outs = [Path(folder, part) for part in ("bad", "fixed")]
@@ -111,9 +113,12 @@ def incidents(names: list[str], repeats: int) -> Iterator[dict[str, Any]]:
                     ended([*jobs[0], *jobs[1]], MOST_S)
                     bad, fixed = (read_run(out) for out in outs)
                     measured.append(step_ms(fixed))
+                    spreads.append(step_spread(fixed))
                     made.append(fix_of(analyze(bad), incident.expected[0].kind, step_ms(bad)))
                 except (RuntimeError, ShardtollError) as error:
                     made.append({"missing": str(error)[:160]})
+        if spreads:
+            row["spread"] = round(statistics.median(spreads), 4)
         yield row | _joined(made, measured)
 
 

@@ -151,8 +151,8 @@ def _shares(context: Context, graph: Graph) -> Floats:
     for place, rank in enumerate(graph.ranks):
         about = rows.loc[rank]
         # Idle time that waits for the slowest rank at the end is no own time.
-        no_share = graph.idle_ns[graph.rank == place].sum() + graph.left_out_ns[place]
-        idle = max(0.0, float(about["idle_ns"]) - float(no_share))
+        elsewhere_ns = graph.idle_ns[graph.rank == place].sum() + graph.left_out_ns[place]
+        idle = max(0.0, float(about["idle_ns"]) - float(elsewhere_ns))
         rest = float(about["unattributed_ns"])
         capture = min(rest, float(about["capture_ns"]))
         parts = np.array(

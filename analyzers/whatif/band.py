@@ -9,7 +9,7 @@ import numpy as np
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded, slowest_ns
 from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
+from shardtoll.analyzers.two_runs.intervals import HURST, RUN_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +78,5 @@ def _spread(context: Context) -> float:
         return 0.0
     # The median of deviations: a first step that compiles says nothing of the others.
     deviation = 1.4826 * float(np.median(np.abs(slowest - np.median(slowest))))
-    return deviation / float(np.sqrt(len(slowest)))
+    # Steps are not independent, as `compare` has it: what delays one delays its neighbours, and other runs.
+    return deviation * float(len(slowest) ** (HURST - 1))

@@ -58,6 +58,12 @@ RECOMPUTE: Final = Gone(
 )
 
 
+_PARTIAL: Final = (
+    "The record times matrix products and attention of the second forward, no other operators: more may be "
+    "saved."
+)
+
+
 def taken_out(context: Context, gone: Gone) -> Edit:
     """Return the edit without that work; it changes nothing where the record has none."""
 
@@ -76,7 +82,9 @@ def taken_out(context: Context, gone: Gone) -> Edit:
                 draft.shorten(gone.own, lost_ns, (rank,), phase)
 
     missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
-    return Edit(gone.label, apply, missing=missing)
+    timed = (context.stalls["kind"] == "recompute").any()
+    is_partial = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
+    return Edit(gone.label, apply, missing=missing, note=_PARTIAL if is_partial else None)
 
 
 def _lost_ns(context: Context, kind: str) -> dict[int, float]:

@@ -27,6 +27,7 @@ from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
 from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.analyzers.whatif.taken_out import RECOMPUTE, taken_out
 from shardtoll.ledger import Parameter, Report, Stall, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.record import PHASES
@@ -343,6 +344,20 @@ def test_steps_from_points_lose_what_their_stalls_cost() -> None:
     assert answer.source == "points"
     # Work of 1 ms a rank in a pipeline of two stages, one after the other in part.
     assert MS <= answer.saving_ns <= 2 * MS
+
+
+def test_a_second_forward_without_a_time_of_its_own_is_said_to_be_partial() -> None:
+    made = pipelines(2, 2, 3)
+    live = replace(made, run=replace(made.run, source="live"))
+    rows = [Stall(0, 0, "recompute", "", "recompute", 1, MS, MS)]
+    timed = replace(live, tables={**live.tables, "stalls": to_table("stalls", rows)})
+    notes = [
+        taken_out(make_context(each, choose_fabric(each.run)), RECOMPUTE).note
+        for each in (live, timed, replace(live, run=replace(live.run, source="trace")))
+    ]
+    assert notes[0] is not None
+    assert notes[0].startswith("The record times matrix products and attention of the second forward")
+    assert notes[1:] == [None, None]
 
 
 def buckets(parameter: str | None, numels: dict[str, int], wanted: int) -> float:
