@@ -37,6 +37,7 @@ from shardtoll.analyzers.roofline import (
 )
 from shardtoll.analyzers.shared.effort import with_effort
 from shardtoll.analyzers.whatif.foresee import foreseen
+from shardtoll.analyzers.whatif.saved_twice import saved_twice
 from shardtoll.analyzers.whatif.savings import with_savings
 from shardtoll.ledger import FabricInfo, Finding, Ledger, Notice, Report, ranked
 from shardtoll.ledger.report.report import ANALYZE
@@ -167,6 +168,7 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
     context = context_of(ledger, fabric)
     ledger, fabric = context.ledger, context.fabric
     findings = with_savings(context, findings_of(context))
+    path, twice = foreseen(context, findings), overlaps(context, findings)
     return Report(
         run=ledger.run,
         fabric=FabricInfo(name=fabric.name, provenance=provenance_of(context)),
@@ -184,8 +186,8 @@ def run(ledger: Ledger, fabric: Fabric | None = None) -> Report:
         unbilled=unbilled_time(context, findings),
         traffic=op_traffic(context),
         sound_checks=sound_checks(context, findings),
-        foreseen=foreseen(context, findings),
-        overlaps=overlaps(context, findings),
+        foreseen=path,
+        overlaps=(*twice, *saved_twice(context, findings, path, twice)),
     )
 
 

@@ -1,8 +1,8 @@
 """What a change to recorded steps would save: edits of their event graph, replayed.
 
-It may import `analyzers.context`, `analyzers.findings.origins`, `analyzers.findings.stragglers`,
-`analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`, `analyzers.roofline`, `analyzers.shared`,
-`analyzers.two_runs`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.report`, `ledger.tables`,
-`ledger.words`.
+It may import `analyzers.context`, `analyzers.findings.origins`, `analyzers.findings.stages`,
+`analyzers.findings.stragglers`, `analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`,
+`analyzers.roofline`, `analyzers.shared`, `analyzers.two_runs`, `ledger`, `ledger.answers`, `ledger.records`,
+`ledger.report`, `ledger.tables`, `ledger.words`.
 Start reading in `draft`.
 """

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.findings.stages.pipeline_imbalance import worst
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
@@ -145,17 +146,21 @@ def _as_peers(context: Context, finding: Finding) -> Edit | None:
     return Edit(f"rank {named} as fast as its peers", apply, as_recorded=True)
 
 
-def _balanced(_: Context, __: Finding) -> Edit | None:
-    """Every rank computes the mean of all."""
+def _balanced(context: Context, finding: Finding) -> Edit | None:
+    """Every rank computes the mean of all; or works it, where the finding counts time outside operators."""
+    imbalance = worst(context) if finding.kind == "pipeline-imbalance" else None
+    works = imbalance is not None and imbalance.verb == "work"
+    kinds = (Kind.COMPUTE, Kind.HOST) if works else (Kind.COMPUTE,)
 
     def apply(draft: Draft, _end: float) -> None:
         recorded = draft.recorded
-        chosen = recorded.of_kinds((Kind.COMPUTE,)) & (recorded.step >= 0)
+        chosen = recorded.of_kinds(kinds) & (recorded.step >= 0)
         sums = np.bincount(recorded.graph.rank[chosen], draft.duration[chosen], len(recorded.ranks))
         factor = np.where(sums > 0, sums.mean() / np.where(sums > 0, sums, 1.0), 1.0)
         draft.duration[chosen] *= factor[recorded.graph.rank[chosen]]
 
-    return Edit("the same compute on every rank", apply, as_recorded=True)
+    label = "the same work on every rank" if works else "the same compute on every rank"
+    return Edit(label, apply, as_recorded=True)
 
 
 def _removed(kind: Kind, label: str) -> Maker:

@@ -26,7 +26,12 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
             most = human.duration(overlap.most_ns)
             hidden = len(overlap.findings) - len(numbers)
             named: list[int | str] = [*numbers, *([f"{hidden} more"] if hidden else [])]
-            said.append(f"Findings {_listed(named)} overlap: together at most {most}; savings do not add up.")
+            they = (
+                f"save the same time: {most} together"
+                if overlap.saved
+                else f"overlap: together at most {most}"
+            )
+            said.append(f"Findings {_listed(named)} {they}; savings do not add up.")
     return said
 
 

@@ -1,4 +1,4 @@
-"""Findings that speak of the same time, so that their tolls do not add up."""
+"""Findings that speak of the same time, so that their tolls or savings do not add up."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Findings whose tolls hold time of the same collectives."""
+    """Findings whose tolls hold time of the same collectives, or whose fixes save the same time."""
 
     findings: tuple[int, ...]
     """Their numbers on the bill, which counts from 1."""
     most_ns: int
-    """What they cost together at most, per step, on the rank where that is most."""
+    """What they cost together at most, per step, on the rank where that is most; or save together."""
+    saved: bool = False
+    """Whether `most_ns` is what they save together, and not what they cost."""
 
     def __post_init__(self) -> None:
         if len(self.findings) < 2 or min(self.findings) < 1 or self.most_ns < 0:

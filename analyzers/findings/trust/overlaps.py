@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.stragglers import late_bills
+from shardtoll.analyzers.findings.trust.one_compute import behind_one_compute
 from shardtoll.ledger import Finding
 from shardtoll.ledger.answers.overlap import Overlap
 
@@ -17,6 +19,9 @@ FAMILY: Final = "communication"
 
 WAITING: Final = ("straggler",)
 """Tolls of the family that are waiting, whether exposed or not."""
+
+WITHOUT_WAITS: Final = frozenset(("exposed-communication", "below-roofline"))
+"""Kinds whose tolls leave out waiting that `straggler` and its like bill."""
 
 LEAST_PART: Final = 0.02
 """Part of the tolls' sum that must be counted twice, to be worth a sentence."""
@@ -27,7 +32,8 @@ Ints = npt.NDArray[np.int64]
 def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ...]:
     """Return the sets of findings whose tolls add up to more than their collectives are exposed.
 
-    `findings` stand in the order of the bill. Sets with an unknown exposed time are left out.
+    `findings` stand in the order of the bill. Sets with an unknown exposed time are left out. Those whose
+    communication would hide behind the same compute follow.
     """
     size = len(context.collectives)
     rows = {
@@ -41,10 +47,13 @@ def overlaps(context: Context, findings: Sequence[Finding]) -> tuple[Overlap, ..
     found = []
     for numbers in _sets(rows, size):
         tolls = [findings[number - 1].toll_ns or 0 for number in numbers]
-        most = _exposed_ns(context, [rows[number] for number in numbers])
+        without_waits = all(findings[number - 1].kind in WITHOUT_WAITS for number in numbers)
+        most = _exposed_ns(context, [rows[number] for number in numbers], without_waits)
         if most is not None and max(most, *tolls) < (1 - LEAST_PART) * sum(tolls):
             found.append(Overlap(numbers, round(max(most, *tolls))))
-    return tuple(found)
+    known = [set(each.findings) for each in found]
+    hidden = behind_one_compute(context, findings)
+    return (*found, *(each for each in hidden if not any(set(each.findings) <= one for one in known)))
 
 
 def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
@@ -61,15 +70,18 @@ def _sets(rows: dict[int, Ints], size: int) -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(each)) for each in members.values() if len(each) > 1)
 
 
-def _exposed_ns(context: Context, sets: Sequence[Ints]) -> float | None:
+def _exposed_ns(context: Context, sets: Sequence[Ints], without_waits: bool) -> float | None:
     """Return how long these collectives are exposed per step on the worst rank; None if some are unknown.
 
     Of the steps in which each set has rows: a finding that rests on surveyed steps alone gets no cheaper by
-    the watched steps of another.
+    the watched steps of another. `without_waits`: without what `straggler` bills of them.
     """
     numbers = context.collectives["step"]
     steps = set.intersection(*(set(numbers.iloc[rows].dropna().unique()) for rows in sets))
     frame = context.collectives.iloc[np.unique(np.concatenate(sets))][["step", "rank", "exposed_ns"]]
+    if without_waits:
+        billed = late_bills.billed_ns(context).reindex(frame.index).fillna(0)
+        frame = frame.assign(exposed_ns=(frame["exposed_ns"] - billed.astype("Int64")).clip(lower=0))
     frame = frame[frame["step"].isin(steps).to_numpy(dtype=bool)]
     if frame.empty or frame["exposed_ns"].isna().any():
         return None

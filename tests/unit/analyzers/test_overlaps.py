@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from shardtoll.analyzers import run
@@ -16,7 +19,13 @@ from shardtoll.dashboards.page.html.page_bill import bill as page_bill
 from shardtoll.dashboards.terminal.terminal_bill import bill
 from shardtoll.ledger import Finding, Report, Rows
 from shardtoll.ledger.answers.overlap import Overlap
+from shardtoll.profiler.traces import read_traces
+from tests.shared_inputs import shared
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import synthetic_job
+from synthetic.spec import Spec
 
 ROWS = [
     collective(step=number, rank=rank, seq=seq, exposed_ns=(1 + rank) * MS, duration_ns=5 * MS)
@@ -42,6 +51,59 @@ def of(*findings):
 def test_together_they_cost_what_their_collectives_are_exposed():
     assert of(made((0, 1), 4), made((1, 2), 4)) == (Overlap((1, 2), 6 * MS),)
     assert of(made((0,), 2), made((1,), 2), made((0, 1), 4)) == (Overlap((1, 2, 3), 4 * MS),)
+
+
+def test_waiting_that_a_late_rank_is_billed_for_is_none_of_theirs():
+    # 60 ms of each 70 ms are waiting for rank 1: 10 ms of transfer are billed twice, not 140 ms.
+    rows = [
+        collective(
+            step=number,
+            rank=rank,
+            start_ns=(100 * number + start) * MS,
+            issue_ns=(100 * number + start) * MS,
+            duration_ns=(90 - start) * MS,
+            exposed_ns=(90 - start) * MS,
+            transfer_ns=10 * MS,
+        )
+        for number in (0, 1)
+        for rank, start in ((0, 20), (1, 80))
+    ]
+    steps = [step(number, rank, start_ns=100 * number * MS) for number in (0, 1) for rank in (0, 1)]
+    made_ledger = ledger(rows, steps=steps)
+    straggler, exposed = (
+        next(each for each in run(made_ledger).findings if each.kind == kind)
+        for kind in ("straggler", "exposed-communication")
+    )
+    assert (straggler.toll_ns, exposed.toll_ns) == (60 * MS, 10 * MS)
+    slow = replace(exposed, kind="below-roofline")
+    found = overlaps(context_of(made_ledger), (straggler, exposed, slow))
+    assert found == (Overlap((2, 3), 10 * MS),)
+
+
+def test_what_would_hide_behind_the_same_compute_is_saved_once():
+    (read,) = read_traces([str(shared("traces", "outside", "rtx4090_tp2"))], cache=False, jobs=1)
+    report = run(read.ledger)
+    exposed = [n for n, each in enumerate(report.findings, 1) if each.kind == "exposed-communication"]
+    savings = [report.findings[number - 1].saving_ns for number in exposed]
+    (overlap,) = report.overlaps
+    assert overlap == Overlap(tuple(exposed), max(savings), saved=True)
+    assert together.overlaps(report) == [
+        "Findings 1 and 3 save the same time: 23.2 ms together; savings do not add up."
+    ]
+    assert Report.from_json(report.to_json()).overlaps == report.overlaps
+
+
+def test_fixes_of_one_cause_save_its_time_once(tmp_path):
+    knobs = {"ranks": 8, "steps": 4, "layers": 6, "strategy": "ddp", "straggler": 3, "cause": "data"}
+    synthetic_job.write_job(tmp_path / "job", Spec(**knobs, extra_ns=3 * MS))
+    (read,) = read_traces([str(tmp_path / "job")], cache=False, jobs=1)
+    report = run(read.ledger)
+    kinds = [each.kind for each in report.findings]
+    both = tuple(sorted(kinds.index(kind) + 1 for kind in ("data-stall", "straggler")))
+    (overlap,) = report.overlaps
+    assert (overlap.findings, overlap.saved) == (both, True)
+    assert overlap.most_ns < 1.1 * max(report.findings[number - 1].saving_ns for number in both)
+    assert overlap.most_ns == pytest.approx(report.whatif(*both).saving_ns, abs=2)
 
 
 def test_parts_of_one_time_do_not_overlap():

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from shardtoll.analyzers import run
-from shardtoll.ledger import Finding, Group, Report, Stall
+from shardtoll.analyzers.analyses import context_of
+from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.ledger import Finding, Group, Ledger, Report, Stall
 from tests.unit.analyzers.ledgers import MS, ledger, run_of, step
 from tests.unit.truth import found, report, tell
 
@@ -111,6 +113,16 @@ def test_a_stage_that_sleeps_between_its_messages_is_slow_too() -> None:
     )
     assert finding.remedy is not None
     assert finding.remedy.code
+    # What is balanced is what was compared: balanced operators alone would save nothing here.
+    assert fix_of(sleeping([19, 19, 79, 19], groups=[PIPE])) == "the same work on every rank"
+    assert fix_of(of([10, 10, 40, 10], groups=[PIPE])) == "the same compute on every rank"
+
+
+def fix_of(report: Report) -> str:
+    (finding,) = imbalances(report)
+    edit = edit_of(context_of(Ledger(report.run, report.groups, report.tables)), finding)
+    assert edit is not None
+    return edit.label
 
 
 @pytest.mark.parametrize("idles", [[39, 39, 49, 39], [1, 1, 5, 1]])

@@ -1,0 +1,86 @@
+"""Which findings save the same time, so that fixing them all saves less than the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.whatif.remedies import edit_of
+from shardtoll.analyzers.whatif.replayed import Replayer
+from shardtoll.analyzers.whatif.savings import replayer
+from shardtoll.ledger import Finding
+from shardtoll.ledger.answers.overlap import Overlap
+from shardtoll.ledger.answers.what_if import Foreseen
+
+LEAST_PART: Final = 0.1
+"""Part of the smaller of two savings that both must count, to be worth a sentence."""
+
+LEAST_SHARE: Final = 0.005
+"""The same as a share of the step: runs of one program differ by as much."""
+
+MOST_FIXES: Final = 8
+"""Fixes that are replayed in pairs, the first ones."""
+
+
+def saved_twice(
+    context: Context, findings: Sequence[Finding], path: Foreseen | None, said: Sequence[Overlap]
+) -> tuple[Overlap, ...]:
+    """Return the sets of findings that save less together by replay than one by one.
+
+    Without those that are part of a set in `said`.
+    """
+    found = _by_replay(context, findings, path)
+    return tuple(each for each in found if not any(set(each.findings) <= set(one.findings) for one in said))
+
+
+def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | None) -> list[Overlap]:
+    made = None if path is None else replayer(context)
+    if made is None or path is None:
+        return []
+    changes = [each for each in path.changes if each.number is not None][:MOST_FIXES]
+    steps = [path.before.step_ns, *(each.step_ns for each in changes)]
+    least = LEAST_SHARE * made.step_ns
+    saves = {each.number: each.saving_ns for each in changes if each.number is not None}
+    sets: list[set[int]] = []
+    for change, (was, now) in zip(changes, pairwise(steps), strict=True):
+        # Saves on top of those before what it saves alone: it shares nothing with them.
+        if change.number is None or change.saving_ns - (was - now) < least:
+            continue
+        for other in saves:
+            if other < change.number and _shared(made, context, findings, saves, (other, change.number)):
+                joined = {other, change.number}
+                touched = [each for each in sets if not each.isdisjoint(joined)]
+                sets = [each for each in sets if each.isdisjoint(joined)]
+                sets.append(joined.union(*touched))
+    return [
+        Overlap(tuple(sorted(each)), round(_together_ns(made, context, findings, saves, each)), saved=True)
+        for each in sets
+    ]
+
+
+def _shared(
+    made: Replayer,
+    context: Context,
+    findings: Sequence[Finding],
+    saves: dict[int, int],
+    pair: tuple[int, int],
+) -> bool:
+    alone = [saves[number] for number in pair]
+    shared = sum(alone) - _together_ns(made, context, findings, saves, pair)
+    return shared >= max(LEAST_SHARE * made.step_ns, LEAST_PART * min(alone))
+
+
+def _together_ns(
+    made: Replayer,
+    context: Context,
+    findings: Sequence[Finding],
+    saves: dict[int, int],
+    numbers: Sequence[int] | set[int],
+) -> float:
+    """Return what these fixes save together: at least the largest alone, at most the sum."""
+    alone = [saves[number] for number in numbers]
+    edits = [edit_of(context, findings[number - 1], number) for number in sorted(numbers)]
+    saved = made.saved([edit for edit in edits if edit is not None]).mid_ns
+    return min(max(saved, *alone), sum(alone))
