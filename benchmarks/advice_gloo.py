@@ -212,7 +212,7 @@ def main() -> None:
     if "RANK" in os.environ:
         worker(arguments.out, arguments.rounds)
         return
-    from advice_orders import spearman
+    from accuracy.advice_orders import spearman
 
     with tempfile.TemporaryDirectory() as folder:
         fabric, gpu, told = (Path(folder) / name for name in ("fabric.toml", "gpu.toml", "told.json"))

@@ -4,7 +4,7 @@
 hf-ultrascale. In each, the forecast chooses among the layouts that were run. Beside it: the rule of thumb
 (least tensor and pipeline parallel, a sharded optimizer, the largest micro-batch), the median layout, a
 random one. `held out`: the same with constants of time and memory that were fitted without any row of the
-cell's model. The orders that are judged: see `advice_orders.py`.
+cell's model. The orders that are judged: see `accuracy/advice_orders.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from advice_orders import ORDERS, judged_order, ordered, summary_of
+from accuracy.advice_orders import ORDERS, judged_order, ordered, summary_of
 from forecast_fit import FIXED, STAGES, fit, load
 from memory_fit import GIB, hf_rows, plan_of, quantile
 from memory_fit import fit as fit_memory

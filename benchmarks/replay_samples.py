@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from replay_medians import predicted, step_ms, step_spread
+from accuracy.replay_medians import predicted, step_ms, step_spread
 from replay_ranks import ended, started
 
 from shardtoll.analyzers.analyses import context_of

@@ -1,4 +1,5 @@
-"""The parts of `benchmarks/model_accuracy.py`: which sweeps predict which, and the peers' formulas.
+"""Parts of the benchmarks that judge a model: of sweeps, of layouts in order, of replayed steps.
 
-Start reading in `cases`.
+Which sweeps predict which, the peers' formulas, the orders of layouts, medians over steps. Start reading in
+`cases`.
 """
