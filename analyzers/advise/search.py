@@ -122,7 +122,6 @@ class Search:
         One that does not fit comes again with more checkpointing, in its new place. Those that are expected
         to fit are kept in `uncertain`.
         """
-        limit = self.question.memory_share * self.capacity_bytes
         waiting = [(each.step_ns, number, each.plan.layout) for number, each in enumerate(priced)]
         heapify(waiting)
         chosen: list[Candidate] = []
@@ -133,7 +132,7 @@ class Search:
             if candidate.fits:
                 chosen.append(candidate)
                 continue
-            if candidate.memory_bytes <= limit:
+            if candidate.fits is None:
                 self.uncertain[layout] = candidate
             versions = lighter(layout)
             for version in versions[versions.index(layout) + 1 :][:1]:
@@ -157,13 +156,11 @@ def _candidate(
     memory = plan_memory(plan, capacity_bytes)
     price = price_plan(plan, network)
     expected = memory.reserved.expected_bytes + memory.outside_bytes
-    low, high = (
-        each + memory.outside_bytes for each in (memory.reserved.low_bytes, memory.reserved.high_bytes)
-    )
+    high = memory.reserved.high_bytes + memory.outside_bytes
     step, rate, other = price.step_ns, price.tokens_per_s_gpu, price.other_ns
     if offload:
         moved = memory.by_category["optimizer"]
-        expected, low, high = expected - moved, low - moved, high - moved
+        expected, high = expected - moved, high - moved
         # Gradients go out in fp32, parameters come back in 16 bits: half of the state's 12 bytes a parameter.
         added = moved / 2 / _OFFLOAD_GBPS
         factor = (step.expected + added) / step.expected
@@ -174,7 +171,7 @@ def _candidate(
         levers=levers(plan.layout) + offload,
         memory_bytes=expected,
         memory_high_bytes=high,
-        fits=fits_in(low, high, share * capacity_bytes),
+        fits=fits_in(expected, high, share * capacity_bytes),
         step_ns=step,
         tokens_per_s_gpu=rate,
         mfu=None if price.mfu is None else price.mfu.expected * price.step_ns.expected / step.expected,

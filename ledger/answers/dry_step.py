@@ -50,8 +50,8 @@ class DryMemory:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits; None if that lies within the band."""
-        return fits_in(self.reserved_bytes.low, self.reserved_bytes.high, self.capacity_bytes)
+        """Whether it fits; None if only its upper band does not."""
+        return fits_in(self.reserved_bytes.expected, self.reserved_bytes.high, self.capacity_bytes)
 
 
 @dataclass(frozen=True, slots=True)

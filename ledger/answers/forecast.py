@@ -73,7 +73,7 @@ class PricedRow:
     memory_gib: Band | None = None
     """Peak bytes that the caching allocator reserves, GiB."""
     fits: bool | None = None
-    """Whether the upper end of the memory's band fits on the GPU."""
+    """Whether the memory fits on the GPU: None if only the upper end of its band does not."""
     assumed: tuple[str, ...] = ()
     """Fields that the row does not state."""
     calibrated_on: int | None = None

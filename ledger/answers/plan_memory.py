@@ -20,14 +20,16 @@ CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
 """`allocator`: bytes that the caching allocator has reserved and no tensor uses."""
 
 
-def fits_in(low_bytes: float, high_bytes: float, limit_bytes: float) -> bool | None:
-    """Whether a peak with this band fits in the limit; None if the limit lies within the band.
+def fits_in(expected_bytes: float, high_bytes: float, limit_bytes: float) -> bool | None:
+    """Whether a peak with this upper band fits in the limit; None if only the band exceeds it.
 
-    Forecast, dry run and advice all ask here. The band is the margin: no other one comes on top.
+    Forecast, dry run and advice all ask here. The band is the margin: no other one comes on top. False
+    recalls 96 % of 609 published runs that crashed on H100s (hf-ultrascale in `shared/forecast`), at 1.8 %
+    of those that ran.
     """
     if high_bytes <= limit_bytes:
         return True
-    return False if low_bytes > limit_bytes else None
+    return False if expected_bytes > limit_bytes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,13 @@ class PlanMemory:
     """What the plan did not state and the forecast assumed."""
 
     def fits(self, share: float = 1.0) -> bool | None:
-        """Whether the peak and what is outside fit in `share` of the GPU; None if that lies within the band.
+        """Whether the peak and what is outside fit in `share` of the GPU; None if it may not.
 
         Without a capacity it is None too.
         """
         if self.capacity_bytes is None:
             return None
-        low, high = (
-            each + self.outside_bytes for each in (self.reserved.low_bytes, self.reserved.high_bytes)
+        expected, high = (
+            each + self.outside_bytes for each in (self.reserved.expected_bytes, self.reserved.high_bytes)
         )
-        return fits_in(low, high, share * self.capacity_bytes)
+        return fits_in(expected, high, share * self.capacity_bytes)
