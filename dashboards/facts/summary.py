@@ -42,23 +42,38 @@ def levels(report: Report) -> str | None:
     return f"{human.plural(every, 'step')}: {surveyed:,} surveyed{named}, {every - surveyed:,} watched"
 
 
-def mean_of(report: Report) -> str:
-    """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`."""
+def mean_of(report: Report, *, brief: bool = False) -> str:
+    """Return what the parts of a step are the mean of, as `mean of 3 surveyed steps`.
+
+    `brief`: without how they were divided.
+    """
     every, surveyed = step_count(report), surveyed_count(report)
     if surveyed == every:
         return f"mean of {human.plural(every, 'step')}"
     times = rank_times(report)
     if times and all(time.divided for time in times):
         steps, error = max(time.steps for time in times), max(time.error_ns or 0.0 for time in times)
-        return (
-            f"mean of {human.plural(steps, 'watched step')}; compute and idle are divided as in "
-            f"{human.plural(surveyed, 'surveyed one')}, ± {human.duration(error)}"
-        )
+        mean, noise = f"mean of {human.plural(steps, 'watched step')}", f"± {human.duration(error)}"
+        if brief:
+            return f"{mean}, parts {noise}"
+        divided = f"compute and idle are divided as in {human.plural(surveyed, 'surveyed one')}"
+        return f"{mean}; {divided}, {noise}"
     if surveyed:
-        return f"mean of {human.plural(surveyed, 'surveyed step')}; watched ones tell time and waits only"
-    if report.run.source == "trace":
-        return f"mean of {human.plural(every, 'step')}: without a device timeline all of it is unattributed"
-    return f"mean of {human.plural(every, 'watched step')}: what is no exposed comm is unattributed"
+        mean, more = (
+            f"mean of {human.plural(surveyed, 'surveyed step')}",
+            "; watched ones tell time and waits only",
+        )
+    elif report.run.source == "trace":
+        mean, more = (
+            f"mean of {human.plural(every, 'step')}",
+            ": without a device timeline all of it is unattributed",
+        )
+    else:
+        mean, more = (
+            f"mean of {human.plural(every, 'watched step')}",
+            ": what is no exposed comm is unattributed",
+        )
+    return mean if brief else mean + more
 
 
 def base_of_tolls(report: Report) -> str:

@@ -97,16 +97,22 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
     bars = first_facts.bars(report)
     if not bars:
         return [_cut(Text("no step finished, so there is no step time to divide"), width)]
-    legend = Text(f"step, {summary.mean_of(report)}: ", style="dim")
     drawn = {
         place for bar in bars for place, part_ns in bar.parts if part_ns >= LEAST_SHARE * bar.total_ns > 0
     }
-    legend.append("  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn)))
+    parts = "  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn))
+    legend = f"step, {summary.mean_of(report)}: {parts}"
+    if cell_len(legend) > width:
+        # What a mark stands for is needed more than how the parts were divided.
+        legend = f"{summary.mean_of(report, brief=True)}: {parts}"
     names = max(cell_len(bar.name) for bar in bars)
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
     room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
     longest = max(bar.total_ns for bar in bars)
-    return [_cut(legend, width), *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars)]
+    return [
+        _cut(Text(legend, style="dim"), width),
+        *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars),
+    ]
 
 
 def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: int, marks: str) -> Text:

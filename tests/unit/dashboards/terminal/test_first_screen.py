@@ -12,6 +12,7 @@ from rich.console import Console
 
 from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.dashboards.terminal import first_screen
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.ledger import Figure, Finding, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
@@ -78,6 +79,17 @@ def test_shares_of_a_bar_are_those_of_its_step():
 
 def test_many_ranks_are_three_bars():
     assert len(first_facts.bars(sample_reports.report())) <= first_facts.RANKS
+
+
+def test_the_legend_gives_way_to_no_words_on_how_parts_were_divided(monkeypatch: pytest.MonkeyPatch):
+    report = sample_reports.report()
+    long, brief = "mean of 12 watched steps; compute and idle are divided as in 8 surveyed ones", "mean of 12"
+    monkeypatch.setattr(
+        first_screen.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long
+    )
+    marks = "█ compute  ▓ exposed comm"
+    assert f"step, {long}: {marks}" in shown(report, 140)
+    assert f"\n{brief}: {marks}" in shown(report, 80)
 
 
 def test_figures_give_way_to_the_place():
