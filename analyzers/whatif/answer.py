@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from shardtoll.analyzers.context.context import Context, make_context
@@ -65,6 +65,7 @@ def what_if(
     slowest = recorded.slowest_rank(after, made.slowest)
     notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
     notes += longer_notes(made, edits)
+    notes += [*beyond_notes(made, edits, report.findings)]
     vanished: tuple[str, ...] = ()
     appeared: tuple[str, ...] = ()
     if len(recorded.graph) <= MOST_ANALYSED:
@@ -165,6 +166,18 @@ def longer_notes(made: Replayer, edits: Sequence[Edit]) -> list[str]:
             "cannot shorten them."
         )
     return notes
+
+
+def beyond_notes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield why a fix saves more than its finding costs on the bill."""
+    for edit in edits:
+        toll_ns = None if edit.number is None else findings[edit.number - 1].toll_ns
+        saved_ns = made.saved([edit]).mid_ns
+        if toll_ns and saved_ns - toll_ns >= LEAST_LONGER * made.step_ns:
+            yield (
+                f"The fix of finding {edit.number} saves {human.duration(saved_ns)}, and its toll is "
+                f"{human.duration(toll_ns)}: transfers that came after the late rank then run beside compute."
+            )
 
 
 def _parts_after(made: Replayer, draft: Draft) -> list[tuple[int, Parts]]:

@@ -51,12 +51,13 @@ def edit_of(context: Context, finding: Finding, number: int | None = None) -> Ed
     """Return the edit that stands for the remedy; None where there is none, or where the finding names no
     rows to edit.
 
-    It saves at most what the bill says: one fix has one figure, wherever it is asked for.
+    It saves at most what the bill says: one fix has one figure, wherever it is asked for. A late rank's toll
+    is no such bound: the transfers that it pushes out of compute are in nobody's waiting.
     """
     maker = MAKERS.get(finding.kind)
     made = None if maker is None else maker(context, finding)
-    if made is None:
-        return None
+    if made is None or finding.kind == "straggler":
+        return made if made is None else replace(made, number=number)
     bounds = [each for each in (made.most_ns, _bound(finding), finding.toll_ns) if each is not None]
     return replace(made, number=number, most_ns=min(bounds, default=None))
 

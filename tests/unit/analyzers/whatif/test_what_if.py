@@ -133,10 +133,13 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
     assert (finding.figure("saving_at_most_ns") or 0) >= change.saving_ns
     assert change.low_ns <= change.saving_ns <= change.high_ns <= toll_ns
     answer = report.whatif(number)
-    # Transfers that the late rank pushes out of compute are no part of its toll, which holds the saving.
-    expected = max(lasts(job(strategy="ddp")[2]), lasts(slow) - toll_ns)
+    expected = lasts(job(strategy="ddp")[2])
     assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
-    assert answer.saving_low_ns <= lasts(slow) - expected <= answer.saving_high_ns + 1
+    assert answer.saving_low_ns <= lasts(slow) - expected <= answer.saving_high_ns
+    # Transfers that the late rank pushes out of compute are no part of its toll.
+    assert any("then run beside compute" in note for note in answer.notes) == (
+        answer.saving_ns > 1.01 * toll_ns
+    )
     assert [line.split(":")[0] for line in answer.vanished] == ["straggler"]
     for parts in (answer.before, answer.after):
         whole = parts.compute_ns + parts.exposed_comm_ns + parts.exposed_copy_ns + parts.rest_ns
@@ -150,6 +153,9 @@ def test_a_fix_saves_on_request_what_the_bill_says(job: Callable[..., Job], caus
     assert "straggler" in {report.findings[number - 1].kind for number in replayed}
     for number in replayed:
         finding, answer = report.findings[number - 1], report.whatif(number)
+        if finding.kind == "straggler":
+            assert answer.saving_ns >= (finding.saving_ns or 0)
+            continue
         told = (finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
         assert (answer.saving_ns, answer.saving_low_ns, answer.saving_high_ns) == told
         (change,) = answer.changes
