@@ -26,12 +26,13 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
             most = human.duration(overlap.most_ns)
             hidden = len(overlap.findings) - len(numbers)
             named: list[int | str] = [*numbers, *([f"{hidden} more"] if hidden else [])]
+            every = "both" if len(overlap.findings) == 2 else "all"
             they = (
-                f"save the same time: {most} together"
+                f"fixing {every} saves {most}"
                 if overlap.saved
-                else f"overlap: together at most {most}"
+                else f"they cost at most {most} together, and savings do not add up"
             )
-            said.append(f"Findings {_listed(named)} {they}; savings do not add up.")
+            said.append(f"Findings {_listed(named)} overlap: {they}.")
     return said
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -134,22 +133,19 @@ def _late(rows: Sequence[Mapping[str, Any]]) -> Late:
     def known(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]
 
-    transfer_ns = float(median(known("transfer_ns")))
-    # One from the other: the median of ranks' bandwidths is of another time than the median of their times.
-    moved = [
-        row["busbw_gbps"] * row["transfer_ns"]
-        for row in rows
-        if row["busbw_gbps"] is not None and row["transfer_ns"] is not None
-    ]
+    # Both of one rank: medians of ranks' times and of their bandwidths are of two transfers.
+    timed = [row for row in rows if row["transfer_ns"] is not None]
+    timed.sort(key=lambda row: float(row["transfer_ns"]))
+    middle = timed[(len(timed) - 1) // 2]
     return Late(
         step=first["step"],
         op=first["op"],
         group=first["group"] if first["mesh_dim"] is None else first["mesh_dim"],
         group_size=first["group_size"],
         message_bytes=max(known("message_bytes"), default=None),
-        transfer_ns=transfer_ns,
+        transfer_ns=float(middle["transfer_ns"]),
         wait_ns=max(known("wait_ns")),
         rank=first["late_rank"],
         late_ns=first["late_ns"],
-        busbw_gbps=median(moved) / transfer_ns if moved and transfer_ns > 0 else None,
+        busbw_gbps=middle["busbw_gbps"],
     )

@@ -60,9 +60,9 @@ def _group(stand: GroupStand) -> tuple[str, ...]:
         human.runs(stand.ranks) if stand.ranks else human.UNKNOWN,
         clip(f"{stand.op}{place}", _LINE),
         human.size(stand.message_bytes),
-        human.runs(stand.waiting),
+        human.ranks(stand.waiting) if stand.waiting else "-",
         # Who did not come to a group of unknown ranks is unknown too.
-        human.runs(stand.missing) if stand.missing else "-" if stand.ranks else human.UNKNOWN,
+        human.ranks(stand.missing) if stand.missing else "-" if stand.ranks else human.UNKNOWN,
         clip(unlike, _LINE) or "-",
     )
 

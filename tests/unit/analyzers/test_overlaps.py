@@ -87,9 +87,7 @@ def test_what_would_hide_behind_the_same_compute_is_saved_once():
     savings = [report.findings[number - 1].saving_ns for number in exposed]
     (overlap,) = report.overlaps
     assert overlap == Overlap(tuple(exposed), max(savings), saved=True)
-    assert together.overlaps(report) == [
-        "Findings 1 and 3 save the same time: 23.2 ms together; savings do not add up."
-    ]
+    assert together.overlaps(report) == ["Findings 1 and 3 overlap: fixing both saves 23.2 ms."]
     assert Report.from_json(report.to_json()).overlaps == report.overlaps
 
 
@@ -129,7 +127,9 @@ def test_every_renderer_says_so_in_one_sentence_and_json_keeps_it():
         run(LEDGER), findings=(made((0, 1), 4), made((1, 2), 4)), overlaps=(Overlap((1, 2), 6 * MS),)
     )
     (sentence,) = together.overlaps(report)
-    assert sentence == "Findings 1 and 2 overlap: together at most 6.00 ms; savings do not add up."
+    assert (
+        sentence == "Findings 1 and 2 overlap: they cost at most 6.00 ms together, and savings do not add up."
+    )
     out = io.StringIO()
     Console(file=out, width=100).print(bill(report, 100))
     assert sentence in out.getvalue()

@@ -14,6 +14,7 @@ ROOT: Final = Path(__file__).parents[3] / "dashboards"
 SCALES: Final = "a share or a mean of what the report carries, for words or the width of a bar"
 ENDS: Final = "the end of a span, which is its start and its length"
 SHIFTS: Final = "instants counted from the first one drawn"
+FOLDS: Final = "the run's clock moved to where it is drawn, with gaps between steps folded"
 SPREAD: Final = "which marks lie close enough to be drawn as one"
 ALLOWED: Final = {
     "app/level_of_detail.py _touching": "what of a span lies in the window that is drawn",
@@ -45,6 +46,11 @@ ALLOWED: Final = {
     "page/views/page_pipeline.py __init__": ENDS,
     "page/views/page_roofline.py ceilings": "bytes over time: the line of a bandwidth",
     "page/views/timeline.py _folded": SPREAD,
+    "page/views/timeline_clock.py stretch": FOLDS,
+    "page/views/timeline_clock.py drawn": FOLDS,
+    "page/views/timeline_clock.py stripes": FOLDS,
+    "page/views/timeline_clock.py notes": FOLDS,
+    "page/views/timeline_clock.py _spans": ENDS,
     "terminal/first_screen.py _bar": "the width of a bar's parts",
     "terminal/first_screen.py _steps": "which parts are wide enough to be drawn",
 }

@@ -145,7 +145,7 @@ def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():
     ]
     report = replace(sample_reports.report(), findings=tuple(made), overlaps=(Overlap((2, 3), 10_000_000),))
     assert together.on_one_screen(report, [1, 2, 3]) == [
-        "Findings 2 and 3 overlap: together at most 10.0 ms; savings do not add up.",
+        "Findings 2 and 3 overlap: they cost at most 10.0 ms together, and savings do not add up.",
         "Findings 1 and 2 are of one line, train.py:42: fix one, then report again.",
     ]
     assert together.on_one_screen(report, [1, 3]) == []
@@ -166,7 +166,9 @@ def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():
     finding = Finding("below-roofline", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     overlap = Overlap((1, 2, 6), 20_000_000)
     report = replace(sample_reports.report(), findings=(finding,) * 6, overlaps=(overlap,))
-    shown_first = "Findings 1, 2 and 1 more overlap: together at most 20.0 ms; savings do not add up."
+    shown_first = (
+        "Findings 1, 2 and 1 more overlap: they cost at most 20.0 ms together, and savings do not add up."
+    )
     assert together.overlaps(report, [1, 2, 3, 4, 5]) == [shown_first]
     assert together.overlaps(report) == [shown_first.replace("1 more", "6")]
     assert together.overlaps(report, [2, 3, 4]) == []
