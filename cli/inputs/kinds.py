@@ -89,5 +89,5 @@ def _is_trace(path: Path) -> bool:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error})", _HINT) from error
     with contextlib.suppress(OSError):
-        head = unzipped(head, _PEEK_BYTES)
+        head = unzipped(head, _PEEK_BYTES, part=True)
     return head.startswith(_BINARY) or b'"schema_version"' not in head

@@ -185,6 +185,6 @@ def _beginning(path: Path) -> bytes:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
         with path.open("rb") as file:
-            return unzipped(file.read(_PEEK_BYTES), _PEEK_BYTES)
+            return unzipped(file.read(_PEEK_BYTES), _PEEK_BYTES, part=True)
     except OSError:
         return b""

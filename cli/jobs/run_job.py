@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -108,7 +109,7 @@ def _start(script: Path, arguments: Sequence[str], nproc: int, options: RunOptio
         code = start_ranks(nproc, "shardtoll.cli", words)
         # With 2 a rank has said in its own line what to do.
         if code not in (0, 2) and options.out is not None and is_run_folder(options.out):
-            which = f"which one and where: shardtoll hang {options.out}"
+            which = f"which one and where: shardtoll hang {shlex.quote(str(options.out))}"
             typer.echo(f"shardtoll: a rank ended with exit code {code}; {which}", err=True)
         sys.exit(code)
     except Stopped as stopped:

@@ -28,7 +28,7 @@ def overlaps(report: Report, shown: Collection[int] | None = None) -> list[str]:
             named: list[int | str] = [*numbers, *([f"{hidden} more"] if hidden else [])]
             every = "both" if len(overlap.findings) == 2 else "all"
             they = (
-                f"fixing {every} saves {most}"
+                f"fixing {every} saves at most {most}"
                 if overlap.saved
                 else f"they cost at most {most} together, and savings do not add up"
             )

@@ -72,7 +72,7 @@ class Late:
     message_bytes: int | None
     """The largest of its ranks'."""
     transfer_ns: float
-    """Median over its ranks."""
+    """Of the rank in the middle, the lower one of two; of those with a bandwidth if there are any."""
     wait_ns: int
     """Of the rank that waited longest."""
     rank: int | None
@@ -80,7 +80,7 @@ class Late:
     late_ns: int
     """By how much the last rank came after the one before it."""
     busbw_gbps: float | None
-    """At that transfer time; None where no rank's is known."""
+    """Of that rank; None where no rank's is known."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the row in words, in the order of `HEADS`; names are as recorded, not cleaned."""
@@ -135,6 +135,7 @@ def _late(rows: Sequence[Mapping[str, Any]]) -> Late:
 
     # Both of one rank: medians of ranks' times and of their bandwidths are of two transfers.
     timed = [row for row in rows if row["transfer_ns"] is not None]
+    timed = [row for row in timed if row["busbw_gbps"] is not None] or timed
     timed.sort(key=lambda row: float(row["transfer_ns"]))
     middle = timed[(len(timed) - 1) // 2]
     return Late(

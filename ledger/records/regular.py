@@ -37,17 +37,29 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     raise OSError(f"larger than {most_bytes:,} bytes")
 
 
-def unzipped(data: bytes, most_bytes: int) -> bytes:
+def unzipped(data: bytes, most_bytes: int, *, part: bool = False) -> bytes:
     """Return what data packed with gzip holds, up to `most_bytes`, and other data as it is.
 
-    The beginning of packed data gives the beginning of what it holds. Raises OSError if it is damaged.
+    `part`: the data may end early, and so does what comes of it. Raises OSError if it is damaged.
     """
     if not data.startswith(_GZIP):
         return data
+    pieces: list[bytes] = []
+    left = most_bytes
     try:
-        return zlib.decompressobj(_WITH_GZIP_HEAD).decompress(data, most_bytes)
+        # A file may be packed in several members, one after the other.
+        while data.startswith(_GZIP) and left > 0:
+            member = zlib.decompressobj(_WITH_GZIP_HEAD)
+            pieces.append(member.decompress(data, left))
+            left -= len(pieces[-1])
+            if not member.eof:
+                if left > 0 and not part:
+                    raise OSError("damaged gzip file: it ends early")
+                break
+            data = member.unused_data
     except zlib.error as error:
         raise OSError(f"damaged gzip file: {error}") from error
+    return b"".join(pieces)
 
 
 def check_regular(path: Path) -> None:

@@ -26,7 +26,8 @@ def test_all_ranks_raise_what_one_met_and_later_sessions_pair(tmp_path: Path) ->
 
 def test_sessions_leave_nothing_in_the_process_or_the_store() -> None:
     for rank in run_ranks(fault_programs.many_sessions, 2):
-        assert rank["late"] == rank["early"]
+        more = {name: late for name, late in rank["late"].items() if late > rank["early"].get(name, 0)}
+        assert more == {}
     assert rank["late"]["keys of the store"] > 0
 
 

@@ -62,7 +62,10 @@
       const from = Math.max(low, clock.at[number]);
       const to = Math.min(high, clock.at[number] + length(clock, number));
       const had = round.length;
-      for (let time = Math.ceil((from + offset) / each) * each; time - offset <= to; time += each) {
+      // Counted, not added up: an address may name a range so narrow that a step changes nothing.
+      const first = Math.ceil((from + offset) / each);
+      for (let nth = 0; nth <= 2 * TICKS && (first + nth) * each - offset <= to; nth += 1) {
+        const time = (first + nth) * each;
         round.push([time - offset, time, each]);
       }
       if (round.length === had && from <= to) { begins.push([from, from + offset, each / 10]); }

@@ -39,13 +39,17 @@ class Keeping:
         self._making_ns = 0
         """How long it takes to make them."""
 
+    def saw(self, start_ns: int, end_ns: int) -> None:
+        """Note how long a region without rows took, as a gap between steps: the next end comes after it."""
+        self._lengths_ns.append(end_ns - start_ns)
+
     def add(self, start_ns: int, end_ns: int, rows: int) -> None:
         """Note a region that has ended, and how many rows it will have."""
         if not self._regions:
             self._since_ns = end_ns
         self._regions += 1
         self._rows += rows
-        self._lengths_ns.append(end_ns - start_ns)
+        self.saw(start_ns, end_ns)
 
     def due(self, now_ns: int) -> bool:
         """Whether what waits is much, or will be too old when the next region ends."""

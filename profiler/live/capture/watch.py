@@ -418,6 +418,8 @@ class Watch:
         if region.step is not None or region.collectives or region.elsewhere or region.waits:
             self.ended.append(replace(ended, template=template, same=same))
             self.keeping.add(region.start_ns, ended.end_ns, len(region.collectives) + 1)
+        else:
+            self.keeping.saw(region.start_ns, ended.end_ns)
         if region.step is None:
             return None
         return template is not None and template.surveyed

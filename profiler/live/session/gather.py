@@ -158,7 +158,7 @@ class Meeting:
         Raises RuntimeError if none comes: within the limit, or because rank 0 has ended or has been through
         the session of this folder.
         """
-        deadline_s, missed = time.monotonic() + _OPENING_LIMIT_S, False
+        deadline_s, missed, look_s = time.monotonic() + _OPENING_LIMIT_S, False, _LOOK_S
         while True:
             newest = int(self._base.add(_LED, 0))
             # Nothing is left of a session that rank 0 went through some time ago.
@@ -166,21 +166,29 @@ class Meeting:
             if self._base.check([f"{number}/closed"]):
                 # Rank 0 went through this one without us.
                 # A job may open any number of sessions without a folder.
-                if self._out and not missed and self._base.get(f"{number}/closed").decode() == self._out:
+                if self._out and not missed and self._word(f"{number}/closed") == self._out:
                     missed, deadline_s = True, min(deadline_s, time.monotonic() + _MISSED_S)
                 number += 1
             # In the store, not in a loop: ranks should start together.
-            if self._comes(f"{number}/run", min(_LOOK_S, deadline_s - time.monotonic())):
-                if int(self._base.add(_LED, 0)) == number and not self._base.check([f"{number}/closed"]):
-                    return number
-            elif newest and self._has_ended(self._prefixed(str(newest), self._base), 0):
+            came = self._comes(f"{number}/run", min(look_s, deadline_s - time.monotonic()))
+            if came and int(self._base.add(_LED, 0)) == number and not self._base.check([f"{number}/closed"]):
+                return number
+            if came:
+                continue
+            # Torch's store writes two lines to the job's log for each wait in vain.
+            look_s *= 2
+            if newest and self._has_ended(self._prefixed(str(newest), self._base), 0):
                 raise _NoneComes("rank 0 has ended")
-            elif time.monotonic() >= deadline_s:
+            if time.monotonic() >= deadline_s:
                 raise _NoneComes(
                     "rank 0 has closed its session of this run already"
                     if missed
                     else "rank 0 opened no session"
                 )
+
+    def _word(self, key: str) -> str | None:
+        """Return what a key says; None if it is gone by now, for which `get` alone would wait."""
+        return self._base.get(key).decode() if self._comes(key, _LOOK_S) else None
 
     def _comes(self, key: str, limit_s: float) -> bool:
         """Whether there is such a key within the limit."""

@@ -87,7 +87,7 @@ def test_what_would_hide_behind_the_same_compute_is_saved_once():
     savings = [report.findings[number - 1].saving_ns for number in exposed]
     (overlap,) = report.overlaps
     assert overlap == Overlap(tuple(exposed), max(savings), saved=True)
-    assert together.overlaps(report) == ["Findings 1 and 3 overlap: fixing both saves 23.2 ms."]
+    assert together.overlaps(report) == ["Findings 1 and 3 overlap: fixing both saves at most 23.2 ms."]
     assert Report.from_json(report.to_json()).overlaps == report.overlaps
 
 

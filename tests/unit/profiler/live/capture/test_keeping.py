@@ -41,6 +41,15 @@ def test_what_would_be_too_old_at_the_next_end_does_not_wait_for_it() -> None:
     assert keeping.due(240 * MS), "the next may take as long as the longest, and more"
 
 
+def test_a_gap_between_steps_counts_though_it_has_no_rows() -> None:
+    keeping = settled()
+    for start_ms in (0, 210):
+        keeping.begin_anew()
+        keeping.add(start_ms * MS, (start_ms + 10) * MS, 1)
+        keeping.saw((start_ms + 10) * MS, (start_ms + 210) * MS)
+    assert keeping.due(221 * MS), "the next step ends 410 ms after this one"
+
+
 def test_how_long_writing_takes_counts() -> None:
     quick, slow = settled(), settled()
     slow.made(0, 100 * MS)
