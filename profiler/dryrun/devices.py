@@ -168,12 +168,6 @@ class Tensors:
         self._ties[id(parameter)] = parameter, made
         return made
 
-    def take_host(self) -> list[torch.UntypedStorage]:
-        """Have all fake tensors of the host be the device's from now on; return their storages."""
-        storages = [storage for ref in list(self.host.values()) if (storage := ref()) is not None]
-        self.host.clear()
-        return storages
-
     def _forget(self, tensor: torch.Tensor) -> None:
         self.host.pop(_key(tensor), None)
 

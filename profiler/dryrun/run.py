@@ -65,8 +65,6 @@ class DryRun:
         """Id of a parameter that an optimizer updates -> whether it is on the host."""
         self._model: torch.nn.Module | None = None
         """The first module that was called in training."""
-        self._took_host = False
-        """Whether the program put nothing on a GPU, so that its model counts as there."""
         self.alone = False
         """Whether the program trains without a process group."""
         self._due = False
@@ -179,7 +177,6 @@ class DryRun:
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._model is None and torch.is_grad_enabled() and module.training:
                 self._model = module
-                self._take_host(module)
                 self.storages.limit_bytes = None
                 self.alone = not initialized()
                 self._begin_step(0)
@@ -188,15 +185,6 @@ class DryRun:
             return call(module, *args, **kwargs)
 
         return __call__
-
-    def _take_host(self, model: torch.nn.Module) -> None:
-        """Have the GPU hold the model of a program that puts nothing there, as one written for CPUs."""
-        on_host = [each for each in model.parameters() if self._tensors.is_host(each)]
-        if not on_host or any(True for _ in self.storages.alive()):
-            return
-        for storage in self._tensors.take_host():
-            self.storages.there(storage, None, None, 0)
-        self._took_host = True
 
     def _around_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(span: Any, *args: Any) -> Any:
@@ -299,7 +287,8 @@ class DryRun:
         if self.ledger is not None and not self.ledger.tables["dry_ops"].num_rows:
             raise UsageError(
                 f"{program} does nothing on a GPU in the recorded step",
-                'put the model and its batches on "cuda", as a dry run says that there is one',
+                'put the model and its batches on "cuda", as in model.to("cuda"); one file serves CPUs too '
+                "if it chooses by torch.cuda.is_available(), which a dry run answers with yes",
             )
 
     def _drop_session(self) -> None:
@@ -320,10 +309,6 @@ class DryRun:
             f"{what}, {plural(count, 'time')}" + (f", at {line}" if line else "")
             for (what, line), count in sorted(self.shim.guessed.items(), key=str)
         ]
-        if self._took_host:
-            lines.append(
-                "the program puts nothing on a GPU: its model counts as there, and copies of batches are free"
-            )
         here = sum(self._on_host.values())
         if here:
             lines.append(

@@ -59,10 +59,7 @@ class Storages:
 
     def born(self, tensor: torch.Tensor, op: str | None, place: Place | None, order: int) -> bool:
         """Note the tensor's storage; whether it is a new one."""
-        return self.there(tensor.untyped_storage(), op, place, order)
-
-    def there(self, storage: torch.UntypedStorage, op: str | None, place: Place | None, order: int) -> bool:
-        """Note a storage; whether it is a new one."""
+        storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:
             return False
