@@ -108,28 +108,48 @@ def scaling(
     anchor = one_report(calibrate, None, options) if calibrate else None
     with waiting("forecasting the step"):
         own = _own_forecast(report)
-        answer = scale_run(report, path, before, after, world or report.run.world_size, anchor, own)
-    if assumed is None:
-        return answer
-    note = (
-        f"{before.fabric.name} has no links between hosts: {assumed.name} is assumed; name another by "
-        "--fabric"
-    )
-    return replace(answer, notes=(note, *answer.notes))
+        band = None if isinstance(own, str) else own
+        answer = scale_run(report, path, before, after, world or report.run.world_size, anchor, band)
+    notes = [own] if isinstance(own, str) else []
+    if assumed is not None:
+        notes.append(
+            f"{before.fabric.name} has no links between hosts: {assumed.name} is assumed; name another by "
+            "--fabric"
+        )
+    return replace(answer, notes=(*notes, *answer.notes))
 
 
-def _own_forecast(report: Report) -> Band | None:
-    """Return what the dry run itself said of its step; None for measured runs, and where its operators are
-    not on record, as in saved reports."""
+def _own_forecast(report: Report) -> Band | str | None:
+    """Return what the dry run itself said of its step; a note where the machine that it played is a file,
+    which it does not keep.
+
+    None for measured runs, and where its operators are not on record, as in saved reports.
+    """
     from shardtoll.analyzers.forecast.dry import price_dry
-    from shardtoll.analyzers.roofline import load_fabric
+    from shardtoll.analyzers.roofline import fabric_names, load_fabric
     from shardtoll.ledger import Ledger
 
     run = report.run
     if run.source != "dry" or run.gpu is None or run.fabric is None or not report.tables["dry_ops"].num_rows:
         return None
+    # A file of that name may be gone or another one by now.
+    for kind, name, known in (
+        ("fabric", run.fabric, run.fabric in fabric_names()),
+        ("GPU", run.gpu, run.gpu in _gpu_names()),
+    ):
+        if not known:
+            return (
+                f"the dry run's {kind} {name!r:.80} is a file, which the run does not keep: its step is the "
+                "recorded one, with the band of a measured run"
+            )
     ledger = Ledger(run, report.groups, report.tables)
     return price_dry(ledger, load_fabric(run.fabric))[1].step_ns
+
+
+def _gpu_names() -> set[str]:
+    from shardtoll.analyzers.roofline import known_gpus
+
+    return {gpu.name for gpu in known_gpus()}
 
 
 def _lacks_links(machine: Machine, world: int | None) -> bool:
@@ -163,7 +183,8 @@ def _machine(report: Report) -> Machine:
     if chosen.intra is None and report.fabric.name in fabric_names():
         chosen = load_fabric(report.fabric.name)
     gpu = gpu_of_run(run)
-    named = run.gpu or (gpu.name if gpu else None)
+    # A dry run may have played a GPU of a file: the shipped one of such a device stands for it.
+    named = run.gpu if run.gpu in _gpu_names() else gpu.name if gpu else None
     per = chosen.ranks_per_domain or chosen.ranks_per_node
     per_node = run.ranks_per_host or (int(per.value) if per else 8)
     return Machine(chosen, named, per_node)

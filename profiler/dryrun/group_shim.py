@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -79,13 +80,11 @@ def replace_groups(shim: Playing, replaced: Replaced) -> None:
     replaced.put(c10d, "_new_group_with_tag", _new_group_with_tag)
     replaced.put_where_it_is(c10d, "is_nccl_available", lambda: True)
     replaced.put_where_it_is(dist, "is_nccl_available", lambda: True)
-    waited = dist.Work.wait
-
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        shim.work_waited(work)
-        return waited(work, *args, **kwargs)
-
-    replaced.put(dist.Work, "wait", wait)
+    # Newer torch: the fake group's Work has a method of its own, which the base's replacement does not reach.
+    fake: Any = getattr(vars(torch._C)["_distributed_c10d"], "FakeWork", dist.Work)
+    for kind in {dist.Work, fake}:
+        if "wait" in vars(kind):
+            replaced.put(kind, "wait", _noted(shim, kind.wait))
     for name in _ISSUING:
         method = getattr(dist.ProcessGroup, name, None)
         if method is not None:
@@ -137,6 +136,14 @@ def _check(world: World, size: int | None, rank: int | None) -> None:
         raise ValueError(f"init_process_group(world_size={size}), but --world is {world.size}")
     if rank not in (None, -1, world.rank):
         raise ValueError(f"init_process_group(rank={rank}), but --rank is {world.rank}")
+
+
+def _noted(shim: Playing, waited: Callable[..., Any]) -> Callable[..., Any]:
+    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        shim.work_waited(work)
+        return waited(work, *args, **kwargs)
+
+    return wait
 
 
 def _handing(shim: Playing, method: Callable[..., Any]) -> Callable[..., Any]:

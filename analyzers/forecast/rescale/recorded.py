@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from shardtoll.analyzers.forecast.rescale.step_graph import Sent, step_graph
+from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
+from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.event_graph import EventGraph
 from shardtoll.ledger import Report, UsageError
@@ -35,6 +36,7 @@ class Recorded:
     compute_share: float
     """Share of the time between collectives in which the device computes."""
     sent: tuple[Sent, ...]
+    """Its collectives, cut to the step."""
     graph: EventGraph
     compute_nodes: npt.NDArray[np.int64]
     sent_nodes: npt.NDArray[np.int64]
@@ -46,7 +48,7 @@ class Recorded:
         factor = self.compute_share * compute_factor + (1 - self.compute_share) * other_factor
         durations[self.compute_nodes] *= factor
         durations[self.sent_nodes] = sent_ns
-        return simulate(self.graph, durations).makespan_ns * self.scale
+        return float(simulate(self.graph, durations).end_ns[-1]) * self.scale
 
 
 def recorded_step(report: Report) -> Recorded:
@@ -72,11 +74,13 @@ def recorded_step(report: Report) -> Recorded:
     calls = report.collectives
     calls = calls[(calls["step"] == row["step"]) & (calls["rank"] == row["rank"])]
     calls = calls[calls["start_ns"].notna() & calls["duration_ns"].notna()].sort_values("start_ns")
-    sent = tuple(_sent(call) for _, call in calls.iterrows())
+    whole = [_sent(call) for _, call in calls.iterrows()]
     start, duration = int(row["start_ns"]), int(row["duration_ns"])
-    graph, compute_nodes, sent_nodes = step_graph(sent, start, duration)
+    graph, compute_nodes, sent_nodes = step_graph(whole, start, duration)
+    sent = inside(whole, start, start + duration)
     compute, exposed = int(row["compute_ns"]), int(row["exposed_comm_ns"])
-    between = duration - exposed
+    outside = sum(each.exposed_ns for each in whole) - sum(each.exposed_ns for each in sent)
+    between = duration - max(0, exposed - outside)
     share = min(1.0, compute / between) if between > 0 else 0.0
     scale = mean / duration if duration else 1.0
     return Recorded(

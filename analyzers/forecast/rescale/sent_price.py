@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.forecast.plan.network import place_group
-from shardtoll.analyzers.forecast.rescale.step_graph import Sent
+from shardtoll.analyzers.forecast.rescale.inside import Sent
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
 
 REPLICAS: Final = ("dp", "data", "ddp", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "batch")
@@ -53,7 +53,8 @@ def times_ns(
     size = max(1, round(sent.group_size * world / measured)) if scales else sent.group_size
     message = None if sent.message_bytes is None else sent.message_bytes * (1.0 if scales else work)
     unchanged = size == sent.group_size and before.fabric == after.fabric and work == 1.0
-    if unchanged:
+    # One outside its step takes none of the step's time at any price.
+    if unchanged or not sent.duration_ns:
         return (float(sent.duration_ns),) * 3
     stride = strides.get(sent.group, 1)
     old = _cost(before, sent.op, sent.message_bytes, place_group(sent.group_size, stride, before.per_node))

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from shardtoll.analyzers.forecast.rescale.inside import Sent, inside
 from shardtoll.analyzers.replay.event_builder import Builder
 from shardtoll.analyzers.replay.event_graph import EventGraph, Kind
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One collective of the recorded step."""
-
-    op: str
-    group: str
-    group_size: int
-    mesh_dim: str | None
-    message_bytes: int | None
-    start_ns: int
-    duration_ns: int
-    exposed_ns: int
-    wait_ns: int
-    """Time that it waited for late ranks; 0 if unknown."""
-
-    @property
-    def name(self) -> str:
-        """Its group in words: the mesh dimension, else the size."""
-        return self.mesh_dim or f"group of {self.group_size}"
 
 
 def step_graph(
@@ -39,24 +18,25 @@ def step_graph(
 ) -> tuple[EventGraph, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the graph and the nodes of compute and of collectives. With its own times it lasts `duration`.
 
+    The last node is the end of the step, the rank's own: collectives that ended in the step come before it.
+    For one that still ran then, the step did not wait, and what lies outside the step is no part of it.
     Compute is cut where a collective starts, and where one that was exposed ends: what follows waits for it.
     Time that a collective was exposed is the end of its own time; compute has none of it.
     """
+    done = [index for index, each in enumerate(sent) if each.end_ns <= start + duration]
+    sent = inside(sent, start, start + duration)
     builder = Builder()
     device = builder.lane()
     lanes = _Lanes(builder)
     node_of: dict[int, int] = {}
-    end_of: dict[int, float] = {}
     compute: list[int] = []
-    exposed = _exposed_spans(sent, start, start + duration)
+    exposed = _exposed_spans(sent)
     place, now = start, 0.0
     """What was recorded up to here, from the run's zero, and what the replay has come to, from the step's."""
-    waits: list[tuple[int, float]] = []
-    for time, kind, index in _cuts(sent, start, start + duration):
+    waits: list[int] = []
+    for time, kind, index in _cuts(sent, start + duration):
         own = float(max(0, (time - place) - _covered(exposed, place, time)))
-        node = builder.node(0, device, Kind.COMPUTE, own)
-        for before, lag_ns in waits:
-            builder.edge(before, node, lag_ns)
+        node = builder.node(0, device, Kind.COMPUTE, own, after=waits)
         compute.append(node)
         now, place, waits = now + own, time, []
         at = float(time - start)
@@ -64,13 +44,12 @@ def step_graph(
             length = float(sent[index].duration_ns)
             lane, free = lanes.at(sent[index].group, at, at + length)
             node_of[index] = builder.node(0, lane, Kind.COLLECTIVE, length)
-            end_of[index] = at + length
             # One that starts while another is waited for: compute has not come so far, nor has its lane.
             builder.edge(node, node_of[index], max(0.0, at - now) if free < at else 0.0)
         elif index >= 0:
-            # It began before the step or ended after: less of it than its whole time was waited for.
-            waits = [(node_of[index], min(0.0, at - end_of[index]))]
+            waits = [node_of[index]]
             now = at
+    builder.node(0, device, Kind.POINT, after=[node_of[index] for index in done])
     nodes = np.array([node_of[index] for index in range(len(sent))], dtype=np.int64)
     return builder.graph(), np.array(compute, dtype=np.int64), nodes
 
@@ -91,32 +70,28 @@ class _Lanes:
         return lane, before
 
 
-def _exposed_spans(sent: Sequence[Sent], start: int, end: int) -> list[tuple[int, int]]:
-    """Return when compute waited: of each collective the end of its own time, in the step."""
+def _exposed_spans(sent: Sequence[Sent]) -> list[tuple[int, int]]:
+    """Return when compute waited: of each collective the end of its own time."""
     spans = []
     for each in sent:
-        over = min(end, each.start_ns + each.duration_ns)
         if each.exposed_ns > 0:
-            spans.append((max(start, each.start_ns, over - each.exposed_ns), over))
+            spans.append((each.end_ns - each.exposed_ns, each.end_ns))
     return _union(spans)
 
 
 _END: Final = 0
 _START: Final = 1
-_LATE_END: Final = 2
-"""The end of a collective that takes no time in the step: after its own start."""
+_STEP_END: Final = 2
 
 
-def _cuts(sent: Sequence[Sent], start: int, end: int) -> list[tuple[int, int, int]]:
+def _cuts(sent: Sequence[Sent], end: int) -> list[tuple[int, int, int]]:
     """Return (time, kind, index of the collective; -1 for the step's end) in order, all inside the step."""
     cuts = []
     for index, each in enumerate(sent):
-        begun = min(max(each.start_ns, start), end)
-        over = min(max(each.start_ns + each.duration_ns, start), end)
-        cuts.append((begun, _START, index))
+        cuts.append((each.start_ns, _START, index))
         if each.exposed_ns > 0:
-            cuts.append((over, _END if over > begun else _LATE_END, index))
-    return [*sorted(cuts), (end, _LATE_END, -1)]
+            cuts.append((each.end_ns, _END, index))
+    return [*sorted(cuts), (end, _STEP_END, -1)]
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -164,6 +164,37 @@ def test_a_host_module_that_runs_before_training_is_not_on_the_gpu(
 
 
 @pytest.mark.usefixtures("script")
+def test_a_kept_run_on_a_fabric_of_a_file_is_forecast_without_the_file(shardtoll: Callable[..., Any]) -> None:
+    file = Path("mine.toml")
+    file.write_text('extends = "h100x8-ib400"\nname = "mine"\n')
+    options = ("--world", 16, "--steps", 2, "--fabric", file, "--out", "kept", "--json")
+    made = shardtoll("dryrun", *options, "train.py")
+    assert made.code == 0, made.err
+
+    def forecast(kind: str, name: str) -> Any:
+        ran = shardtoll("forecast", "kept", "--no-cache", "--json")
+        assert ran.code == 0, ran.err
+        answer = json.loads(ran.out)
+        words = f"the dry run's {kind} '{name}' is a file, which the run does not keep: its step is the"
+        assert answer["notes"][0].startswith(words)
+        return answer
+
+    # Neither that it is gone nor that another file has its name makes a difference.
+    file.unlink()
+    gone = forecast("fabric", "mine.toml")
+    expected = json.loads(made.out)["step_ns"]["expected"]
+    assert gone["weak"][0]["step_ns"]["expected"] == pytest.approx(expected, rel=1e-4)
+    file.write_text('extends = "loopback-gloo"\nname = "mine"\n')
+    assert forecast("fabric", "mine.toml") == gone
+    head = Path("kept/run.rank00000.json")
+    facts = head.read_text().replace("mine.toml", "h100x8-ib400").replace('"h100-sxm"', '"my-gpu.toml"')
+    head.write_text(facts)
+    assert forecast("GPU", "my-gpu.toml")["weak"][0]["step_ns"]["expected"] == pytest.approx(
+        expected, rel=1e-4
+    )
+
+
+@pytest.mark.usefixtures("script")
 def test_shares_costs_and_reserved_memory_say_what_they_are(shardtoll: Callable[..., Any]) -> None:
     made = shardtoll("dryrun", "--world", 64, "--price", "2.5", "--width", 200, "train.py")
     assert made.code == 0, made.err

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shardtoll.analyzers import run
+from shardtoll.analyzers.forecast.rescale.inside import Sent
+from shardtoll.analyzers.forecast.rescale.recorded import recorded_step
 from shardtoll.analyzers.forecast.rescale.scaling import scale_run
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, times_ns
-from shardtoll.analyzers.forecast.rescale.step_graph import Sent, step_graph
+from shardtoll.analyzers.forecast.rescale.step_graph import step_graph
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.answers.forecast import Band
@@ -124,3 +128,71 @@ def test_a_dry_run_keeps_its_own_step_and_band():
         assert (point.step_ns.expected, point.step_ns.low, point.step_ns.high) == pytest.approx(
             (own.expected, own.low, own.high)
         )
+
+
+START = 1000
+anywhere = st.builds(
+    lambda group, start, length, exposed, wait: Sent(
+        "all_reduce", group, 4, None, 10, START + start, length, min(exposed, length), min(wait, length)
+    ),
+    st.sampled_from("ab"), st.integers(-60, 140), st.integers(0, 80), st.integers(0, 80), st.integers(0, 80),
+)  # fmt: skip
+
+
+@given(st.lists(anywhere, max_size=6), st.sampled_from((1, 30, 100)))
+@example([Sent("all_reduce", "a", 4, None, 10, START + 90, 40, 0, 0)], 100)
+def test_an_unchanged_step_lasts_as_long_as_recorded_wherever_its_collectives_lie(
+    sent: list[Sent], duration: int
+) -> None:
+    sent.sort(key=lambda each: each.start_ns)
+    graph, _, nodes = step_graph(sent, START, duration)
+    outcome = simulate(graph)
+    assert outcome.makespan_ns == outcome.end_ns[-1] == duration
+    bare = graph.duration_ns.copy()
+    bare[nodes] = 0
+    assert simulate(graph, bare).makespan_ns <= duration
+
+
+def spilling(start: int, exposed: int):
+    """Return a report of steps of 100 ms whose one collective of 40 ms starts at `start`."""
+    cells = [(number, rank) for number in range(2) for rank in range(2)]
+    rows = [
+        collective(
+            step=number,
+            rank=rank,
+            seq=1 + number,
+            start_ns=(1000 * number + start) * MS,
+            issue_ns=(1000 * number + 10) * MS,
+            duration_ns=40 * MS,
+            exposed_ns=exposed * MS,
+        )
+        for number, rank in cells
+    ]
+    steps = [
+        step(
+            number,
+            rank,
+            start_ns=1000 * number * MS,
+            compute_ns=(100 - exposed) * MS,
+            exposed_comm_ns=exposed * MS,
+            idle_ns=0,
+        )
+        for number, rank in cells
+    ]
+    return run(ledger(rows, steps=steps))
+
+
+@pytest.mark.parametrize(
+    ("start", "exposed", "inside_ms", "tenfold_ms"),
+    [(30, 0, 40, 430), (90, 0, 10, 100), (90, 10, 10, 190), (120, 40, 0, 100)],
+    ids=["hidden", "runs on", "waited for at the end", "outside"],
+)
+def test_a_collective_counts_with_what_of_it_lies_in_the_step(
+    start: int, exposed: int, inside_ms: int, tenfold_ms: int
+) -> None:
+    report = spilling(start, exposed)
+    assert scale_run(report, "job", MACHINE, MACHINE, 2).weak[0].step_ns.expected == 100 * MS
+    recorded = recorded_step(report)
+    (sent,) = recorded.sent
+    assert sent.duration_ns == inside_ms * MS
+    assert recorded.step_ns(1.0, [10.0 * sent.duration_ns]) == tenfold_ms * MS

@@ -137,7 +137,7 @@ def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) ->
     assert answer.after.step_ns == pytest.approx(expected, rel=0.015)
     assert answer.saving_low_ns <= lasts(slow) - expected <= answer.saving_high_ns
     # Transfers that the late rank pushes out of compute are no part of its toll.
-    assert any("then run beside compute" in note for note in answer.notes) == (
+    assert any("then hidden by compute" in note for note in answer.notes) == (
         answer.saving_ns > 1.01 * toll_ns
     )
     assert [line.split(":")[0] for line in answer.vanished] == ["straggler"]
