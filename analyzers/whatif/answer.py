@@ -176,7 +176,8 @@ def beyond_notes(made: Replayer, edits: Sequence[Edit], findings: Sequence[Findi
         if toll_ns and saved_ns - toll_ns >= LEAST_LONGER * made.step_ns:
             yield (
                 f"The fix of finding {edit.number} saves {human.duration(saved_ns)}, and its toll is "
-                f"{human.duration(toll_ns)}: transfers that came after the late rank are then hidden by compute."
+                f"{human.duration(toll_ns)}: transfers that came after the late rank are then hidden by "
+                "compute."
             )
 
 
