@@ -94,3 +94,13 @@ def test_checkpointing(build: str) -> None:
 @pytest.mark.parametrize("variant", sorted(CLIPPED))
 def test_clipping(variant: str) -> None:
     check(f"clipping.{variant}", 8, CLIPPED[variant], rank=5)
+
+
+def test_compute_waits_for_the_buckets_of_ddp() -> None:
+    """The fake group's Work has a `wait` of its own, which DDP calls from C++ or Python."""
+    made = sample("accumulation.ddp_last", 4)
+    buckets = made.frame("collectives")
+    waits = made.frame("dry_waits")
+    awaited = waits[waits["collective"].notna() & (waits["stream"] == "compute")]
+    assert len(buckets) > 0
+    assert set(buckets["order"]) <= set(awaited["collective"].astype(int))
