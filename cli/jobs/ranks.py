@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -16,6 +17,10 @@ from typing import IO, Final
 from shardtoll.ledger import ShardtollError
 
 _POLL_S: Final = 0.05
+_LOWEST: Final = 10_000
+_USUAL_LEAST: Final = 32_768
+_TRIES: Final = 32
+_PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOG_TAIL: Final = 2000
 
 
@@ -24,10 +29,29 @@ class JobError(ShardtollError):
 
 
 def free_port() -> int:
-    """Return a port of this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of this machine that was free a moment ago.
+
+    Below those that outgoing connections get by themselves, if there are such: one of another job's many
+    connections would take it before this job listens.
+    """
+    chosen = random.SystemRandom()
+    for port in (*(chosen.randrange(_LOWEST, _least_of_connections()) for _ in range(_TRIES)), 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise JobError("no port of this machine is free", "end the jobs that hold them")
+
+
+def _least_of_connections() -> int:
+    """Return the lowest port that outgoing connections get; the usual one if the system does not say."""
+    try:
+        least = int(_PORT_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        least = _USUAL_LEAST
+    return max(least, _LOWEST + 1)
 
 
 def job_environment(ranks: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch.distributed as dist
 
@@ -27,6 +28,8 @@ HANG_AFTER_S = 60.0
 """None of the programs needs it: a rank that the machine keeps waiting must not be what is named."""
 POLL_S = 0.25
 MOST_S = 60.0
+LEAVE_S = 2.0
+"""Rank 0 waits this long for others to leave before it; some are gone already."""
 STEPS = 12
 
 
@@ -57,7 +60,7 @@ def hang(
         # Others wait for this rank, and its connections close as its process ends.
         if sys.exc_info()[0] is not None:
             _until(Path(folder, "looked"))
-            os._exit(0)
+            _leave(Path(folder))
         over.set()
         watching.join()
 
@@ -73,6 +76,10 @@ def _look(folder: Path, over: threading.Event) -> None:
             (folder / "live.json").write_text(json.dumps(hang_to_json(answer)))
             break
     (folder / "looked").touch()
+    # The job's store ends with this process, and a rank that waits in it would fail then.
+    deadline = time.monotonic() + LEAVE_S
+    while len(list(folder.glob("left.*"))) < dist.get_world_size() - 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
     os._exit(0)
 
 
@@ -84,7 +91,13 @@ def _hangs_if_killed(flights: Sequence[RankFlight], now_ns: int) -> bool:
 def _follow(folder: Path, over: threading.Event) -> None:
     _until(folder / "looked", over)
     if not over.is_set():
-        os._exit(0)
+        _leave(folder)
+
+
+def _leave(folder: Path) -> NoReturn:
+    """End this process, and let rank 0 know just before."""
+    (folder / f"left.{os.getpid()}").touch()
+    os._exit(0)
 
 
 def _until(path: Path, over: threading.Event | None = None) -> None:

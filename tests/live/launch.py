@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from shardtoll.cli.jobs.fork_server import LATE
+from shardtoll.cli.jobs.ranks import free_port
 from tests import leftovers
 from tests.live.nursery import Nursery
+
+__all__ = ["ROOT", "free_port", "run_ranks"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
@@ -31,12 +33,6 @@ CUT_OFF = ("Connection closed by peer", "Connection reset by peer", "Broken pipe
 LEAVING_S = 10.0
 """How long rank 0 waits for the others at the end; not at all for those that may have died."""
 _nursery = Nursery(ROOT)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_ranks(
