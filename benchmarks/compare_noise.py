@@ -23,11 +23,11 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from harness import Result, main
-from overheads.ranks import _free_port
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from shardtoll.cli.jobs.ranks import free_port
 from shardtoll.profiler import audit
 
 RANKS = 2
@@ -98,7 +98,7 @@ def _work(rank: int, port: int, folder: str, steps: int, planted: str) -> None:
 def run(folder: Path, steps: int, planted: str = "none") -> Path:
     """Run the program once in processes of its own and return its run folder."""
     context = multiprocessing.get_context("spawn")
-    port = _free_port()
+    port = free_port()
     workers = [
         context.Process(target=_work, args=(rank, port, str(folder), steps, planted)) for rank in range(RANKS)
     ]

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from harness import Result, main
 from overheads import cases as overhead_cases
 
+from shardtoll.cli.jobs.ranks import free_port
 from shardtoll.ledger.disk.store import read_run
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.session.schedule import LEVELS
@@ -72,15 +73,11 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
     Returns how long before the kill, and how long before its rank last ended a step, the oldest lost watched
     step was finished, in s.
     """
-    import socket
-
     kind, level = chance.choice(KINDS), chance.choice(LEVELS)
     # What is tensor parallel is cut into as many parts as there are ranks.
     ranks = chance.choice((2, 4) if kind == "tp" else (2, 3, 4))
     out = folder / "run"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

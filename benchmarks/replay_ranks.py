@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+from shardtoll.cli.jobs.ranks import free_port
 
 
 def started(
@@ -19,9 +20,7 @@ def started(
     environment: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> list[int]:
     """Start `work(*arguments)` on that many ranks of one job; return their processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     pids = []
     for rank in range(ranks):
         pid = os.fork()

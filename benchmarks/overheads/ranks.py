@@ -6,7 +6,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
+
+from shardtoll.cli.jobs.ranks import free_port
 
 RANKS: Final = {"gloo": 2, "fake": 8}
 LIMIT_S: Final = 1200
@@ -51,19 +52,12 @@ def _work(rank: int, case: str, measure: Measure, options: argparse.Namespace, p
     os._exit(0)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def run_case(case: str, measure: Measure, options: argparse.Namespace) -> dict[str, Any]:
     """Run a case in processes of its own; each sample is the slower rank's, all else is rank 0's."""
     ranks = RANKS["gloo"] if case.startswith("gloo") else 1
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as out:
-        port = _free_port()
+        port = free_port()
         workers = [
             context.Process(target=_work, args=(rank, case, measure, options, port, out))
             for rank in range(ranks)
