@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.savings import replayer
@@ -43,44 +44,44 @@ def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | N
     steps = [path.before.step_ns, *(each.step_ns for each in changes)]
     least = LEAST_SHARE * made.step_ns
     saves = {each.number: each.saving_ns for each in changes if each.number is not None}
+    # Made once: what the replayer has simulated it knows again by the edit itself.
+    edits = {number: edit_of(context, findings[number - 1], number) for number in saves}
     sets: list[set[int]] = []
     for change, (was, now) in zip(changes, pairwise(steps), strict=True):
         # Saves on top of those before what it saves alone: it shares nothing with them.
         if change.number is None or change.saving_ns - (was - now) < least:
             continue
         for other in saves:
-            if other < change.number and _shared(made, context, findings, saves, (other, change.number)):
+            if other < change.number and _shared(made, edits, saves, (other, change.number)):
                 joined = {other, change.number}
                 touched = [each for each in sets if not each.isdisjoint(joined)]
                 sets = [each for each in sets if each.isdisjoint(joined)]
                 sets.append(joined.union(*touched))
     return [
-        Overlap(tuple(sorted(each)), round(_together_ns(made, context, findings, saves, each)), saved=True)
+        Overlap(tuple(sorted(each)), round(_together_ns(made, edits, saves, each)), saved=True)
         for each in sets
     ]
 
 
 def _shared(
     made: Replayer,
-    context: Context,
-    findings: Sequence[Finding],
+    edits: Mapping[int, Edit | None],
     saves: dict[int, int],
     pair: tuple[int, int],
 ) -> bool:
     alone = [saves[number] for number in pair]
-    shared = sum(alone) - _together_ns(made, context, findings, saves, pair)
+    shared = sum(alone) - _together_ns(made, edits, saves, pair)
     return shared >= max(LEAST_SHARE * made.step_ns, LEAST_PART * min(alone))
 
 
 def _together_ns(
     made: Replayer,
-    context: Context,
-    findings: Sequence[Finding],
+    edits: Mapping[int, Edit | None],
     saves: dict[int, int],
     numbers: Sequence[int] | set[int],
 ) -> float:
     """Return what these fixes save together: at least the largest alone, at most the sum."""
     alone = [saves[number] for number in numbers]
-    edits = [edit_of(context, findings[number - 1], number) for number in sorted(numbers)]
-    saved = made.saved([edit for edit in edits if edit is not None]).mid_ns
+    chosen = [edits[number] for number in sorted(numbers)]
+    saved = made.saved([edit for edit in chosen if edit is not None]).mid_ns
     return min(max(saved, *alone), sum(alone))
