@@ -22,9 +22,14 @@ def is_settled(job: Job, rank: int, wait: Wait, sure_ns: int) -> bool:
 
 
 def hung_before(job: Job, waiting: Mapping[int, Wait], limit_ns: int) -> bool:
-    """Whether a job hung already as it was killed, its waiting ranks as well as those they waited for."""
+    """Whether a job hung already as its first rank ended.
+
+    Who waited was killed too, or an exception ended its collective as the one it waited for was killed.
+    """
     return any(
-        job.ranks[rank].standing == "dead" and _waited_before_end(job, rank, limit_ns) for rank in waiting
+        (job.ranks[rank].standing == "dead" or job.ranks[rank].lost_peer)
+        and _waited_before_end(job, rank, limit_ns)
+        for rank in waiting
     )
 
 

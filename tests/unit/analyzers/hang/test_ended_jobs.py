@@ -126,6 +126,17 @@ def test_who_the_others_had_waited_for_before_all_were_killed_is_late_and_did_no
     assert answer(*fresh).why == "dead"
 
 
+@pytest.mark.parametrize(("blocked_s", "why"), [(50, "late"), (3, "dead")])
+def test_who_was_killed_after_all_others_had_waited_long_is_late_though_they_all_saw_its_end(
+    blocked_s: float, why: str
+):
+    flights = late(blocked_s)
+    flights[0], flights[2] = lost(flights[0]), lost(flights[2])
+    told = answer(*flights)
+    assert told.why == why
+    assert "; ranks 0 and 2 failed in all_reduce 4 of group world" in told.verdict
+
+
 @pytest.mark.parametrize("blocked_s", [0.3, 3.0])
 def test_a_wait_that_was_too_short_for_a_hang_is_named_as_that(blocked_s: float):
     told = answer(*late(blocked_s))
