@@ -10,6 +10,7 @@ from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.second_forward import second_forward_ns
 from shardtoll.ledger.records.record import PHASES
 
 
@@ -58,14 +59,19 @@ RECOMPUTE: Final = Gone(
 )
 
 
-_PARTIAL: Final = (
-    "The record times matrix products and attention of the second forward, no other operators: more may be "
-    "saved."
+_ESTIMATED: Final = (
+    "The record times matrix products and attention of the second forward only. It is taken to last as long "
+    "as the first does between the same operators."
 )
 
 
 def taken_out(context: Context, gone: Gone) -> Edit:
     """Return the edit without that work; it changes nothing where the record has none."""
+
+    timed = (context.stalls["kind"] == "recompute").any()
+    is_estimated = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
+    # What is not timed may be anything that a module's forward does.
+    own = (*gone.own, Kind.HOST, Kind.GAP) if is_estimated else gone.own
 
     def apply(draft: Draft, _: float) -> None:
         recorded = draft.recorded
@@ -79,22 +85,18 @@ def taken_out(context: Context, gone: Gone) -> Edit:
         elif recorded.source == "points":
             phase = None if gone.phase is None else PHASES.index("backward")
             for rank, lost_ns in _lost_ns(context, gone.stall).items():
-                draft.shorten(gone.own, lost_ns, (rank,), phase)
+                draft.shorten(own, lost_ns, (rank,), phase)
 
     missing = f"{gone.option}: the record has no {gone.words}, so nothing is known to be saved"
-    timed = (context.stalls["kind"] == "recompute").any()
-    is_partial = gone is RECOMPUTE and context.ledger.run.source == "live" and not timed
-    return Edit(gone.label, apply, missing=missing, note=_PARTIAL if is_partial else None)
+    return Edit(gone.label, apply, missing=missing, note=_ESTIMATED if is_estimated else None)
 
 
 def _lost_ns(context: Context, kind: str) -> dict[int, float]:
-    """Return rank -> what stalls of a kind cost it per step, in the steps that tell of them; and of operators
-    run again, what surveyed steps show where no stall does."""
+    """Return rank -> what stalls of a kind cost it per step, in the steps that tell of them; of operators run
+    again, what surveyed steps show where no stall does."""
     rows, steps = context.stalls_in_steps, told_steps(context)
     rows = rows[(rows["kind"] == kind) & rows["step"].isin(steps)]
     lost = rows.groupby("rank")["lost_ns"].sum()
     if kind == "recompute" and rows.empty:
-        rows, steps = context.priced_computes, context.surveyed
-        rows = rows[(rows["phase"] == "recompute") & rows["duration_ns"].notna()]
-        lost = rows.groupby("rank")["duration_ns"].sum()
+        return second_forward_ns(context)
     return {int(rank): float(value) / max(1, len(steps)) for rank, value in lost.items()}

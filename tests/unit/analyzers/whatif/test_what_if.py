@@ -352,7 +352,7 @@ def test_steps_from_points_lose_what_their_stalls_cost() -> None:
     assert MS <= answer.saving_ns <= 2 * MS
 
 
-def test_a_second_forward_without_a_time_of_its_own_is_said_to_be_partial() -> None:
+def test_a_second_forward_without_a_time_of_its_own_is_said_to_be_an_estimate() -> None:
     made = pipelines(2, 2, 3)
     live = replace(made, run=replace(made.run, source="live"))
     rows = [Stall(0, 0, "recompute", "", "recompute", 1, MS, MS)]
