@@ -2,7 +2,7 @@
 
 It may import `analyzers.context`, `analyzers.findings.origins`, `analyzers.findings.stages`,
 `analyzers.findings.stragglers`, `analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`,
-`analyzers.roofline`, `analyzers.shared`, `analyzers.two_runs`, `ledger`, `ledger.answers`, `ledger.records`,
-`ledger.report`, `ledger.tables`, `ledger.words`.
+`analyzers.roofline`, `analyzers.roofline.model`, `analyzers.shared`, `analyzers.two_runs`, `ledger`,
+`ledger.answers`, `ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
 Start reading in `draft`.
 """

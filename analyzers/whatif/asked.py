@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
-from shardtoll.analyzers.pipelines.pipeline_shape import shape
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
+from shardtoll.analyzers.whatif.micro_batches import more_micro_batches
 from shardtoll.analyzers.whatif.taken_out import BATCHES, COPIES, RECOMPUTE, taken_out
 from shardtoll.ledger import UsageError
 
@@ -68,7 +68,7 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
     if asked.bucket_bytes is not None:
         made.append(buckets_of(context, asked.bucket_bytes, _latency(context)))
     if asked.micro_batches is not None:
-        made.append(_micro_batches(context, asked.micro_batches))
+        made.append(more_micro_batches(context, asked.micro_batches))
     for wanted, gone in (
         (asked.batch_ready, BATCHES),
         (asked.async_copies, COPIES),
@@ -193,20 +193,3 @@ def _dtype(context: Context, name: str) -> Edit:
         lambda draft, end: _scaled_bytes(context, draft, factor, end),
         banded=True,
     )
-
-
-def _micro_batches(context: Context, count: int) -> Edit:
-    pipes = shape(context)
-    if pipes is None or pipes.micro_batches is None or pipes.stages_per_rank is None:
-        raise UsageError(
-            "--micro-batches: the run shows no pipeline whose micro-batches are known",
-            "leave it out, or report a run with a pipeline",
-        )
-    idle = pipes.ranks - 1
-    passes = pipes.passes or pipes.micro_batches * pipes.stages_per_rank
-    was, now = 1 + idle / passes, 1 + idle / (count * pipes.stages_per_rank)
-
-    def apply(draft: Draft, _: float) -> None:
-        draft.step_factor *= now / was
-
-    return Edit(f"{count} micro-batches in place of {pipes.micro_batches}", apply)

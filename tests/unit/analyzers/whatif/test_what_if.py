@@ -28,7 +28,7 @@ from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.taken_out import RECOMPUTE, taken_out
-from shardtoll.ledger import Parameter, Report, Stall, UsageError, analyze
+from shardtoll.ledger import Parameter, Report, Stall, Step, UsageError, analyze
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table
@@ -222,6 +222,27 @@ def test_more_micro_batches_shorten_the_step_that_the_other_changes_leave() -> N
     assert whole.after.step_ns == pytest.approx(whole.before.step_ns * factor, rel=1e-6)
     for times in (4.0, 100.0):
         assert after(gpu=times, micro_batches=20) == pytest.approx(after(gpu=times) * factor, rel=1e-6)
+
+
+def test_what_a_pass_costs_beside_compute_widens_the_band_of_more_micro_batches() -> None:
+    made = pipelines(3, 1, 5)
+    rows = made.frame("steps")
+
+    def low_ns(beside_ns: int) -> float:
+        """Return the least saving where so much of each rank's compute is time beside it."""
+        moved = rows.assign(
+            compute_ns=rows["compute_ns"] - beside_ns, idle_ns=rows["idle_ns"] + beside_ns
+        ).to_dict("records")
+        steps = to_table("steps", [Step(**each) for each in moved])
+        changed = replace(made, tables={**made.tables, "steps": steps})
+        return analyze(changed).whatif(micro_batches=20).saving_low_ns
+
+    lasts_ns, compute_ns = rows["duration_ns"].mean(), rows["compute_ns"].max() - 10 * MS
+    each_ns = (lasts_ns - compute_ns * (1 + 2 / 5)) / (5 + 2)
+    after_ns = compute_ns * (1 + 2 / 20) + each_ns * (20 + 2)
+    assert low_ns(0) - low_ns(10 * MS) == pytest.approx(
+        after_ns - lasts_ns * (1 + 2 / 20) / (1 + 2 / 5), rel=0.1
+    )
 
 
 def test_a_line_is_no_other_line_that_begins_with_its_digits() -> None:
