@@ -21,7 +21,7 @@ class Crowded:
 def crowded(context: Context) -> Crowded | None:
     """Return the host with most ranks where they share cores; None where each has its own, or on devices.
 
-    Then which rank comes last is told by the system's scheduler, and no finding.
+    Then which rank comes last is told by the system's scheduler, and no finding unless that rank slept.
     """
     run = context.ledger.run
     on_host, first_rank = _most_on_a_host(run)
@@ -38,7 +38,7 @@ def crowded_notice(context: Context) -> tuple[Notice, ...]:
     cores = "one CPU core" if shared.cores == 1 else f"{shared.cores} CPU cores"
     text = (
         f"{shared.ranks} ranks share {cores} of a host: each delays the others, so that waiting for a late "
-        "rank is no finding; give each rank a core to see who is late"
+        "rank is no finding unless it slept; give each rank a core to see who else is late"
     )
     return (Notice(shared.first_rank, "cores-shared", text),)
 

@@ -263,8 +263,11 @@ def _stages(context: Context) -> str:
 def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequence[Finding]) -> Said:
     """Return the sentence if waiting for late ranks costs most."""
     shared = crowded(context)
-    if shared is not None:
+    slept = [bill.rank for bill in bills(context)[1] if bill.rank is not None] if shared else []
+    if shared is not None and not slept:
         return Said(*shared_cores.sentence(context, shared, brief, more, findings))
+    if shared is not None:
+        more = (*more, f"; {shared_cores.both(shared)}")
     place = first_of(findings, LATE)
     slow = origins(context)
     if slow:
@@ -273,7 +276,7 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         why = origin_cause.why(context, slow[0])
         return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
     rows = waits(context)
-    culprits = named(rows) if not rows.empty else []
+    culprits = slept or (named(rows) if not rows.empty else [])
     if not culprits:
         return Said(f"Ranks take turns in being late, not the network: {brief}", more, place)
     culprit = culprits[0]

@@ -17,6 +17,11 @@ MOST_OF_EXPOSED: Final = 0.5
 """Part of the exposed communication from which the tolls of a kind are said before the sharing of cores."""
 
 
+def both(shared: Crowded) -> str:
+    """Return that the ranks share cores."""
+    return f"{shared.ranks} ranks share {plural(shared.cores, 'CPU core')} and delay each other"
+
+
 def sentence(
     context: Context, shared: Crowded, brief: str, more: tuple[str, ...], findings: Sequence[Finding]
 ) -> tuple[str, tuple[str, ...]]:
@@ -26,7 +31,6 @@ def sentence(
     ends with the sharing of cores. A kind comes first if its tolls are at least `MOST_OF_EXPOSED` of what is
     exposed on the worst rank.
     """
-    both = f"{shared.ranks} ranks share {plural(shared.cores, 'CPU core')} and delay each other"
     warned = [
         number
         for number, each in enumerate(findings, 1)
@@ -41,7 +45,7 @@ def sentence(
         if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
             waiting = "".join(more).removeprefix(", ").replace(" of it ", " of exposed time is ", 1)
             head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
-            return f"{head}. Also, {both}{f': {waiting}' if waiting else ''}", ()
+            return f"{head}. Also, {both(shared)}{f': {waiting}' if waiting else ''}", ()
     worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]
     then = f", then see finding {worth[0]}" if worth else ""
-    return f"The network is not at fault: {both}; {brief}", (*more, f"; give each rank a core{then}")
+    return f"The network is not at fault: {both(shared)}; {brief}", (*more, f"; give each rank a core{then}")

@@ -13,6 +13,7 @@ from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.habits import expert_imbalance
 from shardtoll.analyzers.findings.origins.origin import Origin, caused_ns, origins
+from shardtoll.analyzers.findings.stragglers.late_asleep import slept_late
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import hidden
@@ -55,14 +56,16 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     """Return all waits, and those dear enough for a finding; each instant of waiting is in one of them.
 
     First come the ranks at which lateness begins, with all that they cause, in messages too; then who is last
-    in what remains. None where ranks share cores: their waiting stays on the bill of what was waited for.
+    in what remains. Where ranks share cores only those are billed that slept while others waited for them:
+    all other waiting stays on the bill of what was waited for.
     """
     rows = waits(context)
     # `implicit-redistribute` bills its collectives whole, their waiting too.
     rows = _without_experts(context, keep(rows, ~hidden(rows)))
-    if not context.step_ns or crowded(context) is not None:
+    if not context.step_ns:
         return rows, []
-    dear = _of_origins(context)
+    shared = crowded(context) is not None
+    dear = [] if shared else _of_origins(context)
     if rows.empty:
         return rows, dear
     caused = caused_ns(context).reindex(rows.index, fill_value=0).to_numpy(dtype=np.int64)
@@ -73,7 +76,10 @@ def bills(context: Context) -> tuple[pd.DataFrame, list[Bill]]:
     parts = [(rank, keep(rows, of_culprits & (rows["late_rank"] == rank))) for rank in culprits]
     for rank, part in (*parts, (None, keep(rows, ~of_culprits))):
         for line in tally(part, ("all",), ("waited_ns", "saved_ns"), context.alike).lines:
-            if (context.share(line.figures["waited_ns"], context.alike) or 0.0) >= LEAST_SHARE:
+            waited_ns = line.figures["waited_ns"] or 0
+            if shared and (rank is None or not slept_late(context, rank, waited_ns)):
+                continue
+            if (context.share(waited_ns, context.alike) or 0.0) >= LEAST_SHARE:
                 dear.append(Bill(rank, part, line))
     return rows, dear
 

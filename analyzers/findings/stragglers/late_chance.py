@@ -10,6 +10,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.context.peers import ROOTED
+from shardtoll.analyzers.findings.stragglers.late_asleep import slept_late
 from shardtoll.analyzers.findings.stragglers.late_cause import cause_of
 from shardtoll.analyzers.findings.stragglers.lateness import late_to
 from shardtoll.analyzers.findings.stragglers.own_steps import slow_steps
@@ -66,16 +67,21 @@ def worth_a_warning(context: Context, toll_ns: int) -> bool:
 def by_chance(context: Context, rows: pd.DataFrame, rank: int) -> str | None:
     """Return why being last may be noise; None where it is habit.
 
-    On CPUs ranks delay each other by turns, so that there a few steps tell only with a cause.
+    On CPUs ranks delay each other by turns, so that there a few steps tell only with a cause or its sleep.
     """
     late = keep(rows, (rows["late_rank"] == rank) & (rows["late_ns"] >= LEAST_LATE_NS))
     why = noisy(context, rows, rank)
     if why is not None and _by_its_own_steps(context, late, rank):
         return None
     few = context.on_cpu and len(context.alike) < UNEXPLAINED_STEPS
-    if why is None and few and cause_of(context, late).part is None:
+    if why is None and few and cause_of(context, late).part is None and not _slept(context, late, rank):
         return "on CPUs ranks delay each other, and nothing that this rank did took longer"
     return why
+
+
+def _slept(context: Context, late: pd.DataFrame, rank: int) -> bool:
+    waited = late.groupby("rank")["waited_ns"].sum()
+    return not waited.empty and slept_late(context, rank, float(waited.max()) / len(context.alike))
 
 
 def _by_its_own_steps(context: Context, late: pd.DataFrame, rank: int) -> bool:

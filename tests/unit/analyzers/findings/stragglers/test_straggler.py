@@ -567,6 +567,33 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     assert evidence(exposed)["waiting on top, billed as straggler or pipeline-bubble"] == 0
 
 
+def with_sleep(*more_ms: float) -> Report:
+    """Return the report of ranks that share cores; rank 2 is last, and sleeps so much longer in each step."""
+    rows, leadups, steps = [], [], []
+    for number, more in enumerate(more_ms):
+        made, before = job([2] * 10)
+        rows += [replace(row, step=number) for row in made]
+        leadups += [replace(each, step=number) for each in before]
+        # Each rank sleeps 30 ms of its own, and in what is exposed.
+        steps += [
+            step(number, rank, asleep_ns=int((70 + (more if rank == 2 else 0)) * MS)) for rank in range(RANKS)
+        ]
+    return reported(rows, leadups, run=run_of(RANKS, cores=2), steps=steps)
+
+
+def test_a_rank_that_sleeps_while_others_wait_is_late_though_ranks_share_cores():
+    report = with_sleep(20, 19, 21, 0)
+    (finding,) = [each for each in report.findings if each.kind == "straggler"]
+    assert (finding.ranks, finding.toll_ns) == ((2,), 20 * MS)
+    assert (report.headline or "").startswith("Rank 2 is late, not the network: the others wait 20.0 ms")
+    assert [each.kind for each in report.notices].count("cores-shared") == 1
+
+
+@pytest.mark.parametrize("more_ms", [(9, 9, 9, 9), (20, 20, 0, 0), (0,), (-20, 20, 20, -20)])
+def test_a_rank_that_sleeps_little_or_seldom_longer_is_none(more_ms):
+    assert "straggler" not in {each.kind for each in with_sleep(*more_ms).findings}
+
+
 def test_collectives_that_cost_most_come_before_shared_cores_in_the_headline():
     rows, leadups = job([2] * 10)
     hidden = [replace(row, implicit=True, caused_by_op="aten.mm.default") for row in rows]
