@@ -17,6 +17,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,10 @@ def strategy(name: str, variant: str, level: Any, steps: int, out: str) -> None:
     with process_group("cpu") as device:
         # As many sequences as a pipeline has micro-batches.
         options = common.Options(device="cpu", level=level, steps=steps, out=Path(out), sequences=8)
+        # A stage without a layer has nothing to train.
+        stages = torch.distributed.get_world_size() * getattr(build, "per_rank", 1)
+        sizes = replace(options.sizes, layers=max(options.sizes.layers, stages))
+        options = replace(options, sizes=sizes)
         session, _ = common.train(build(options, device), options)
         session.report()
         torch.distributed.barrier()
