@@ -24,7 +24,7 @@ def _long_enough(job: Job, rank: int, limit_ns: int) -> bool:
 
 def judge(job: Job, limit_ns: int) -> Diagnosis:
     """Return what is known of the job: `limit_ns` is how long a rank that may still come is waited for."""
-    waits = waits_of(job)
+    waits = waits_of(job, limit_ns)
     sure_ns = min(limit_ns, SURE_AFTER_NS)
     # Where the job is over, nothing that ranks were in went on.
     stuck = {rank: wait for rank, wait in waits.items() if job.over or _long_enough(job, rank, sure_ns)}

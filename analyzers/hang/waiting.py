@@ -26,16 +26,28 @@ class Wait:
     members_known: bool = True
 
 
-def waits_of(job: Job) -> dict[int, Wait]:
-    """Return what each waiting rank waits in; ranks that wait in nothing known are left out."""
+def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
+    """Return what each waiting rank waits in; ranks that wait in nothing known are left out.
+
+    A rank that had waited for `limit_ns` as it ended still counts as one that waits: torch aborts a process
+    whose collective has run into its time-out, and that end is no cause.
+    """
     waits = {}
     for number, rank in job.ranks.items():
-        if not (rank.waits or (job.over and rank.standing == "dead" and rank.blocked_call is not None)):
+        ended = rank.standing == "dead" and rank.blocked_call is not None
+        if not (rank.waits or ended):
             continue
         wait = _wait(job, rank)
-        if wait is not None:
+        if wait is None:
+            continue
+        if rank.waits or job.over or (wait.missing and _had_waited(rank, limit_ns)):
             waits[number] = wait
     return waits
+
+
+def _had_waited(rank: Rank, limit_ns: int) -> bool:
+    """Whether a rank that ended had waited for so long by then."""
+    return rank.for_ns is not None and rank.for_ns >= limit_ns
 
 
 def _wait(job: Job, rank: Rank) -> Wait | None:

@@ -106,12 +106,9 @@ def _start(script: Path, arguments: Sequence[str], nproc: int, options: RunOptio
 
     words = ["run", *options.as_arguments(), str(script), *arguments]
     try:
-        code = start_ranks(nproc, "shardtoll.cli", words)
-        # With 2 a rank has said in its own line what to do.
-        if code not in (0, 2) and options.out is not None and is_run_folder(options.out):
-            which = f"which one and where: shardtoll hang {shlex.quote(str(options.out))}"
-            typer.echo(f"shardtoll: a rank ended with exit code {code}; {which}", err=True)
-        sys.exit(code)
+        outcome = start_ranks(nproc, "shardtoll.cli", words)
+        _tell_end(outcome.code, outcome.ended_by, options.out)
+        sys.exit(outcome.code)
     except Stopped as stopped:
         number = stopped.number
     word = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
@@ -122,6 +119,17 @@ def _start(script: Path, arguments: Sequence[str], nproc: int, options: RunOptio
     else:
         kept, next_step = "no steps were kept", "--out FOLDER keeps those that finish"
     raise Interrupted(f"{word}; {kept}", next_step, number)
+
+
+def _tell_end(code: int, ended_by: str | None, out: Path | None) -> None:
+    """Say in one line that a rank ended badly, and what names it."""
+    kept = out is not None and is_run_folder(out)
+    look = f"shardtoll hang {shlex.quote(str(out))}"
+    # With 2 a rank has said in its own line what to do.
+    if ended_by is not None:
+        typer.echo(f"shardtoll: {ended_by}" + (f"; where: {look}" if kept else ""), err=True)
+    elif code not in (0, 2) and kept:
+        typer.echo(f"shardtoll: a rank ended with exit code {code}; which one and where: {look}", err=True)
 
 
 def _run_here(

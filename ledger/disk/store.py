@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.disk.journal import CutJournal, Journal, read_journal
+from shardtoll.ledger.disk.provisional import packed, unpacked, with_provisional
 from shardtoll.ledger.records.errors import RunFolderError, SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.plain import from_plain, to_plain
@@ -36,11 +37,15 @@ from shardtoll.ledger.tables.validated import validated
 STORE_VERSION: Final = 1
 _META_MOST_BYTES: Final = 256_000_000
 """Bytes of a `run.rankN.json` that is read: 1,000 groups of 1,000 ranks take 5 MB."""
+_PROVISIONAL_MOST_BYTES: Final = 1_000_000_000
+"""Bytes of a `provisional.rankN.arrows` that is read: rows of a quarter second."""
 _OURS = re.compile(
     rf"^(run|trace|{'|'.join(SCHEMAS)})\.rank(\d{{5,}})\.(json|json\.gz|arrows|parquet)(\.part)?$"
 )
-_BESIDE = re.compile(r"^(flight|stacks|recorder)\.rank(\d{5,})\.(bin|txt|pickle)$")
-"""Files that say what a rank was doing when it hung; they are no part of the run's tables."""
+_BESIDE = re.compile(
+    r"^(flight|stacks|recorder|provisional)\.rank(\d{5,})\.(bin|txt|pickle|arrows)(\.part)?$"
+)
+"""Files that say what a rank was doing when it hung or was killed; no part of a closed run's tables."""
 _AGAIN: Final = "run the job again, or remove that rank's files to report the others"
 _WRITE_ORDER: Final = (
     *("collectives", "computes", "counts", "notices", "leadups", "stalls", "values", "parameters"),
@@ -136,6 +141,13 @@ class RankWriter:
             if table in rows:
                 self._journals[table].append_batch(rows[table])
 
+    def provisional(self, made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> None:
+        """Keep rows that are to be appended later, for the case of a kill before; replaces those of before.
+
+        Any thread may call it. Raises OSError where they cannot be written.
+        """
+        _write_whole(provisional_path(self.folder, self.rank), packed(made))
+
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.
 
@@ -159,6 +171,7 @@ class RankWriter:
                 _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
                 (self.folder / _name(table, self.rank, "arrows")).unlink()
             self.describe(run, groups, findings, closed=True)
+            provisional_path(self.folder, self.rank).unlink(missing_ok=True)
         except OSError as error:
             self.abandon()
             raise UnfinishedFolder(self.folder, error, ledger) from error
@@ -204,6 +217,11 @@ def stacks_path(folder: Path, rank: int) -> Path:
 def recorder_path(folder: Path, rank: int) -> Path:
     """Return where a rank's watchdog writes torch's flight recorder once it hangs."""
     return folder / _name("recorder", rank, "pickle")
+
+
+def provisional_path(folder: Path, rank: int) -> Path:
+    """Return where a rank keeps rows of watched steps that it has yet to append to its journals."""
+    return folder / _name("provisional", rank, "arrows")
 
 
 def flights_in(folder: Path) -> list[int]:
@@ -360,7 +378,7 @@ def read_rank(folder: Path, rank: int) -> Ledger:
     """
     head = known_of(folder, rank)
     tables = {table: read_table(folder, table, rank, closed=head.closed) for table in SCHEMAS}
-    return rank_ledger(head, tables if head.closed else ended_early(rank, finished_only(tables)))
+    return rank_ledger(head, tables if head.closed else ended_early(folder, rank, finished_only(tables)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,12 +408,32 @@ def known_of(folder: Path, rank: int) -> Known:
         raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error
 
 
-def ended_early(rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the tables of a rank that never closed with a notice that says so."""
+def ended_early(folder: Path, rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the tables of a rank that never closed with its provisional rows, and notices that say so.
+
+    `tables`: the rows of finished steps. Raises RunFolderError if the provisional ones cannot be read.
+    """
+    tables, later = with_provisional(tables, _provisional(folder, rank))
     steps = tables["steps"].num_rows
     text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
-    notice = to_table("notices", [Notice(rank, "rank-incomplete", text)])
-    return {**tables, "notices": pa.concat_tables([tables["notices"], notice])}
+    notices = [Notice(rank, "rank-incomplete", text)]
+    if later:
+        text = (
+            f"rank {rank} ended before the rows of its last {later} steps were complete: start and duration "
+            "of their collectives are unknown"
+        )
+        notices.append(Notice(rank, "times-unknown", text))
+    return {**tables, "notices": pa.concat_tables([tables["notices"], to_table("notices", notices)])}
+
+
+def _provisional(folder: Path, rank: int) -> dict[str, pa.Table]:
+    path = provisional_path(folder, rank)
+    try:
+        return unpacked(read_regular(path, _PROVISIONAL_MOST_BYTES))
+    except FileNotFoundError:
+        return {}
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise RunFolderError(f"{path} is damaged or cut short ({first_line(error)})", _AGAIN) from error
 
 
 def rank_ledger(head: Known, tables: Mapping[str, pa.Table]) -> Ledger:

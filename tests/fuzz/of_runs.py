@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardtoll.ledger import Ledger, RankWriter, RunFolderError
+from shardtoll.ledger.disk.provisional import TABLES
 from tests.fuzz.ledgers import of_rank
 from tests.fuzz.mutate import NUMBERS, TEXTS, of_bytes, of_tree
 from tests.fuzz.of_reports import drawn
@@ -32,6 +33,7 @@ def write(folder: Path, parts: dict[int, Ledger], *, closed: int) -> None:
         if rank < closed:
             writer.close(part.run, part.groups)
         else:
+            writer.provisional([{name: _batch(part.tables[name]) for name in TABLES}])
             writer.abandon()
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -143,6 +144,29 @@ def killed_in_step(out: str, victim: int, fatal_step: int) -> dict[str, Any] | N
     report = session.report()
     assert report is not None
     return {"left_s": left_s, "titles": [f"{f.kind}: {f.title}" for f in report.findings]}
+
+
+def killed_in_a_long_step(out: str, victim: int) -> list[int] | None:
+    """Run short watched steps, then one that lasts, in which a rank is killed. Returns the steps begun."""
+    from shardtoll.profiler import audit
+
+    rank, done = dist.get_rank(), 0
+    try:
+        with audit(out=out, level="watch", survey_every=10_000) as session:
+            while True:
+                stop = torch.tensor(float(done > 20 and len(session.capture._watch.ended) > 3))
+                with session.step():
+                    # Not all ranks make rows at the same time.
+                    dist.broadcast(stop, victim)
+                    if stop and rank == victim:
+                        Path(out, "finished").write_text(str(done))
+                        time.sleep(0.5)
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    dist.all_reduce(torch.ones(BATCH))
+                done += 1
+    except RuntimeError:
+        pass
+    return [done]
 
 
 def failing_capture() -> dict[str, Any]:

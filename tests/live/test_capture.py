@@ -175,6 +175,23 @@ def test_a_killed_rank_is_named_and_its_finished_steps_count(tmp_path: Path) -> 
     assert any("rank 2" in title for title in incomplete), results[0]["titles"]
 
 
+def test_a_kill_in_a_step_that_lasts_takes_none_of_the_short_watched_steps_before_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run_ranks(programs.killed_in_a_long_step, 2, str(out), 1, may_die=(1,))[1] is None
+    finished = int((out / "finished").read_text())
+    ledger = read_run(out)
+    killed = [row["step"] for row in ledger.tables["steps"].to_pylist() if row["rank"] == 1]
+    assert sorted(killed) == list(range(finished))
+    last = [
+        (row["op"], row["start_ns"], row["issue_ns"] is not None)
+        for row in ledger.tables["collectives"].to_pylist()
+        if (row["rank"], row["step"]) == (1, finished - 1)
+    ]
+    assert last == [("broadcast", None, True), ("all_reduce", None, True)]
+    said = [row["text"] for row in ledger.tables["notices"].to_pylist() if row["kind"] == "times-unknown"]
+    assert any("rank 1 ended before the rows of its last" in text for text in said)
+
+
 def test_a_failing_capture_stops_itself_and_not_the_training() -> None:
     bare = run_ranks(programs.plain_losses, 2)
     results = run_ranks(programs.failing_capture, 2)

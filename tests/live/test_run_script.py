@@ -223,6 +223,16 @@ def test_the_launcher_says_nothing_of_its_own(folder: Path, monkeypatch: pytest.
     (folder / "killed.py").write_text(f"{killed}import time; time.sleep(60)")
     ran = run(folder, "shardtoll run --nproc 2 killed.py")
     assert (ran.returncode, ran.stderr) == (137, "shardtoll: rank 1 was ended by SIGKILL\n")
+    (folder / "killed_later.py").write_text(
+        "import os, signal, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "dist.barrier()\n"
+    )
+    ran = run(folder, "shardtoll run --nproc 2 --out kept killed_later.py")
+    own = [line for line in ran.stderr.splitlines() if "ended" in line]
+    assert own == ["shardtoll: rank 1 was ended by SIGKILL; where: shardtoll hang kept"]
 
 
 def test_a_mistake_of_all_ranks_is_told_once(folder: Path) -> None:

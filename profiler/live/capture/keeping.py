@@ -3,6 +3,7 @@
 The first are made at once, as a job that dies young should leave what it did, and those of surveyed steps.
 Then what has ended waits as long as it can be written within a quarter of a second of its end, which is
 what a job that is killed can lose. Rows are made where a region ends, so the next end has to be foreseen.
+If a region takes longer than that, another thread keeps provisional rows of what waits in time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ _SEEN: Final = 8
 """So many last regions tell how long the next may take."""
 _ROOM: Final = 2
 """A busy machine makes a region take so many times as long as the longest of those."""
+_OVERDUE: Final = 1.25
+"""A region that takes so many times as long as the longest of those is taken to last."""
+_CALM_NS: Final = 150_000_000
+"""So long nobody minds what waits: mostly the region ends, and its rows are made."""
+SPARE_NS: Final = 40_000_000
+"""What a busy machine may take to let another thread run."""
 
 
 class Keeping:
@@ -34,6 +41,10 @@ class Keeping:
         self._since_ns = 0
         """When the first of the regions that wait ended."""
         self._lengths_ns: deque[int] = deque(maxlen=_SEEN)
+        self._longest_ns = 0
+        """The longest of them."""
+        self._ended_ns = 0
+        """When the last region ended."""
         self._last_ns = 0
         """When rows were made last."""
         self._making_ns = 0
@@ -42,6 +53,8 @@ class Keeping:
     def saw(self, start_ns: int, end_ns: int) -> None:
         """Note how long a region without rows took, as a gap between steps: the next end comes after it."""
         self._lengths_ns.append(end_ns - start_ns)
+        self._longest_ns = max(self._lengths_ns)
+        self._ended_ns = end_ns
 
     def add(self, start_ns: int, end_ns: int, rows: int) -> None:
         """Note a region that has ended, and how many rows it will have."""
@@ -60,8 +73,21 @@ class Keeping:
         age_ns = now_ns - self._since_ns
         if age_ns >= FLUSH_NS:
             return True
-        then_ns = age_ns + _ROOM * max(self._lengths_ns) + self._making_ns
+        foreseen_ns = max(_ROOM * self._longest_ns, _OVERDUE * self._longest_ns + SPARE_NS)
+        then_ns = age_ns + foreseen_ns + self._making_ns
         return then_ns >= FLUSH_NS and now_ns - self._last_ns >= _LEAST_NS
+
+    def provisional_ns(self, since_ns: int, *, making: bool) -> int:
+        """Return when provisional rows of what waits since then have to be made; any thread may ask.
+
+        That is once the region that runs takes longer than was foreseen, and no later than leaves time to
+        write them. `making`: the real ones are being made.
+        """
+        latest_ns = since_ns + FLUSH_NS - SPARE_NS - self._making_ns
+        if making:
+            return latest_ns
+        overdue_ns = self._ended_ns + int(_OVERDUE * self._longest_ns)
+        return min(max(overdue_ns, since_ns + _CALM_NS - self._making_ns), latest_ns)
 
     def begin_anew(self) -> None:
         """Note that what waited is taken to have its rows made."""

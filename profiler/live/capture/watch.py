@@ -81,6 +81,8 @@ class Watch:
         self._sites = CallSites(recorder.attribution.stack)
         self.ended: list[Ended] = []
         """Regions since the last flush."""
+        self._taken: list[Ended] = []
+        """Those whose rows are being made."""
         self.issues_unseen = False
         """Whether C++ has issued collectives in some surveyed step."""
         self.keeping = Keeping()
@@ -425,13 +427,27 @@ class Watch:
         return template is not None and template.surveyed
 
     def take(self) -> list[Ended]:
-        """Return the regions kept and forget them."""
-        ended, self.ended = self.ended, []
+        """Return the regions kept, whose rows are made now; `written` is to follow."""
+        # In this order: another thread that looks in between finds them twice, not missing.
+        self._taken = ended = self.ended
+        self.ended = []
         return ended
+
+    def written(self) -> None:
+        """Note that the rows of what was taken are written, or will never be."""
+        self._taken = []
+
+    def unwritten(self) -> tuple[list[Ended], bool]:
+        """Return the steps whose rows are not written yet, and whether they are made now; for any thread."""
+        ended = self.ended
+        taken = self._taken
+        regions = taken if taken is ended else taken + ended
+        return [each for each in regions if each.region.step is not None], bool(taken)
 
     def forget(self) -> None:
         """Let go of the process groups that calls were made on; none is noted any more."""
         self._calls.forget()
+        self._taken = []
 
 
 def _add_unseen(region: Region, at_end: Mapping[str, int | None], sizes: Callable[[str], int]) -> None:

@@ -3,6 +3,8 @@
 A watched step adds a handful of numbers per collective to the surveyed one it repeats; all other columns are
 those of that step's rows, so that a step's rows cost microseconds. Regions that repeat nothing, or in which
 C++ issued collectives or waited for them, take the longer way that surveyed ones take.
+
+No region is changed by it: another thread may make rows of the same ones meanwhile.
 """
 
 from __future__ import annotations
@@ -83,16 +85,11 @@ class WatchRows:
         self, ended: Ended, spans: Sequence[RawSpan] | None, device: DeviceReading | None = None
     ) -> StepRows:
         """Return one region's rows, the longer way. `device` is what the device's events said of it."""
-        region, clock = ended.region, self._setting.clock
-        if ended.template is not None:
-            places = ended.template.places
-            for wait in region.waits:
-                if isinstance(wait.owner, int):
-                    wait.owner = places[wait.owner]
-            region.collectives = _all_of(ended)
-        begin, end = clock.to_unix(region.start_ns), clock.to_unix(ended.end_ns)
+        clock = self._setting.clock
+        begin, end = clock.to_unix(ended.region.start_ns), clock.to_unix(ended.end_ns)
         inside = None if spans is None else [span for span in spans if begin <= span.start_ns <= end]
-        return make_rows(ended, self._setting, spans=inside, device=device)
+        own = replace(ended, region=_complete(ended))
+        return make_rows(own, self._setting, spans=inside, device=device)
 
     def _static(self, template: Template, times: int) -> dict[str, pa.Array]:
         """Return what does not change in a surveyed step's columns, so many times over."""
@@ -172,6 +169,17 @@ class WatchRows:
         return total_ns if setting.host_times else 0
 
 
+def _complete(ended: Ended) -> Region:
+    """Return a copy of the region with what C++ issued in it: making rows changes the copy alone."""
+    region = ended.region
+    places = range(len(region.collectives)) if ended.template is None else ended.template.places
+    waits = [
+        replace(wait, owner=places[wait.owner] if isinstance(wait.owner, int) else wait.owner)
+        for wait in region.waits
+    ]
+    return replace(region, waits=waits, collectives=_all_of(ended))
+
+
 def _together(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -242,8 +250,7 @@ def exposed_of_each(region: Region) -> tuple[list[int], int]:
     exposed = [0] * len(region.collectives)
     until_ns = 0
     # Noted as they end: only a wait within a wait stands out of its order.
-    region.waits.sort(key=_by_start)
-    for wait in region.waits:
+    for wait in sorted(region.waits, key=_by_start):
         begin_ns, until_ns = max(wait.start_ns, until_ns), max(wait.end_ns, until_ns)
         blocked_ns = wait.end_ns - begin_ns
         if blocked_ns > 0 and wait.owner is not None:

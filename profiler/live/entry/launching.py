@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -30,13 +30,22 @@ class Stopped(Exception):
         self.number = number
 
 
-def start_ranks(ranks: int, module: str, arguments: Sequence[str]) -> int:
-    """Run `python -m module arguments` on so many ranks; return the exit code of the first that failed, or 0.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How started ranks ended."""
 
-    A rank that a signal killed counts as shells do, 128 and the signal's number, and one line on stderr
-    names it; what else the launcher logs is left out, as the ranks tell their own errors. Several ranks
-    have one OpenMP thread each unless OMP_NUM_THREADS is set. Raises Stopped where this process was told to
-    end, after its ranks have.
+    code: int
+    """Exit code of the first that failed, or 0. One that a signal ended counts as in shells: 128 and more."""
+    ended_by: str | None = None
+    """Which rank a signal ended, as `rank 1 was ended by SIGKILL`; None if no signal did."""
+
+
+def start_ranks(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
+    """Run `python -m module arguments` on so many ranks; return how they ended.
+
+    What the launcher logs is left out: ranks tell their own errors, and the caller tells of a signal. Several
+    ranks have one OpenMP thread each unless OMP_NUM_THREADS is set. Raises Stopped where this process was
+    told to end, after its ranks have.
     """
     if ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,10 +57,10 @@ def start_ranks(ranks: int, module: str, arguments: Sequence[str]) -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode >= 0:
-            return int(failure.exitcode)
-        sys.stderr.write(f"shardtoll: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}\n")
-        return 128 - int(failure.exitcode)
-    return 0
+            return Outcome(int(failure.exitcode))
+        said = f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}"
+        return Outcome(128 - int(failure.exitcode), said)
+    return Outcome(0)
 
 
 @contextmanager

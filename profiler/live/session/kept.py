@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -159,6 +159,10 @@ class Kept:
     def append_batches(self, batches: Mapping[str, pa.RecordBatch]) -> None:
         """Write rows that were made as batches, by table."""
         self.writer.append_batches(batches)
+
+    def provisional(self, made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> None:
+        """Keep rows that a killed rank would lack, until they are written for good. Raises OSError."""
+        self.writer.provisional(made)
 
     def notice(self, kind: str, text: str, step: int | None = None) -> None:
         """Have something said in the report."""

@@ -11,9 +11,11 @@ from shardtoll.profiler.live.capture.rows import Ended
 from shardtoll.profiler.live.capture.watch import Watch
 from shardtoll.profiler.live.capture.watch_rows import WatchRows
 from shardtoll.profiler.live.session.kept import Kept
+from shardtoll.profiler.live.session.provisional import Provisional
 from shardtoll.profiler.live.session.schedule import Schedule
 from shardtoll.profiler.live.times.device_times import DeviceReading, RegionEvents
 from shardtoll.profiler.live.times.recording import times_unknown
+from shardtoll.profiler.live.times.spans import RawSpan
 
 
 class Regions:
@@ -103,6 +105,7 @@ class Regions:
     def _hold_watched(self, events: RegionEvents | None) -> None:
         """Have the rows of the watched region that has just ended made when the device has passed it."""
         watched = self._watch.take()
+        self._watch.written()
 
         def finish(device: DeviceReading | None) -> StepRows:
             if not watched:
@@ -121,6 +124,13 @@ class Regions:
             # `extend` keeps what came before a failure: a region without rows costs no other one its own.
             if self._kept.append(*made):
                 self._kept.describe()
+
+    def provisional(self) -> Provisional:
+        """Return what keeps provisional rows of what waits, should a region last."""
+        rows = WatchRows(self._recorder.setting)
+        # On a fake group nothing was in flight; else the transport's times come with the real rows.
+        spans: Sequence[RawSpan] | None = [] if self._is_fake else None
+        return Provisional(self._watch, lambda ended: self._kept.provisional(rows.make(ended, spans)))
 
     def flush(self) -> None:
         """Write the rows of what was surveyed and watched since the last time."""
@@ -144,6 +154,7 @@ class Regions:
                 self._kept.append(rows)
             else:
                 self._kept.append_batches(rows)
+        self._watch.written()
         self._note_unknown_times(raw is not None, watched)
         self._kept.describe()
 

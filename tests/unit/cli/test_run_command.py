@@ -85,20 +85,25 @@ def test_a_signal_before_any_step(
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "ended_by", "said"),
     [
-        (0, ""),
-        (1, "shardtoll: a rank ended with exit code 1; which one and where: shardtoll hang a\n"),
-        (2, ""),
+        (0, None, ""),
+        (1, None, "shardtoll: a rank ended with exit code 1; which one and where: shardtoll hang a\n"),
+        (2, None, ""),
+        (
+            134,
+            "rank 1 was ended by SIGABRT",
+            "shardtoll: rank 1 was ended by SIGABRT; where: shardtoll hang a\n",
+        ),
     ],
 )
-def test_a_rank_that_fails_has_a_hint(
-    shardtoll, script: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+def test_a_rank_that_fails_has_a_hint_in_one_line(
+    shardtoll, script: Path, monkeypatch: pytest.MonkeyPatch, code: int, ended_by: str | None, said: str
 ):
-    def failed(*_: object) -> int:
+    def failed(*_: object) -> launching.Outcome:
         Path("a").mkdir(exist_ok=True)
         (Path("a") / "run.rank00000.json").write_text("{}")
-        return code
+        return launching.Outcome(code, ended_by)
 
     monkeypatch.setattr(launching, "start_ranks", failed)
     ran = shardtoll("run", "--nproc", "2", "--out", "a", "train.py")

@@ -137,6 +137,34 @@ def test_who_was_killed_after_all_others_had_waited_long_is_late_though_they_all
     assert "; ranks 0 and 2 failed in all_reduce 4 of group world" in told.verdict
 
 
+def aborted(rank: RankFlight, ago_s: float = 5) -> RankFlight:
+    """Return the rank as one whose process ended in its collective some time ago, as by torch's time-out."""
+    assert rank.heartbeat_ns is not None
+    return replace(rank, life="dead", heartbeat_ns=rank.heartbeat_ns - int(ago_s * SECOND))
+
+
+@pytest.mark.parametrize(("blocked_s", "why"), [(50, "late"), (12, "none")])
+def test_ranks_that_were_aborted_after_a_long_wait_waited_for_the_one_that_still_stands(
+    blocked_s: float, why: str
+):
+    """Of 12 s they had waited for 7 as they ended, and the limit is 10."""
+    stands = flight(1, BEFORE, world=3, line=C, moved_ns=NOW - 60 * SECOND)
+    told = answer(*(aborted(waits(rank, waiting(), blocked_s)) for rank in (0, 2)), stands)
+    assert told.why == why
+    if why == "late":
+        assert told.verdict.startswith(f"Rank 1 has not arrived and has been at {C} for 60.0 s")
+
+
+@pytest.mark.parametrize(("blocked_s", "why"), [(50, "order"), (12, "dead")])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_abort_after_a_long_wait_does_not_hide_the_circle_it_waited_in(
+    first: int, blocked_s: float, why: str
+):
+    flights = [replace(each, life="alive") for each in both_ways(blocked_s)]
+    flights[first] = aborted(flights[first])
+    assert answer(*flights).why == why
+
+
 @pytest.mark.parametrize("blocked_s", [0.3, 3.0])
 def test_a_wait_that_was_too_short_for_a_hang_is_named_as_that(blocked_s: float):
     told = answer(*late(blocked_s))

@@ -54,3 +54,15 @@ def test_styles_stay_where_they_were():
 
 def test_a_space_that_is_not_to_break_is_printed_as_a_space():
     assert printed("toll\u00a0x", 80) == "toll x\n"
+
+
+@pytest.mark.parametrize("make", [str, Text])
+@pytest.mark.parametrize("width", [24, 22, 20])
+def test_a_narrow_column_is_as_wide_as_its_longest_figure(make, width):
+    table = Table("name", "toll")
+    for name, toll in (("a long name of some words", "1,234.5 ms"), ("b", "12.4 ms/step"), ("c", "3 %")):
+        table.add_row(make(name), make(toll))
+    text = printed(table, width)
+    assert "1,234.5 ms" in text, text
+    assert "12.4 ms/step" in text, text
+    assert max(map(len, text.splitlines())) <= width

@@ -1,0 +1,79 @@
+"""A thread that keeps provisional rows of watched steps while the step after them takes long.
+
+Rows are made where a region ends, on the training thread. While that stands in a region that lasts, a kill
+would take what waits with it. This thread then writes the same rows, without the transport's times: those
+are read where the recording of them ends. Nothing in a step waits for this thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from shardtoll.profiler.live.capture.rows import Ended
+from shardtoll.profiler.live.capture.watch import Watch
+
+_LOOK_S: Final = 0.1
+"""From one look to the next while nothing waits: what comes meanwhile has no need to be kept before."""
+_SHORTEST_S: Final = 0.015
+"""A look takes some tens of microseconds."""
+_LEAVING_S: Final = 5.0
+log = logging.getLogger("shardtoll")
+
+
+class Provisional:
+    """Watches what waits for its rows; `start` and `stop` it once."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        keep: Callable[[Sequence[Ended]], None],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`keep` writes provisional rows of these steps, in place of those it wrote before."""
+        self._watch = watch
+        self._keep = keep
+        self._now_ns = now_ns
+        self._kept: tuple[int, int] | None = None
+        """First and last step of those kept last."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shardtoll-provisional", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; once more does no harm."""
+        self._end.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(_LEAVING_S)
+
+    def _run(self) -> None:
+        wait_s = _LOOK_S
+        while not self._end.wait(wait_s):
+            try:
+                wait_s = self.look()
+            except Exception as error:
+                # A full disk, or a folder that was removed: the real rows are made all the same.
+                log.debug("shardtoll: provisional rows could not be kept", exc_info=error)
+                wait_s = _LOOK_S
+
+    def look(self) -> float:
+        """Keep rows of what waits, if it is time; return after how many seconds to look again."""
+        waiting, making = self._watch.unwritten()
+        if not waiting:
+            return _LOOK_S
+        steps = waiting[0].region.step or 0, waiting[-1].region.step or 0
+        if steps == self._kept:
+            return _LOOK_S
+        due_ns = self._watch.keeping.provisional_ns(waiting[0].end_ns, making=making)
+        left_s = (due_ns - self._now_ns()) / 1e9
+        if left_s > 0:
+            return min(max(left_s, _SHORTEST_S), _LOOK_S)
+        self._keep(waiting)
+        self._kept = steps
+        return _LOOK_S
