@@ -10,7 +10,7 @@ from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.stragglers import straggler
 from shardtoll.analyzers.headline import sentence
-from shardtoll.ledger import Leadup, Report, Stall
+from shardtoll.ledger import Finding, Leadup, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.of_kinds import running
@@ -372,6 +372,17 @@ class TestHeadline:
         assert said.startswith(
             "Transfers are slow (the network, or CPU cores that ranks share), and no rank is late: "
         )
+
+    def test_slow_transfers_say_why_they_point_to_a_finding_of_another_kind(self):
+        """An unrelated finding that comes first is not what a sentence on transfers sends people to."""
+        rows, leadups = job([2] * 5, **SLOW)
+        context = make_context(ledger(rows, run=run_of(RANKS), leadups=leadups), ROUND)
+        unrelated = Finding("data-stall", "warning", "t", 9 * MS, None, 9 * MS, None, 1, (0,))
+        synced = replace(unrelated, kind="sync-every-microbatch", toll_ns=8 * MS, saving_ns=8 * MS)
+        said = sentence.sentence(context, [unrelated, synced])
+        assert said.startswith("Transfers on this host are slow")
+        assert said.endswith("; to send less, see finding 2 (sync-every-microbatch).")
+        assert "finding" not in sentence.sentence(context, [unrelated])
 
     def test_a_small_share_accuses_no_network(self):
         few = [
