@@ -122,6 +122,15 @@ def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> t
     return tuple(words for words in said if words)
 
 
+def ends_of_both(findings: Sequence[Finding], places: Sequence[int | None]) -> tuple[str, ...]:
+    """Return the ends of a sentence that blames two things: the number of a finding of each."""
+    known = sorted({place for place in places if place is not None})
+    if len(known) < 2:
+        return ends(findings, known[0] if known else None)
+    named = " and ".join(f"{place + 1} ({findings[place].kind})" for place in known)
+    return f"see findings {named}", f"see findings {' and '.join(str(place + 1) for place in known)}"
+
+
 def with_advice(text: str, said: Sequence[str]) -> str:
     """Return the sentence with the first of those ends that `WIDTH` allows."""
     for words in said:

@@ -53,7 +53,7 @@ def clause(
     """
     first = most_expensive(findings)
     if first is not None and first.kind == "straggler":
-        return "Late ranks, no single one, and moving data both cost time", ("straggler", *MOVING)
+        return "Late ranks, no single one, and moving data both cost time", ("straggler",)
     if factor is None:
         return "Moving data costs most, not late ranks", MOVING
     if factor < SLOW_FACTOR:

@@ -31,7 +31,7 @@ from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline.advice import WIDTH, ends, first_of, room, with_advice
+from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
@@ -80,6 +80,8 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
         return None
     said = _verdict(context, findings)
     advice = ends(findings, said.advice, said.purpose)
+    if said.also is not None:
+        advice = ends_of_both(findings, (said.advice, said.also))
     text = joined(after(lead(context), said.base), said.more, WIDTH - room(advice))
     return f"{with_advice(text, advice)}."
 
@@ -104,6 +106,8 @@ class Said:
     """Place of the finding whose remedy ends the sentence: one of what the sentence blames, or none."""
     purpose: str = ""
     """What its remedy is for, as `to send less, `, if the finding is of another kind."""
+    also: int | None = None
+    """Place of a second finding, if the sentence blames two things."""
 
 
 def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
@@ -171,11 +175,15 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
         rank, words = late
         head = f"A late rank and moving data both cost time: {words}"
-        return Said(head, (f"; {brief}", *moves), first_of(findings, LATE, rank))
+        advice = first_of(findings, LATE, rank)
+        return Said(head, (f"; {brief}", *moves), advice, also=first_of(findings, headline_moving.MOVING))
     head, kinds = headline_moving.clause(context, share, factor, findings)
     if head.startswith("Exposed communication"):
         brief = brief.replace("exposed communication", "it", 1)
-    return Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
+    said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
+    if kinds == LATE:
+        said = replace(said, also=first_of(findings, headline_moving.MOVING))
+    return said
 
 
 def _small(context: Context, share: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.analyzers.headline import idle, moving
-from shardtoll.analyzers.headline.advice import WIDTH, ends, first_of, room, with_advice
+from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
 from shardtoll.ledger import KINDS, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.finding import Severity
 
@@ -71,6 +71,14 @@ def test_a_late_rank_and_launches_of_one_cause_are_named_together():
     assert said("Rank 3 is late", findings, 2) == (
         "Rank 3 is late; see findings 1 and 3, which have one cause"
     )
+
+
+def test_a_sentence_that_blames_two_things_names_a_finding_of_each():
+    findings = [made("exposed-communication", 9), made("host-sync", 9), made("straggler", 9)]
+    both = "see findings 1 (exposed-communication) and 3 (straggler)"
+    assert ends_of_both(findings, (2, 0)) == (both, "see findings 1 and 3")
+    assert ends_of_both(findings, (2, None)) == ends(findings, 2)
+    assert ends_of_both(findings, (None, None)) == ()
 
 
 def test_the_finding_is_that_of_the_rank_blamed():

@@ -400,6 +400,12 @@ class TestHeadline:
         said = sentence.sentence(context, [replace(late, ranks=(0, 1, 2, 3) if late_rank is None else (2,))])
         assert said.startswith(("A late rank and", "Late ranks, no single one, and"))
         assert ("rank 2 is last in 5 of 5" in said) == (late_rank is not None)
+        moved = replace(late, kind="exposed-communication", ranks=(0, 1, 2, 3))
+        ranks = (0, 1, 2, 3) if late_rank is None else (2,)
+        said = sentence.sentence(context, [replace(late, ranks=ranks), moved])
+        assert said.endswith(
+            ("; see findings 1 (straggler) and 2 (exposed-communication).", "; see findings 1 and 2.")
+        )
         assert sentence.sentence(context).startswith("Transfers on this host are slow")
 
     def test_the_network_near_its_floor(self):
