@@ -66,10 +66,9 @@ class FirstScreen:
         end = [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - len(end)
-        rows, bill = _bill(report, width, room - bool(end))
-        more, closer = _bill(report, width, room)
+        bill = _bill(report, width, room)
         # A finding is worth more than an empty line.
-        lines += [*(closer if more > rows or not end else [*bill, Text()]), *end]
+        lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
         left = max(LINES - len(lines), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
@@ -148,35 +147,36 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     return line
 
 
-def _bill(report: Report, width: int, most: int) -> tuple[int, list[Text]]:
-    """Return how many rows are shown, and the lines: what figures mean, the findings and what links them.
+def _bill(report: Report, width: int, most: int) -> list[Text]:
+    """Return what figures mean, the findings and what links them.
 
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return 0, [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
+        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
     shown = worth_showing(report)
-    largest = largest_toll(report.findings)
+    largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
         names: set[str] = set()
-        lines = [line for row in shown for line in _finding(report, row, width, names)]
+        lines = [line for row in shown for line in _finding(report, row, width, names, error)]
         meaning = legend(report, [row.finding for row in shown], names, width)
         if meaning is not None:
             lines.insert(0, _cut(Text(meaning, style="dim"), width))
         linked = together.on_one_screen(report, [row.number for row in shown])
         lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
         if len(lines) <= most or len(shown) == 1:
-            return len(shown), lines
+            return lines
         shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)
 
 
-def _finding(report: Report, row: Row, width: int, names: set[str]) -> tuple[Text, Text]:
+def _finding(
+    report: Report, row: Row, width: int, names: set[str], error_ns: float | None
+) -> tuple[Text, Text]:
     """Return the lines of a row; the figures that they show are added to `names`."""
     finding = row.finding
     head = f"{row.number:>2} {finding.severity} {finding.kind}"
     where = clean(row.place or first_facts.place(finding, report))
-    error = summary.parts_error_ns(report)
-    texts = zip(first_facts.figures(finding, error), first_facts.figure_names(finding), strict=True)
+    texts = zip(first_facts.figures(finding, error_ns), first_facts.figure_names(finding), strict=True)
     for least, (figures, shown) in zip(_LEAST_PLACES, texts, strict=False):
         room = width - cell_len(head) - cell_len(figures) - 4
         named = shown

@@ -65,7 +65,8 @@ def _findings(report: Report) -> str:
     shown = worth_showing(report)
     if not shown:
         return ""
-    rows = "\n".join(_finding(report, row) for row in shown)
+    error = summary.parts_error_ns(report)
+    rows = "\n".join(_finding(report, row, error) for row in shown)
     linked = "".join(
         f'<p class="note">{_safe(sentence)}</p>'
         for sentence in together.on_one_screen(report, [row.number for row in shown])
@@ -76,10 +77,10 @@ def _findings(report: Report) -> str:
     return f'{words}<ol class="top">{rows}</ol>{linked}'
 
 
-def _finding(report: Report, row: Row) -> str:
+def _finding(report: Report, row: Row, error_ns: float | None) -> str:
     number, finding = row.number, row.finding
     place = clip(row.place or first_facts.place(finding, report), _PLACE)
-    (figures, *_) = first_facts.figures(finding, summary.parts_error_ns(report))
+    (figures, *_) = first_facts.figures(finding, error_ns)
     clause = _safe(clip(first_facts.remedy(finding), _CLAUSE))
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (
