@@ -127,10 +127,10 @@ and a real example. The kinds are a closed list: a report holds no other.
 
 - **error** means that results are wrong or the report cannot be trusted, **warning** that time is lost,
   **info** that a choice is worth knowing.
-- **toll** is what a finding costs per step, on the rank where that is most. **floor** is the time for what is
-  really needed that at most one of twenty sound runs on this fabric goes below. **saving** is an upper bound
-  against a stated counterfactual and never above the toll. Tolls of different findings may speak of the same
-  time and do not add up.
+- **toll** is what a finding costs per step, on the rank where that is most. **floor** is the least time
+  for what is really needed: at most one of twenty sound runs on this fabric is faster. **saving** is an upper
+  bound against a stated counterfactual and never above the toll. Tolls of different findings may speak of the
+  same time and do not add up.
 - **certain** rests on what was recorded alone; **likely** takes something for granted that is nearly always
   so, and the page says what; **possible** is a hint.
 

@@ -1,4 +1,4 @@
-"""What to do, as the end of the headline: the remedy of the finding that costs most, or its number."""
+"""What to do, as the end of the headline: the remedy of a finding that belongs to it, or its number."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.ledger import Finding
+from shardtoll.ledger.records.one_cause import of_late_launches
 
 WIDTH: Final = 190
 """Characters of the whole sentence: two lines of 100 columns."""
-ROOM: Final = 16
-"""Characters of that for `; see finding 12`."""
 
 IMPERATIVES: Final = frozenset(
     [
@@ -74,18 +73,22 @@ IMPERATIVES: Final = frozenset(
         "Write",
     ]
 )
-_POINTS_BACK: Final = frozenset({"it", "its", "them", "their", "this", "these", "that", "there", "both"})
+_POINTS_BACK: Final = frozenset(
+    {"it", "its", "them", "their", "this", "these", "that", "there", "both", "other"}
+)
 
 
-def first_of(findings: Sequence[Finding], kinds: Collection[str] = ()) -> int | None:
+def first_of(findings: Sequence[Finding], kinds: Collection[str] = (), rank: int | None = None) -> int | None:
     """Return the place of the first finding of these kinds that costs time; None if there is none.
 
     One whose saving is known to be nothing comes last. Without kinds warnings come before information with a
-    saving.
+    saving. `rank`: only findings of this rank alone.
     """
     priced = [place for place, finding in enumerate(findings) if finding.toll_ns]
     if kinds:
         priced = [place for place in priced if findings[place].kind in kinds]
+    if rank is not None:
+        priced = [place for place in priced if findings[place].ranks == (rank,)]
     worth = [place for place in priced if findings[place].saving_ns != 0]
     if not kinds:
         warned = [place for place in worth if findings[place].severity != "info"]
@@ -93,33 +96,69 @@ def first_of(findings: Sequence[Finding], kinds: Collection[str] = ()) -> int | 
     return next(iter([*worth, *priced]), None)
 
 
-def with_advice(text: str, findings: Sequence[Finding], place: int | None) -> str:
-    """Return the sentence with what to do at its end, as far as `WIDTH` allows.
+def ends(findings: Sequence[Finding], place: int | None, purpose: str = "") -> tuple[str, ...]:
+    """Return what to do in words that may end the sentence, the most telling first; empty without a place.
 
-    A remedy stands in the sentence if its first clause is a short order that explains itself; otherwise the
-    finding's number stands there, as the bill counts it. If its fix saves nothing, it is the number of the
-    first finding whose fix does.
+    A remedy is first if its first clause is a short order that explains itself; then the finding's number, as
+    the bill counts it. `purpose`, as `to send less, `, stands before a finding of another kind than what the
+    sentence blames: a bare number would seem to belong to that.
     """
     if place is None:
-        return text
-    finding, order = findings[place], ""
+        return ()
+    finding = findings[place]
     if finding.saving_ns == 0:
-        place = first_of(findings) or 0
-        if findings[place].saving_ns == 0:
-            return _ended(text, ("no finding has a saving",))
-        finding = findings[place]
-    elif finding.remedy is not None:
-        order = _order(finding.remedy.text)
-    named = f"start with finding {place + 1} ({finding.kind})"
-    return _ended(text, (order, order.partition(", else ")[0], named, f"see finding {place + 1}"))
+        return _without_saving(findings, place)
+    order = _order(finding.remedy.text) if finding.remedy is not None else ""
+    number = f"finding {place + 1}"
+    if purpose:
+        said: tuple[str, ...] = (order and f"{purpose}{order}", f"{purpose}see {number} ({finding.kind})")
+    else:
+        said = (
+            order,
+            order.partition(", else ")[0],
+            f"start with {number} ({finding.kind})",
+            f"see {number}",
+        )
+    return tuple(words for words in said if words)
 
 
-def _ended(text: str, ends: Sequence[str]) -> str:
-    """Return the text with the first of those ends that `WIDTH` allows."""
-    for words in ends:
-        if words and len(text) + len(words) + 3 <= WIDTH:
+def ends_of_both(findings: Sequence[Finding], places: Sequence[int | None]) -> tuple[str, ...]:
+    """Return the ends of a sentence that blames two things: the number of a finding of each."""
+    known = sorted({place for place in places if place is not None})
+    if len(known) < 2:
+        return ends(findings, known[0] if known else None)
+    named = " and ".join(f"{place + 1} ({findings[place].kind})" for place in known)
+    return f"see findings {named}", f"see findings {' and '.join(str(place + 1) for place in known)}"
+
+
+def with_advice(text: str, said: Sequence[str]) -> str:
+    """Return the sentence with the first of those ends that `WIDTH` allows."""
+    for words in said:
+        if len(text) + len(words) + 3 <= WIDTH:
             return f"{text}; {words}"
     return text
+
+
+def room(said: Sequence[str]) -> int:
+    """Return how many characters the sentence needs for the shortest of those ends; 0 without any."""
+    return min((len(words) + 3 for words in said), default=0)
+
+
+def _without_saving(findings: Sequence[Finding], place: int) -> tuple[str, ...]:
+    """Return what to say of a finding whose fix saves nothing: who shares its cause, or what does save."""
+    finding, number = findings[place], place + 1
+    shared = of_late_launches(findings)
+    others = [each + 1 for each in shared if each != place] if place in shared else []
+    if others:
+        first, second = sorted((number, others[0]))
+        both = f"see findings {first} and {second}"
+        return f"{both}, which have one cause", both
+    see = f"see finding {number}"
+    other = first_of(findings)
+    if other is None or findings[other].saving_ns == 0:
+        return f"no finding has a saving; {see} ({finding.kind})", "no finding has a saving", see
+    then = f"start with finding {other + 1} ({findings[other].kind})"
+    return f"fixing finding {number} saves nothing, so {then}", f"{see} ({finding.kind})", see
 
 
 def _order(remedy: str) -> str:

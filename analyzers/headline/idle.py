@@ -20,16 +20,19 @@ communication costs."""
 
 MORE: Final = 3.0
 
-REASONS: Final = {
-    "data": "Data loading costs most",
-    "host-sync": "The host stops to read values from the device",
-    "bubble": "Pipeline stages stand idle, not for the network",
-    "launch": "The CPU launches kernels too slowly",
-}
-"""Kind of stall -> what to say if it is more than half of the idle time."""
 STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
 """Kinds of findings that say why stages of a pipeline stand idle."""
-ADVISE: Final[tuple[str, ...]] = ("data-stall", "host-sync", *STAGES)
+REASONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "data": ("Data loading costs most", ("data-stall",)),
+    "host-sync": ("The host stops to read values from the device", ("host-sync",)),
+    "bubble": ("Pipeline stages stand idle, not for the network", STAGES),
+    "launch": ("The CPU launches kernels too slowly", ("launch-bound",)),
+}
+"""Kind of stall -> what to say if it is more than half of the idle time, and the kinds of its findings."""
+BY_HOST: Final = ("data-stall", "host-sync", "checkpoint-stall")
+"""Kinds of findings on what a host does in place of operators."""
+ADVISE: Final = (*BY_HOST, "launch-bound", "pipeline-imbalance", "pipeline-bubble")
+"""Kinds of findings that say why a device is idle."""
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -71,12 +74,9 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
     reasons = [kind for kind in REASONS if kind != "launch" or "launch-bound" in kinds]
     lost_by_kind = {kind: float(lost.get(kind, 0)) for kind in reasons}
     most = max(lost_by_kind, key=lambda kind: lost_by_kind[kind])
-    head = "Idle time costs most"
-    advise = ADVISE
-    if lost_by_kind[most] > idle / 2:
-        head, advise = REASONS[most], ("launch-bound",) if most == "launch" else ADVISE
+    head, advise = REASONS[most] if lost_by_kind[most] > idle / 2 else ("Idle time costs most", ADVISE)
     if float(lost.get("host", 0)) > idle / 2 and host_computes(context):
-        head = ON_CPU
+        head, advise = ON_CPU, BY_HOST
     own_ns = steps["duration_ns"] - steps["capture_ns"]
     mean = steps.assign(own_ns=own_ns).groupby("rank")[["own_ns", "idle_ns"]].mean()
     row = int(np.argmax(mean["idle_ns"].to_numpy(dtype=np.float64)))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.ledger import Finding
+from shardtoll.analyzers.headline.advice import first_of
+from shardtoll.ledger import KINDS, Finding
 
 SLOW_FACTOR: Final = 2.0
 """Transfers that take this many times what is expected are slow."""
@@ -26,25 +27,44 @@ HEADS: Final = {
 }
 """Kind of the most expensive finding -> what costs most, if no rank is late and the network not slow."""
 
+WAITING: Final = ("straggler", "expert-imbalance")
+"""Kinds of findings on communication that bill waiting, not moving data."""
+MOVING: Final = tuple(
+    kind for kind, family in KINDS.items() if family == "communication" and kind not in WAITING
+)
+"""Kinds of findings that bill the moving of data."""
+SLOW: Final = ("below-roofline",)
+"""Kinds that say how transfers compare with what is expected of the fabric."""
+HIDING: Final = ("exposed-communication", "serialized-collectives")
+"""Kinds whose fix hides transfers; the fix of others sends less."""
+
 
 def most_expensive(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding the bill names first for its cost; None if none has a toll."""
     return next((finding for finding in findings if finding.toll_ns), None)
 
 
-def clause(context: Context, share: float, factor: float | None, findings: Sequence[Finding]) -> str:
-    """Return what is at fault as far as evidence goes.
+def clause(
+    context: Context, share: float, factor: float | None, findings: Sequence[Finding]
+) -> tuple[str, tuple[str, ...]]:
+    """Return what is at fault as far as evidence goes, and the kinds of the findings that bill it.
 
     `share`: of exposed communication in the steps; `factor`: transfers over what is expected, None unknown.
     """
     first = most_expensive(findings)
     if first is not None and first.kind == "straggler":
-        return "Late ranks, no single one, and moving data both cost time"
+        return "Late ranks, no single one, and moving data both cost time", ("straggler",)
     if factor is None:
-        return "Moving data costs most, not late ranks"
+        return "Moving data costs most, not late ranks", MOVING
     if factor < SLOW_FACTOR:
-        what = HEADS.get(first.kind, UNHIDDEN) if first is not None else UNHIDDEN
-        return f"{what} most, not a late rank or a slow network"
+        head = HEADS.get(first.kind) if first is not None else None
+        kinds = MOVING if first is None or head is None else (first.kind,)
+        return f"{head or UNHIDDEN} most, not a late rank or a slow network", kinds
+    return _slow(context, share), SLOW
+
+
+def _slow(context: Context, share: float) -> str:
+    """Return what is slow, as far as that is known."""
     if share < LARGE_SHARE:
         return "Communication is slow, but a small part of the step"
     if not context.on_cpu:
@@ -55,3 +75,17 @@ def clause(context: Context, share: float, factor: float | None, findings: Seque
         # One host has no network between its ranks.
         return "Transfers on this host are slow, and no rank is late"
     return "Transfers are slow (the network, or CPU cores that ranks share), and no rank is late"
+
+
+def advised(findings: Sequence[Finding], kinds: tuple[str, ...]) -> tuple[int | None, str]:
+    """Return the place of the finding that says what to do, and to what purpose if it is of another kind.
+
+    Slow transfers often have no finding of their own: sending less, or hiding it, is the fix then.
+    """
+    place = first_of(findings, kinds)
+    if place is not None or kinds != SLOW:
+        return place, ""
+    place = first_of(findings, MOVING)
+    if place is None:
+        return None, ""
+    return place, "to hide transfers, " if findings[place].kind in HIDING else "to send less, "

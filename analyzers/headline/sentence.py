@@ -31,7 +31,7 @@ from shardtoll.analyzers.headline import copies as headline_copies
 from shardtoll.analyzers.headline import idle as headline_idle
 from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
-from shardtoll.analyzers.headline.advice import ROOM, WIDTH, first_of, with_advice
+from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
 from shardtoll.analyzers.shared.tally import keep
 from shardtoll.ledger import Finding
@@ -66,9 +66,6 @@ _NO_STEP: Final = f"{_CANNOT}, as no step records exposed communication"
 LATE: Final = ("straggler",)
 """Kinds of the findings whose remedy ends the sentence."""
 
-SLOW: Final = ("below-roofline",)
-"""Kinds that say how transfers compare with what is expected of the fabric."""
-
 REFUTED_FACTOR: Final = 0.9
 """Transfers faster than that part of their floor refute it: what is expected says nothing then."""
 
@@ -82,11 +79,14 @@ def sentence(context: Context, findings: Sequence[Finding] = ()) -> str | None:
     if context.timed_rows.empty or not context.step_ns:
         return None
     said = _verdict(context, findings)
-    text = joined(after(lead(context), said.base), said.more, WIDTH if said.advice is None else WIDTH - ROOM)
-    return f"{with_advice(text, findings, said.advice)}."
+    advice = ends(findings, said.advice, said.purpose)
+    if said.also is not None:
+        advice = ends_of_both(findings, (said.advice, said.also))
+    text = joined(after(lead(context), said.base), said.more, WIDTH - room(advice))
+    return f"{with_advice(text, advice)}."
 
 
-def joined(base: str, more: Sequence[str], width: int = WIDTH - ROOM) -> str:
+def joined(base: str, more: Sequence[str], width: int) -> str:
     """Return the sentence with the parts that two lines hold: details, after commas, go first."""
     parts = [part for part in more if part]
     if len(base) + sum(map(len, parts)) > width:
@@ -103,7 +103,11 @@ class Said:
     base: str
     more: tuple[str, ...] = ()
     advice: int | None = None
-    """Place of the finding whose remedy ends the sentence."""
+    """Place of the finding whose remedy ends the sentence: one of what the sentence blames, or none."""
+    purpose: str = ""
+    """What its remedy is for, as `to send less, `, if the finding is of another kind."""
+    also: int | None = None
+    """Place of a second finding, if the sentence blames two things."""
 
 
 def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
@@ -153,7 +157,7 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     split = keep(frame, frame["transfer_ns"].notna())
     exposed, split_ns = float(frame["exposed_ns"].sum()), float(split["exposed_ns"].sum())
     if exposed == 0 or split_ns < exposed / 2:
-        return Said(_undivided(context, frame, brief), advice=first_of(findings, LATE))
+        return _undivided(context, frame, brief, findings)
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = split_ns - moving
     unknown = 1 - split_ns / exposed
@@ -169,15 +173,17 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     late = _warned(context, findings)
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
-        head = f"A late rank and moving data both cost time: {late}"
-        return Said(head, (f"; {brief}", *moves), first_of(findings, LATE))
-    head = headline_moving.clause(context, share, factor, findings)
+        rank, words = late
+        head = f"A late rank and moving data both cost time: {words}"
+        advice = first_of(findings, LATE, rank)
+        return Said(head, (f"; {brief}", *moves), advice, also=first_of(findings, headline_moving.MOVING))
+    head, kinds = headline_moving.clause(context, share, factor, findings)
     if head.startswith("Exposed communication"):
         brief = brief.replace("exposed communication", "it", 1)
-    slow = factor is not None and factor >= headline_moving.SLOW_FACTOR
-    # What to do about slow transfers stands with the finding that compares them with what is expected.
-    place = first_of(findings, SLOW) if slow else None
-    return Said(f"{head}: {brief}", moves, first_of(findings) if place is None else place)
+    said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
+    if kinds == LATE:
+        said = replace(said, also=first_of(findings, headline_moving.MOVING))
+    return said
 
 
 def _small(context: Context, share: float) -> str:
@@ -268,17 +274,18 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         return Said(*shared_cores.sentence(context, shared, brief, more, findings))
     if shared is not None:
         more = (*more, f"; {shared_cores.both(shared)}")
-    place = first_of(findings, LATE)
     slow = origins(context)
     if slow:
         also = f", and {times(len(slow) - 1, 'other rank')} too" if len(slow) > 1 else ""
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0])
+        place = first_of(findings, LATE, slow[0].rank)
         return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = slept or (named(rows) if not rows.empty else [])
     if not culprits:
-        return Said(f"Ranks take turns in being late, not the network: {brief}", more, place)
+        head = f"Ranks take turns in being late, not the network: {brief}"
+        return Said(head, more, first_of(findings, LATE))
     culprit = culprits[0]
     late = keep(rows, (rows["late_rank"] == culprit) & (rows["late_ns"] >= LEAST_LATE_NS))
     _, least, most = last_in(context, rows, culprit)
@@ -289,6 +296,7 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         # Then the bill has it as information.
         head = f"Rank {culprit} is late (perhaps by chance), not the network"
     wait = f"{duration(most)}" if least >= most * 0.8 else f"{duration(least)} to {duration(most)}"
+    place = first_of(findings, LATE, culprit)
     return Said(f"{head}: the others wait {wait} per step for it", (f"; {brief}", *more), place)
 
 
@@ -302,8 +310,8 @@ def last_in(context: Context, rows: pd.DataFrame, rank: int) -> tuple[str, float
     )
 
 
-def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
-    """Return who is late, where the bill warns of it or begins with it; None where it does not."""
+def _warned(context: Context, findings: Sequence[Finding]) -> tuple[int, str] | None:
+    """Return who is late and its clause, if the bill warns of it or begins with it; None if it does not."""
     rows, billed = bills(context)
     first = headline_moving.most_expensive(findings)
     blamed = first.ranks if first is not None and first.kind == "straggler" else ()
@@ -312,22 +320,26 @@ def _warned(context: Context, findings: Sequence[Finding]) -> str | None:
         if bill.rank is None or not toll:
             continue
         if bill.origin is not None:
-            return origin_cause.clause(bill.origin)
+            return bill.rank, origin_cause.clause(bill.origin)
         if blamed == (bill.rank,) or alarming(context, toll, rows, bill.rank):
             often, _, most = last_in(context, rows, bill.rank)
-            return f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} per step"
+            words = f"rank {bill.rank} is last in {often}, others wait up to {duration(most)} per step"
+            return bill.rank, words
     return None
 
 
-def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
-    """Return the sentence if waiting and moving data cannot be divided, with what is known anyway."""
+def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequence[Finding]) -> Said:
+    """Return the sentence if waiting and moving data cannot be divided, with what is known anyway.
+
+    It has advice only if it names a rank: a doubt belongs to no finding that costs time.
+    """
     run = context.ledger.run
     seen, world = len(run.ranks_seen), run.world_size
     peers = float(frame.loc[frame["op"].isin(PEER_OPS), "exposed_ns"].sum())
     if peers > float(frame["exposed_ns"].sum()) / 2:
-        return f"{_CANNOT}, as most sends and receives match no other end: {brief}"
+        return Said(f"{_CANNOT}, as most sends and receives match no other end: {brief}")
     if run.is_forecast:
-        return f"Forecast with every rank on time: {brief}"
+        return Said(f"Forecast with every rank on time: {brief}")
     if seen < world:
         why = f"only {seen} of {times(world, 'rank')} {'was' if seen == 1 else 'were'} recorded"
         rows = waits(context)
@@ -336,17 +348,18 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str) -> str:
         culprits = named(rows) if waited else []
         if culprits:
             often, _, most = last_in(context, rows, culprits[0])
-            return (
+            return Said(
                 f"Rank {culprits[0]} is last in {often} of the {seen} ranks recorded, and others wait "
-                f"at least {duration(most)} per step for it: {brief}, and {why}"
+                f"at least {duration(most)} per step for it: {brief}, and {why}",
+                advice=first_of(findings, LATE, culprits[0]),
             )
         bound = lower_bound.of(frame)
         if bound is not None and bound.excludes:
-            return f"Neither a slow network nor long waiting, though {why}: {brief}{bound.words}"
-        return f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}"
+            return Said(f"Neither a slow network nor long waiting, though {why}: {brief}{bound.words}")
+        return Said(f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}")
     if context.collectives["skew_ns"].notna().any():
-        return f"{_CANNOT}, as the hosts' clocks disagree: {brief}"
-    return f"{_CANNOT}, as collectives of the ranks could not be matched: {brief}"
+        return Said(f"{_CANNOT}, as the hosts' clocks disagree: {brief}")
+    return Said(f"{_CANNOT}, as collectives of the ranks could not be matched: {brief}")
 
 
 def _rate(split: pd.DataFrame, moving: float) -> tuple[str, float | None]:

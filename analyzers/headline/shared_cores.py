@@ -47,5 +47,5 @@ def sentence(
             head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
             return f"{head}. Also, {both(shared)}{f': {waiting}' if waiting else ''}", ()
     worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]
-    then = f", then see finding {worth[0]}" if worth else ""
+    then = f", then see finding {worth[0]} ({findings[worth[0] - 1].kind})" if worth else ""
     return f"The network is not at fault: {both(shared)}; {brief}", (*more, f"; give each rank a core{then}")

@@ -83,9 +83,9 @@ def _board() -> list[Any]:
                     [
                         html.H2("The bill", id="bill"),
                         html.P(
-                            "Errors, warnings, infos, each by toll. Times and bytes are per step, each on "
-                            "the rank where it is largest. Open a finding to light up its marks in the "
-                            "figures.",
+                            "Errors, warnings, infos, each by what its fix saves. Times and bytes are per "
+                            "step, each on the rank where it is largest. Open a finding to light up its "
+                            "marks in the figures.",
                             className="lead",
                         ),
                         html.Div(

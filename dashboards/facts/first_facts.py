@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, worth_showing
 from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
 
-FINDINGS: Final = 5
 RANKS: Final = 3
 CLAUSE: Final = 94
 """Characters of a remedy with its effort on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
+DIVIDED: Final = ("compute", "schedule")
+"""Families of findings whose tolls are compute and idle time."""
 _BETWEEN: Final = "outside forward, backward, optimizer"
-LEAST_SHARE: Final = 0.01
-"""Parts that take less of the step are left to the step table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +62,9 @@ def bars(report: Report) -> list[Bar]:
     ]
 
 
-def worth_showing(report: Report) -> list[tuple[int, Finding]]:
-    """Return the first findings with their numbers, but information on less than `LEAST_SHARE` of a step.
-
-    The first one stands there in any case.
-    """
-    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
-    return [
-        (number, finding)
-        for number, finding in enumerate(report.findings[:FINDINGS], start=1)
-        if number == 1
-        or finding.severity != "info"
-        or finding.toll_ns is None
-        or finding.toll_ns >= LEAST_SHARE * longest
-    ]
-
-
 def late_rank(report: Report) -> int | None:
     """Return the rank that a finding on the screen says is late; None if there is none, or several."""
-    late = [each for each in report.findings[:FINDINGS] if each.kind == "straggler"]
+    late = [row.finding for row in worth_showing(report) if row.finding.kind == "straggler"]
     return late[0].ranks[0] if late and len(late[0].ranks) == 1 else None
 
 
@@ -108,7 +93,7 @@ def run_line(report: Report, width: int | None = None) -> str:
     # No backend ran in a dry run.
     backend = None if run.is_forecast else run.backend
     hosts = human.plural(len(run.hosts), "host") if len(run.hosts) > 1 else None
-    mesh = "mesh " + " x ".join(f"{name}={size}" for name, size in run.mesh.items()) if run.mesh else None
+    mesh = mesh_words(run)
     parts = [
         *(summary.forecast_of(run) or few, run.device, backend, hosts, mesh),
         summary.levels(report) or human.plural(summary.step_count(report), "step"),
@@ -122,23 +107,37 @@ def run_line(report: Report, width: int | None = None) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def figures(finding: Finding) -> list[str]:
+def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
     """Return toll, floor and saving in words, and the same with less said, for narrower lines.
 
     The saving stays longest: it says whether the fix is worth the work.
 
-    Without a toll it is how often the finding happens.
+    Without a toll it is how often the finding happens. `error_ns`: how far compute and idle time may be off;
+    a smaller toll of that time is noise. Communication is timed by itself.
     """
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
-    named = (("toll", finding.toll_ns), ("floor", finding.floor_ns), ("saving", finding.saving_ns))
-    known = {
-        name: f"{name} {human.duration(value) if value or name != 'saving' else 'none'}"
-        for name, value in named
-        if value is not None
-    }
-    without_floor = [words for name, words in known.items() if name != "floor"]
-    return [" · ".join(words) for words in (known.values(), without_floor, without_floor[-1:])]
+    known = {name: f"{name} {_figure(name, getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
+    if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
+        known["toll"] = f"{known['toll']} (within noise)"
+    return [" · ".join(known[name] for name in names) for names in figure_names(finding)]
+
+
+def figure_names(finding: Finding) -> list[tuple[str, ...]]:
+    """Return which of toll, floor and saving each entry of `figures` shows."""
+    known = _known(finding)
+    without_floor = tuple(name for name in known if name != "floor")
+    return [known, without_floor, without_floor[-1:]] if known else [()]
+
+
+def _known(finding: Finding) -> tuple[str, ...]:
+    if finding.toll_ns is None:
+        return ()
+    return tuple(name for name in ("toll", "floor", "saving") if getattr(finding, f"{name}_ns") is not None)
+
+
+def _figure(name: str, value_ns: int) -> str:
+    return human.duration(value_ns) if value_ns or name != "saving" else "none"
 
 
 def place(finding: Finding, report: Report) -> str:
@@ -148,15 +147,17 @@ def place(finding: Finding, report: Report) -> str:
     (_, where), *_ = summary.places(finding)
     where = _BETWEEN if where == "other" else where
     some = summary.some_ranks(finding, report.run) if finding.ranks else None
+    if finding.kind == "straggler":
+        some = f"{some or 'all ranks'} in turn"
     return where if some is None else f"{where}, {some}"
 
 
 def _late_place(finding: Finding, report: Report) -> str:
-    """Return which rank is late, on which host where there are several, and in which phase."""
+    """Return in which phase a rank is late, which one it is, and on which host if there are several."""
     run, (rank,) = report.run, finding.ranks
     named = dict(zip(run.ranks_seen, run.rank_hosts, strict=False)) if len(run.hosts) > 1 else {}
     host = f" on {named[rank]}" if named.get(rank) else ""
-    return f"rank {rank}{host}, {finding.where.phase or 'whole step'}"
+    return f"{finding.where.phase or 'whole step'}, rank {rank}{host}"
 
 
 def remedy(finding: Finding, room: int = CLAUSE) -> str:

@@ -51,11 +51,12 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
     if surveyed == every:
         return f"mean of {human.plural(every, 'step')}"
     times = rank_times(report)
-    if times and all(time.divided for time in times):
-        steps, error = max(time.steps for time in times), max(time.error_ns or 0.0 for time in times)
+    error = parts_error_ns(report)
+    if error is not None:
+        steps = max(time.steps for time in times)
         mean, noise = f"mean of {human.plural(steps, 'watched step')}", f"± {human.duration(error)}"
         if brief:
-            return f"{mean}, parts {noise}"
+            return f"{mean}, compute and idle {noise}"
         divided = f"compute and idle are divided as in {human.plural(surveyed, 'surveyed one')}"
         return f"{mean}; {divided}, {noise}"
     if surveyed:
@@ -74,6 +75,14 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
             ": what is no exposed comm is unattributed",
         )
     return mean if brief else mean + more
+
+
+def parts_error_ns(report: Report) -> float | None:
+    """Return how far compute and idle time of the step shown may be off; None if its parts were measured."""
+    times = rank_times(report)
+    if not times or not all(time.divided for time in times):
+        return None
+    return max(time.error_ns or 0.0 for time in times)
 
 
 def base_of_tolls(report: Report) -> str:

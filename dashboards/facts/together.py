@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Final
 
+from shardtoll.dashboards.facts.first_rows import largest_toll
 from shardtoll.ledger import Report
+from shardtoll.ledger.records.one_cause import of_late_launches
 from shardtoll.ledger.words import human
 
 _MOST_LINES: Final = 2
@@ -51,30 +53,39 @@ def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
     ]
 
 
-def of_late_launches(report: Report, shown: Collection[int]) -> list[str]:
+def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     """Return a sentence if ranks wait for launches and another one is late as its host launches late."""
-    findings = {number: report.findings[number - 1] for number in sorted(shown)}
-    bound = [number for number, finding in findings.items() if finding.kind == "launch-bound"]
-    late = [
-        number
-        for number, finding in findings.items()
-        if any(figure.name == "late_launches_ns" for figure in finding.figures)
-    ]
-    if not bound or not late:
+    numbers = sorted(shown)
+    linked = [numbers[place] for place in of_late_launches([report.findings[each - 1] for each in numbers])]
+    if not linked:
         return []
-    named = _listed(sorted([*bound, *late]))
-    return [f"Findings {named} have one cause, hosts that launch late: fix one, then report again."]
+    return [f"Findings {_listed(linked)} have one cause, hosts that launch late: fix one, then report again."]
+
+
+def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence if the finding with the largest toll is shown below one with a smaller toll."""
+    largest = largest_toll(report.findings)
+    if largest is None or largest not in shown:
+        return []
+    above = [report.findings[number - 1] for number in shown if number < largest]
+    if not any(finding.toll_ns for finding in above):
+        return []
+    finding = report.findings[largest - 1]
+    lower = any(each.toll_ns and each.severity != finding.severity for each in above)
+    why = f"{finding.severity}s stand below warnings" if lower else "larger savings stand first"
+    return [f"Finding {largest} has the largest toll, {human.duration(finding.toll_ns)}: {why}."]
 
 
 def on_the_bill(report: Report) -> list[str]:
     """Return what must be known before figures of any findings are added."""
     every = range(1, len(report.findings) + 1)
-    return [*overlaps(report), *of_late_launches(report, every)]
+    return [*overlaps(report), *from_late_launches(report, every)]
 
 
 def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     """Return what must be known before figures of the findings shown are added, or all their fixes made."""
-    linked = [*overlaps(report, shown), *of_late_launches(report, shown), *of_one_line(report, shown)]
+    linked = [*of_largest_toll(report, shown), *overlaps(report, shown)]
+    linked += [*from_late_launches(report, shown), *of_one_line(report, shown)]
     return linked[:_MOST_LINES]
 
 

@@ -48,10 +48,10 @@ def render(report: Report) -> str:
 <main>
 <section id="bill-section" aria-labelledby="bill">
 <h2 id="bill">The bill</h2>
-<p class="lead">Errors, warnings, infos, each by toll. Times and bytes are per step, each on the rank
-where it is largest. Open a finding, and every figure shows what it speaks of; Escape puts that out. In a
-figure a click on a mark opens its most expensive finding; arrow keys step from mark to mark, and Enter opens
-that finding.</p>
+<p class="lead">Errors, warnings, infos, each by what its fix saves. Times and bytes are per step, each on
+the rank where it is largest. Open a finding, and every figure shows what it speaks of; Escape puts that out.
+In a figure a click on a mark opens its most expensive finding; arrow keys step from mark to mark, and Enter
+opens that finding.</p>
 {bill(report)}
 </section>
 {"".join(section(part.view, part.figure, part.numbers) for part in sections)}

@@ -11,18 +11,22 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from shardtoll.dashboards.facts import first_facts, summary, together
-from shardtoll.dashboards.facts.first_facts import LEAST_SHARE, Bar
+from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, largest_toll, worth_showing
+from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
-from shardtoll.ledger import Finding, Report
+from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
 
 LINES: Final = 24
 """A terminal as it opens; the line that says how to see more is within them."""
 
 LEAST_VERDICT: Final = 2
+MOST_VERDICT: Final = 4
+"""Lines that the verdict takes before the last finding: its end says what to do."""
 _BLOCKS: Final = "█▓▒░·"
 _ASCII: Final = "#=+-."
 """One mark for each of `PARTS`."""
@@ -58,20 +62,23 @@ class FirstScreen:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(_cut(Text(text, style="bold red"), width))
         lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
+        verdict = _verdict(report, console, width)
         end = [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
-        end = [Text(), *end] if end else []
-        lines += [*_bill(report, width, LINES - LEAST_VERDICT - len(lines) - len(end)), *end]
+        kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
+        room = LINES - kept - len(lines) - len(end)
+        bill = _bill(report, width, room)
+        # A finding is worth more than an empty line.
+        lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
         left = max(LINES - len(lines), LEAST_VERDICT)
-        return [*_verdict(report, console, width, left), *lines]
+        if len(verdict) > left:
+            verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
+        return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
 
 
-def _verdict(report: Report, console: Console, width: int, most: int) -> list[Text]:
-    """Return the verdict in at most that many lines; no line ends between a number and its unit."""
+def _verdict(report: Report, console: Console, width: int) -> list[str]:
+    """Return the verdict in lines; none of them ends between a number and its unit."""
     whole = _UNIT.sub(_UNBROKEN, coded(clean(report.verdict)).plain)
-    lines = [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
-    if len(lines) > most:
-        lines = [*lines[: most - 1], _ended(lines[most - 1], width)]
-    return [Text(line, style="bold", no_wrap=True) for line in lines]
+    return [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
 
 
 def _plain(text: str) -> str:
@@ -141,30 +148,49 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
 
 
 def _bill(report: Report, width: int, most: int) -> list[Text]:
-    """Return the findings and what links them; as many findings as `most` lines hold, but always one."""
+    """Return what figures mean, the findings and what links them.
+
+    There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
+    """
     if not report.findings:
         return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
-    shown = first_facts.worth_showing(report)
+    shown = worth_showing(report)
+    largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
-        lines = [line for number, finding in shown for line in _finding(report, number, finding, width)]
-        linked = together.on_one_screen(report, [number for number, _ in shown])
+        names: set[str] = set()
+        lines = [line for row in shown for line in _finding(report, row, width, names, error)]
+        meaning = legend(report, [row.finding for row in shown], names, width)
+        if meaning is not None:
+            lines.insert(0, _cut(Text(meaning, style="dim"), width))
+        linked = together.on_one_screen(report, [row.number for row in shown])
         lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
         if len(lines) <= most or len(shown) == 1:
             return lines
-        shown.pop()
+        shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)
 
 
-def _finding(report: Report, number: int, finding: Finding, width: int) -> tuple[Text, Text]:
-    head = f"{number:>2} {finding.severity} {finding.kind}"
-    where = clean(first_facts.place(finding, report))
-    for least, figures in zip(_LEAST_PLACES, first_facts.figures(finding), strict=False):
+def _finding(
+    report: Report, row: Row, width: int, names: set[str], error_ns: float | None
+) -> tuple[Text, Text]:
+    """Return the lines of a row; the figures that they show are added to `names`."""
+    finding = row.finding
+    head = f"{row.number:>2} {finding.severity} {finding.kind}"
+    where = clean(row.place or first_facts.place(finding, report))
+    texts = zip(first_facts.figures(finding, error_ns), first_facts.figure_names(finding), strict=True)
+    for least, (figures, shown) in zip(_LEAST_PLACES, texts, strict=False):
         room = width - cell_len(head) - cell_len(figures) - 4
+        named = shown
         if room >= min(least, cell_len(where)):
             break
+    names.update(named)
     if cell_len(where) > room:
         # The line of code says more than the function that it is in.
-        where = re.sub(r" \([^()]*\)(?=$|, ranks? )", "", where)
-    place = where if cell_len(where) <= room else "…" + where[len(where) - max(room - 1, 0) :]
+        where = where if row.place else re.sub(r" \([^()]*\)(?=$|, ranks? )", "", where)
+    place = where
+    if cell_len(where) > room:
+        # A path tells most at its end, a list of parameters at its beginning.
+        kept = max(room - 1, 0)
+        place = f"{where[:kept]}…" if row.place else "…" + where[len(where) - kept :]
     whole = "  ".join(part for part in (head, place, figures) if part)
     line = _cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))

@@ -19,6 +19,7 @@ from shardtoll.dashboards.terminal.terminal_late import late
 from shardtoll.dashboards.terminal.terminal_path import path
 from shardtoll.dashboards.terminal.terminal_roofline import roofline
 from shardtoll.dashboards.terminal.terminal_traffic import traffic
+from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.report.report import SHOW
@@ -80,9 +81,8 @@ def _header(report: Report) -> Text:
     text.append(f"  {summary.forecast_of(run) or seen}")
     for name, value in (("backend", run.backend), ("device", run.device), ("torch", run.torch)):
         text.append(f" · {name} {human.UNKNOWN if value is None else clip(value, 60)}")
-    if run.mesh:
-        dims = " x ".join(f"{clip(name, 30)}={size}" for name, size in run.mesh.items())
-        text.append(f" · mesh {dims}")
+    if mesh := mesh_words(run):
+        text.append(f" · {mesh}")
     if len(run.hosts) > 1:
         text.append(f" · {len(run.hosts)} hosts")
     text.append(f" · {run.source}")

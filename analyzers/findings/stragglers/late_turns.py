@@ -26,7 +26,8 @@ def turns_finding(context: Context, rest: pd.DataFrame, line: Line, besides: boo
         severity="info",
         title=f"ranks wait {'at least ' if bound else ''}{some_time(toll)} per step "
         f"({percent(context.share(toll, context.alike) or 0.0)}) for late ranks in "
-        f"{_which(context, len(once), besides)}, and no single rank is the cause",
+        f"{_which(context, len(once), besides)}, and no single rank is the cause "
+        f"({ranks((int(last.index[0]),))} is last most often, {last.iloc[0]} of {len(once)})",
         toll_ns=toll,
         floor_ns=None,
         saving_ns=None,

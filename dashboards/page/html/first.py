@@ -7,9 +7,11 @@ from typing import Final
 
 from shardtoll.dashboards.facts import first_facts, summary, together
 from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.first_rows import Row, worth_showing
+from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.words.text import clean, clip
-from shardtoll.ledger import Finding, Report
+from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
 
 CLASSES: Final = ("compute", "comm", "copies", "idle", "unknown")
@@ -60,20 +62,25 @@ def _bar(bar: Bar, longest: float) -> str:
 
 
 def _findings(report: Report) -> str:
-    shown = first_facts.worth_showing(report)
+    shown = worth_showing(report)
     if not shown:
         return ""
-    rows = "\n".join(_finding(report, number, finding) for number, finding in shown)
+    error = summary.parts_error_ns(report)
+    rows = "\n".join(_finding(report, row, error) for row in shown)
     linked = "".join(
         f'<p class="note">{_safe(sentence)}</p>'
-        for sentence in together.on_one_screen(report, [number for number, _ in shown])
+        for sentence in together.on_one_screen(report, [row.number for row in shown])
     )
-    return f'<ol class="top">{rows}</ol>{linked}'
+    names = {name for row in shown for name in first_facts.figure_names(row.finding)[0]}
+    meaning = legend(report, [row.finding for row in shown], names)
+    words = f'<p class="note">{_safe(meaning)}</p>' if meaning else ""
+    return f'{words}<ol class="top">{rows}</ol>{linked}'
 
 
-def _finding(report: Report, number: int, finding: Finding) -> str:
-    place = clip(first_facts.place(finding, report), _PLACE)
-    (figures, *_) = first_facts.figures(finding)
+def _finding(report: Report, row: Row, error_ns: float | None) -> str:
+    number, finding = row.number, row.finding
+    place = clip(row.place or first_facts.place(finding, report), _PLACE)
+    (figures, *_) = first_facts.figures(finding, error_ns)
     clause = _safe(clip(first_facts.remedy(finding), _CLAUSE))
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (

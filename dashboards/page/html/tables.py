@@ -11,6 +11,7 @@ from shardtoll.dashboards.facts.hta_tables import contradiction, hta_tables, nam
 from shardtoll.dashboards.facts.sites import Site
 from shardtoll.dashboards.facts.waits import HEADS, late_ranks
 from shardtoll.dashboards.page.html.page_bill import safe
+from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
@@ -134,7 +135,7 @@ def facts(report: Report) -> str:
         ("backend", _known(run.backend)),
         ("device", _known(run.device)),
         ("torch", _known(run.torch)),
-        ("mesh", " × ".join(f"{safe(clip(k, 40))} = {v}" for k, v in run.mesh.items()) or "none found"),
+        ("mesh", safe((mesh_words(run) or "none found").removeprefix("mesh "))),
         ("hosts", safe(clip(", ".join(run.hosts), 300)) if run.hosts else human.UNKNOWN),
         ("source", escape(run.source)),
         ("fabric", f"{safe(clip(report.fabric.name, 80))}: {safe(clip(report.fabric.provenance, 900))}"),

@@ -1,11 +1,14 @@
-"""The end of the headline points to a finding whose fix saves something."""
+"""The end of the headline points to findings of what it blames, and to one whose fix saves something."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from shardtoll.analyzers.headline.advice import first_of, with_advice
-from shardtoll.ledger import Finding, Remedy, Where
+from shardtoll.analyzers.headline import idle, moving
+from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
+from shardtoll.ledger import KINDS, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.finding import Severity
 
 
@@ -36,8 +39,67 @@ def test_a_fix_that_saves_nothing_comes_last(findings: list[Finding], kinds: tup
     assert first_of(findings, kinds) == place
 
 
-def test_the_sentence_names_the_first_finding_with_a_saving():
+def said(text: str, findings: list[Finding], place: int | None, purpose: str = "") -> str:
+    return with_advice(text, ends(findings, place, purpose))
+
+
+def test_the_sentence_names_the_finding_that_it_blames_and_one_with_a_saving():
     late = made("launch-bound", 9, remedy="Replay the step as CUDA graphs.")
-    assert with_advice("Stages wait", [BUBBLE, late], 0) == "Stages wait; start with finding 2 (launch-bound)"
-    assert with_advice("Stages wait", [BUBBLE, late], 1) == "Stages wait; replay the step as CUDA graphs"
-    assert with_advice("Stages wait", [BUBBLE], 0) == "Stages wait; no finding has a saving"
+    both = "Stages wait; fixing finding 1 saves nothing, so start with finding 2 (launch-bound)"
+    assert said("Stages wait", [BUBBLE, late], 0) == both
+    assert said("Stages wait", [BUBBLE, late], 1) == "Stages wait; replay the step as CUDA graphs"
+    assert (
+        said("Stages wait", [BUBBLE], 0)
+        == "Stages wait; no finding has a saving; see finding 1 (pipeline-bubble)"
+    )
+    assert said("Stages wait", [BUBBLE, late], None) == "Stages wait"
+
+
+def test_with_little_room_no_number_of_another_kind_stands_alone():
+    text = "Stages wait " + "x" * (WIDTH - 49)
+    late = made("launch-bound", 9)
+    assert said(text, [BUBBLE, late], 0) == f"{text}; see finding 1 (pipeline-bubble)"
+    # Without room for the kind there is no pointer to a finding of another kind.
+    assert said(text, [late], 0, "to send less, ") == text
+    assert room(ends([late], 0, "to send less, ")) == len("to send less, see finding 1 (launch-bound)") + 3
+
+
+def test_a_late_rank_and_launches_of_one_cause_are_named_together():
+    slow = Figure("late_launches_ns", 5, "ns")
+    late = replace(made("straggler", 0), figures=(slow,), ranks=(3,))
+    findings = [made("launch-bound", 9), made("host-sync", 1), late]
+    assert said("Rank 3 is late", findings, 2) == (
+        "Rank 3 is late; see findings 1 and 3, which have one cause"
+    )
+
+
+def test_a_sentence_that_blames_two_things_names_a_finding_of_each():
+    findings = [made("exposed-communication", 9), made("host-sync", 9), made("straggler", 9)]
+    both = "see findings 1 (exposed-communication) and 3 (straggler)"
+    assert ends_of_both(findings, (2, 0)) == (both, "see findings 1 and 3")
+    assert ends_of_both(findings, (2, None)) == ends(findings, 2)
+    assert ends_of_both(findings, (None, None)) == ()
+
+
+def test_the_finding_is_that_of_the_rank_blamed():
+    of_rank = [replace(made("straggler", 9), ranks=ranks) for ranks in ((5,), (0, 1), (3,))]
+    assert first_of(of_rank, ("straggler",), 3) == 2
+    assert first_of(of_rank, ("straggler",), 7) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "purpose"),
+    [("sync-every-microbatch", "to send less, "), ("exposed-communication", "to hide transfers, ")],
+)
+def test_slow_transfers_point_to_another_kind_with_its_purpose_only(kind: str, purpose: str):
+    other = made("data-stall", 9)
+    assert moving.advised([other, made(kind, 9)], moving.SLOW) == (1, purpose)
+    assert moving.advised([other, made(kind, 9), made("below-roofline", 9)], moving.SLOW) == (2, "")
+    assert moving.advised([other, made("straggler", 9)], moving.SLOW) == (None, "")
+
+
+def test_reasons_of_idle_time_point_to_their_own_kinds_only():
+    assert idle.REASONS["data"][1] == ("data-stall",)
+    assert idle.REASONS["launch"][1] == ("launch-bound",)
+    assert "straggler" not in idle.ADVISE
+    assert set(idle.ADVISE) <= {kind for kind, family in KINDS.items() if family == "schedule"}

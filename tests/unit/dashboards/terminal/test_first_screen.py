@@ -210,3 +210,31 @@ def test_ascii_holds_the_same_words():
     text = shown(sample_reports.report(), 100, encoding="ascii")
     assert text.isascii()
     assert "?" not in text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "phase", "words"),
+    [
+        ((2,), ("a",), None, "whole step, rank 2"),
+        ((2,), ("a", "b"), "backward", "backward, rank 2 on b"),
+        ((1, 3), ("a",), None, "whole step, ranks 1, 3 in turn"),
+        ((0, 1, 2, 3), ("a",), None, "whole step, all ranks in turn"),
+    ],
+)
+def test_a_late_rank_stands_after_the_place_as_other_ranks_do(
+    ranks: tuple[int, ...], hosts: tuple[str, ...], phase: str | None, words: str
+):
+    report = sample_reports.report()
+    by_rank = ("a", "a", "b", "b") if len(hosts) > 1 else ("a",) * 4
+    report = replace(report, run=replace(report.run, hosts=hosts, rank_hosts=by_rank))
+    late = Finding("straggler", "warning", "t", 9, None, None, None, 1, ranks, Where(phase=phase))
+    assert first_facts.place(late, report) == words
+    other = replace(late, kind="host-sync", ranks=(2,))
+    assert first_facts.place(other, report) == f"{phase or 'whole step'}, rank 2"
+
+
+def test_the_end_of_a_verdict_is_worth_more_than_the_last_finding(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Report, "verdict", f"{'word ' * 50}; see finding 2.")
+    report = many(sample_reports.report(), 3)
+    assert "; see finding 2." in " ".join(shown(report, 80).split())
+    assert len(shown(report, 80).splitlines()) <= LINES

@@ -10,7 +10,7 @@ from shardtoll.analyzers import run
 from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.findings.stragglers import straggler
 from shardtoll.analyzers.headline import sentence
-from shardtoll.ledger import Leadup, Report, Stall
+from shardtoll.ledger import Finding, Leadup, Report, Stall
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import MS, US, collective, ledger, on_ranks, run_of, step
 from tests.unit.analyzers.of_kinds import running
@@ -373,6 +373,17 @@ class TestHeadline:
             "Transfers are slow (the network, or CPU cores that ranks share), and no rank is late: "
         )
 
+    def test_slow_transfers_say_why_they_point_to_a_finding_of_another_kind(self):
+        """An unrelated finding that comes first is not what a sentence on transfers sends people to."""
+        rows, leadups = job([2] * 5, **SLOW)
+        context = make_context(ledger(rows, run=run_of(RANKS), leadups=leadups), ROUND)
+        unrelated = Finding("data-stall", "warning", "t", 9 * MS, None, 9 * MS, None, 1, (0,))
+        synced = replace(unrelated, kind="sync-every-microbatch", toll_ns=8 * MS, saving_ns=8 * MS)
+        said = sentence.sentence(context, [unrelated, synced])
+        assert said.startswith("Transfers on this host are slow")
+        assert said.endswith("; to send less, see finding 2 (sync-every-microbatch).")
+        assert "finding" not in sentence.sentence(context, [unrelated])
+
     def test_a_small_share_accuses_no_network(self):
         few = [
             step(rank=rank, compute_ns=92 * MS, exposed_comm_ns=8 * MS, idle_ns=0) for rank in range(RANKS)
@@ -389,6 +400,12 @@ class TestHeadline:
         said = sentence.sentence(context, [replace(late, ranks=(0, 1, 2, 3) if late_rank is None else (2,))])
         assert said.startswith(("A late rank and", "Late ranks, no single one, and"))
         assert ("rank 2 is last in 5 of 5" in said) == (late_rank is not None)
+        moved = replace(late, kind="exposed-communication", ranks=(0, 1, 2, 3))
+        ranks = (0, 1, 2, 3) if late_rank is None else (2,)
+        said = sentence.sentence(context, [replace(late, ranks=ranks), moved])
+        assert said.endswith(
+            ("; see findings 1 (straggler) and 2 (exposed-communication).", "; see findings 1 and 2.")
+        )
         assert sentence.sentence(context).startswith("Transfers on this host are slow")
 
     def test_the_network_near_its_floor(self):

@@ -1,0 +1,104 @@
+"""Which findings stand on the first screen, and which of them share a row there."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardtoll.dashboards.facts import step_times
+from shardtoll.ledger import Finding, Report
+from shardtoll.ledger.words import human
+
+FINDINGS: Final = 5
+LEAST_SHARE: Final = 0.01
+"""Parts that take less of the step are left to the step table."""
+_NAMED: Final = 2
+"""Parameters of a row that are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a finding, or several that differ only in the parameter."""
+
+    finding: Finding
+    """The first of them on the bill."""
+    numbers: tuple[int, ...]
+    """Their numbers on the bill, which counts from 1."""
+    parameters: tuple[str, ...] = ()
+    """Their parameters, if they are several."""
+
+    @property
+    def number(self) -> int:
+        """The number of the first of them."""
+        return self.numbers[0]
+
+    @property
+    def place(self) -> str | None:
+        """Return `3 biases (findings 1-3): a.bias, b.bias, ...`; None if it is one finding."""
+        if not self.parameters:
+            return None
+        named = ", ".join(self.parameters[:_NAMED])
+        more = ", ..." if len(self.parameters) > _NAMED else ""
+        return f"{_counted(self.parameters)} (findings {human.runs(self.numbers)}): {named}{more}"
+
+
+def rows(findings: Sequence[Finding]) -> list[Row]:
+    """Return the findings in the order of the bill; those of one cause and place share the row of the first.
+
+    A finding that costs time has a row of its own: its toll and saving are its own too.
+    """
+    alike: dict[Hashable, list[int]] = {}
+    for number, finding in enumerate(findings, start=1):
+        alike.setdefault(_cause(finding) or number, []).append(number)
+    made = []
+    for numbers in alike.values():
+        names = [findings[number - 1].where.parameter or "" for number in numbers]
+        made.append(Row(findings[numbers[0] - 1], tuple(numbers), tuple(names) if len(names) > 1 else ()))
+    return made
+
+
+def worth_showing(report: Report) -> list[Row]:
+    """Return the first rows, but no information on less than `LEAST_SHARE` of a step.
+
+    The first one stands there in any case, and in place of the last one the finding with the largest toll.
+    """
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    every = rows(report.findings)
+    largest = largest_toll(report.findings)
+    first = every[:FINDINGS]
+    if largest is not None and not any(largest in row.numbers for row in first):
+        first[-1] = next(row for row in every if largest in row.numbers)
+    return [row for row in first if row.number in (1, largest) or _worth(row.finding, longest)]
+
+
+def largest_toll(findings: Sequence[Finding]) -> int | None:
+    """Return the number of the finding with the largest toll; None if none costs time."""
+    priced = [number for number, finding in enumerate(findings, start=1) if finding.toll_ns]
+    return max(priced, key=lambda number: findings[number - 1].toll_ns or 0, default=None)
+
+
+def _worth(finding: Finding, longest: float) -> bool:
+    costly = finding.toll_ns is None or finding.toll_ns >= LEAST_SHARE * longest
+    return finding.severity != "info" or costly
+
+
+def _cause(finding: Finding) -> Hashable:
+    """Return what findings of one row have in common; None for one that shares its row with no other."""
+    where = finding.where
+    if where.parameter is None or finding.toll_ns is not None:
+        return None
+    remedy = finding.remedy.text if finding.remedy else ""
+    for name in (where.parameter, where.module or ""):
+        remedy = remedy.replace(f"`{name}`", "`").replace(name, "") if name else remedy
+    place = replace(where, parameter=None, module=None)
+    return (finding.kind, finding.severity, finding.cause, finding.ranks, place, remedy)
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Return `3 biases` of parameters that have one last name, else `3 parameters`."""
+    last = {name.rpartition(".")[2] for name in names}
+    noun = last.pop() if len(last) == 1 else "parameter"
+    if noun not in ("bias", "weight"):
+        noun = "parameter"
+    return human.plural(len(names), noun, "biases" if noun == "bias" else None)

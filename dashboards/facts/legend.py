@@ -1,0 +1,66 @@
+"""What the figures of the findings on the first screen mean, in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.ledger import Finding, Report
+
+_FIGURES: Final = ("toll", "floor", "saving")
+_COST: Final = "cost per step on the worst rank"
+_APART: Final = "tolls do not add up"
+_ALL_STEPS: Final = "tolls are means of all steps"
+_WORDS: Final = (
+    (_COST, "least possible time", "what the fix gains"),
+    (_COST, "least possible", "the fix's gain"),
+    ("cost per step, worst rank", "least possible", "fix's gain"),
+    ("cost per step", "least possible", "fix's gain"),
+    ("cost per step", "least", "gain"),
+)
+"""The same meanings of toll, floor and saving, for narrower and narrower lines."""
+
+
+def legend(
+    report: Report, findings: Sequence[Finding], names: Collection[str], width: int | None = None
+) -> str | None:
+    """Return what those of toll, floor and saving mean that stand in `names`, within `width` columns.
+
+    It says if the tolls of the findings do not add up, or if one exceeds the step that is shown. None without
+    names.
+    """
+    line = None
+    for words in _WORDS:
+        meanings = dict(zip(_FIGURES, words, strict=True))
+        if "toll" in names and longer_than_shown(report, findings):
+            meanings["toll"] += f"; {_ALL_STEPS}"
+        elif "toll" in names and exceed(report, findings):
+            meanings["toll"] += f"; {_APART}"
+        line = " · ".join(f"{name}: {meanings[name]}" for name in _FIGURES if name in names)
+        if width is None or len(line) <= width:
+            break
+    return line or None
+
+
+def longer_than_shown(report: Report, findings: Sequence[Finding]) -> bool:
+    """Return whether a toll, a mean of all steps, exceeds the step that is shown, a watched one."""
+    step = max((time.step_ns for time in step_times.rank_times(report)), default=float("inf"))
+    return bool(summary.base_of_tolls(report)) and any((finding.toll_ns or 0) > step for finding in findings)
+
+
+def exceed(report: Report, findings: Sequence[Finding]) -> bool:
+    """Return whether tolls of these findings are more than any one rank loses.
+
+    Each toll is of the rank where it is largest, and some hold the same time. Those of communication are held
+    to the exposed communication of a rank, all of them to its step.
+    """
+    times = step_times.rank_times(report)
+    names = [name for name, _ in step_times.PARTS]
+    exposed = [time.parts_ns[names.index("exposed_comm_ns")] for time in times]
+    of_comm = sum(finding.toll_ns or 0 for finding in findings if finding.family == "communication")
+    of_all = sum(finding.toll_ns or 0 for finding in findings)
+    known = [part for part in exposed if part is not None]
+    several = sum(bool(finding.toll_ns) for finding in findings) > 1
+    over_comm = bool(known) and of_comm > max(known)
+    return several and (over_comm or of_all > max((time.step_ns for time in times), default=float("inf")))

@@ -1,0 +1,98 @@
+"""Which findings stand on the first screen: folded rows, and the largest toll in any case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardtoll.dashboards.facts import together
+from shardtoll.dashboards.facts.first_rows import FINDINGS, rows, worth_showing
+from shardtoll.dashboards.page.html.first import first_screen
+from shardtoll.ledger import Finding, Remedy, Report, Where
+from shardtoll.ledger.records.finding import Severity
+from tests import sample_reports
+from tests.unit.dashboards.terminal.test_first_screen import shown
+
+MS = 1_000_000
+
+
+def wrong(name: str, **changes: object) -> Finding:
+    remedy = Remedy(f"Reduce the gradient of `{name}` over ranks 0-1.")
+    made = Finding(
+        *("wrong-gradient", "error", f"gradient of {name} is wrong", None, None, None, None, 1, (0, 1)),
+        Where.of_parameter(name, phase="backward"),
+        remedy=remedy,
+        cause="missing-reduction",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def priced(kind: str, severity: Severity, toll_ms: int, saving_ms: int | None = None) -> Finding:
+    saving = None if saving_ms is None else saving_ms * MS
+    return Finding(kind, severity, "t", toll_ms * MS, None, saving, None, 1, (0,), Where())
+
+
+def of(*findings: Finding) -> Report:
+    return replace(sample_reports.report(), findings=findings)
+
+
+BIASES = [wrong(f"layers.{layer}.bias") for layer in range(3)]
+
+
+def test_findings_that_differ_in_the_parameter_only_share_a_row():
+    (row,) = rows(BIASES)
+    assert (row.number, row.numbers) == (1, (1, 2, 3))
+    assert row.place == "3 biases (findings 1-3): layers.0.bias, layers.1.bias, ..."
+    (pair,) = rows([wrong("up.weight"), wrong("up.bias")])
+    assert pair.place == "2 parameters (findings 1-2): up.weight, up.bias"
+    (alone,) = rows(BIASES[:1])
+    assert alone.place is None
+
+
+def test_another_cause_place_kind_or_a_price_keeps_a_row_of_its_own():
+    first = BIASES[0]
+    for other in (
+        wrong("b", cause="wrong-scale"),
+        wrong("b", ranks=(1,)),
+        wrong("b", where=Where.of_parameter("b", phase="backward", mesh_dim="tp")),
+        wrong("b", kind="replica-drift"),
+        wrong("b", remedy=Remedy("Divide the gradient of `b` by two.")),
+        wrong("b", toll_ns=MS),
+    ):
+        assert [row.numbers for row in rows([first, other])] == [(1,), (2,)]
+
+
+def test_folded_rows_leave_room_for_others_on_screen_and_page():
+    drift = [replace(each, kind="replica-drift") for each in BIASES]
+    report = of(*BIASES, *drift, priced("straggler", "warning", 5, 5))
+    assert [row.number for row in worth_showing(report)] == [1, 4, 7]
+    assert len(report.findings) == 7
+    for width in (80, 100):
+        assert "3 biases (findings 1-3): layers.0.bias" in shown(report, width)
+    assert "3 biases (findings 4-6)" in first_screen(report)
+
+
+def test_the_largest_toll_is_shown_and_said_though_warnings_stand_first():
+    small = [priced("host-sync", "warning", 1, 1) for _ in range(FINDINGS)]
+    report = of(*small, priced("recompute", "info", 4), priced("exposed-communication", "info", 40))
+    # Infos stand by toll: the largest comes sixth.
+    assert [row.number for row in worth_showing(report)] == [1, 2, 3, 4, 6]
+    said = "Finding 6 has the largest toll, 40.0 ms: infos stand below warnings."
+    for width in (80, 100):
+        text = shown(report, width)
+        assert said in text
+        assert "\n 6 info exposed-communication" in text
+    assert said in first_screen(report)
+
+
+def test_the_largest_toll_is_not_said_where_it_stands_first_anyway():
+    report = of(priced("host-sync", "warning", 9, 9), priced("exposed-communication", "info", 4))
+    assert together.of_largest_toll(report, [1, 2]) == []
+    assert together.of_largest_toll(of(*BIASES, priced("recompute", "info", 4)), [1, 2, 3, 4]) == []
+
+
+def test_a_larger_toll_below_a_larger_saving_is_said_to_be_one():
+    late = replace(priced("straggler", "warning", 12, 0), replayed="on time")
+    report = of(priced("host-sync", "warning", 9, 9), late)
+    assert together.of_largest_toll(report, [1, 2]) == [
+        "Finding 2 has the largest toll, 12.0 ms: larger savings stand first."
+    ]

@@ -1,0 +1,94 @@
+"""What toll, floor and saving mean stands on the first screen, and whether tolls add up, and noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardtoll.dashboards.facts import first_facts
+from shardtoll.dashboards.facts.legend import exceed, legend
+from shardtoll.dashboards.page.html.first import first_screen
+from shardtoll.dashboards.terminal.first_screen import LINES
+from shardtoll.ledger import Finding, Report, Where
+from tests import sample_reports
+from tests.unit.dashboards.facts.test_levels import DIVIDED, SURVEYED
+from tests.unit.dashboards.facts.test_levels import of as of_steps
+from tests.unit.dashboards.terminal.test_first_screen import shown
+
+MS = 1_000_000
+COST = "toll: cost per step"
+
+
+def cost(kind: str, toll_ms: float, floor_ms: int | None = None) -> Finding:
+    toll = round(toll_ms * MS)
+    floor = None if floor_ms is None else floor_ms * MS
+    return Finding(kind, "warning", "t", toll, floor, toll, None, 1, (0, 1, 2, 3), Where())
+
+
+def of(*findings: Finding) -> Report:
+    return replace(sample_reports.report(), findings=findings)
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (100, f"{COST} on the worst rank · floor: least possible time · saving: what the fix gains"),
+        (80, f"{COST}, worst rank · floor: least possible · saving: fix's gain"),
+    ],
+)
+def test_every_figure_shown_is_explained_within_the_screen(width: int, words: str):
+    report = of(*(cost("latency-bound", 1, 0) for _ in range(9)))
+    text = shown(report, width)
+    assert words in text.splitlines()
+    assert len(text.splitlines()) <= LINES
+
+
+def test_only_figures_that_are_shown_are_explained():
+    report = of(replace(cost("implicit-redistribute", 9, 1), where=Where(source="train.py:42 (step)")))
+    assert "floor: " in shown(report, 100)
+    # At 80 columns the place takes the room of the floor.
+    assert "floor" not in shown(report, 80)
+    assert "toll:" not in shown(of(replace(cost("host-sync", 1), toll_ns=None, saving_ns=None)), 100)
+    assert legend(report, report.findings, ()) is None
+
+
+def test_tolls_above_what_any_rank_loses_are_said_not_to_add_up():
+    """The sample's ranks have about 15 ms of exposed communication in a step of about 53 ms."""
+    several = of(cost("implicit-redistribute", 9), cost("implicit-redistribute", 8))
+    said = "toll: cost per step on the worst rank; tolls do not add up"
+    assert said in shown(several, 100)
+    assert said in first_screen(several)
+    assert "tolls do not add up" in shown(several, 80)
+    for fine in (
+        of(cost("implicit-redistribute", 9), cost("implicit-redistribute", 2)),
+        of(cost("host-sync", 9), cost("implicit-redistribute", 8)),
+        of(cost("implicit-redistribute", 40)),
+    ):
+        assert "add up" not in shown(fine, 100)
+        assert not exceed(fine, fine.findings)
+    assert exceed(of(), (cost("host-sync", 30), cost("data-stall", 30)))
+
+
+def divided(*findings: Finding) -> Report:
+    """Return a report whose watched steps are divided to within 2 ms."""
+    return replace(
+        of_steps(SURVEYED, *(replace(DIVIDED, step=number) for number in range(1, 100))), findings=findings
+    )
+
+
+def test_a_toll_below_the_error_of_the_parts_is_within_noise():
+    report = divided(cost("host-sync", 1.5), cost("data-stall", 3), cost("latency-bound", 1.4))
+    text = shown(report, 100)
+    assert "± 2.00 ms" in text
+    assert "toll 1.50 ms (within noise)" in text
+    # Communication is timed by itself, and 3 ms are more than the error.
+    assert text.count("within noise") == 1
+    assert "compute and idle ± 2.00 ms" in shown(report, 80)
+    assert "toll 1.50 ms (within noise)" in first_screen(report)
+    assert first_facts.figures(report.findings[1])[0] == "toll 1.50 ms · saving 1.50 ms"
+
+
+def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
+    assert "tolls are means of all steps" in shown(divided(cost("data-stall", 41)), 100)
+    assert "all steps" not in shown(divided(cost("data-stall", 4)), 100)
