@@ -14,7 +14,7 @@ from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
 from shardtoll.analyzers.advise.search import Priced, Search
-from shardtoll.analyzers.forecast.compute.cards import capacity_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
@@ -243,7 +243,8 @@ def _notes(question: Question, network: Network | None) -> tuple[str, ...]:
     notes = []
     if question.fabric is None and network is None:
         fabric = usual_fabric(question.gpu)
-        notes.append(f"No --fabric was given: {fabric}, the usual one of {question.gpu}, is assumed.")
+        gpu = card_of(question.gpu).name
+        notes.append(f"No --fabric was given: {fabric}, the usual one of {gpu}, is assumed.")
     return tuple(notes)
 
 
