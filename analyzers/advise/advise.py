@@ -29,6 +29,7 @@ from shardtoll.ledger.answers.advice import (
     LoaderAdvice,
     Question,
 )
+from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.answers.training_plan import Layout, Sharding
 from shardtoll.ledger.words import human
 
@@ -171,9 +172,8 @@ def _headline(
         if current.layout == best.layout:
             text += " It is your layout."
         elif not current.fits:
-            fits = "does not fit" if current.fits is False else "may not fit"
             text += (
-                f" Your layout {fits}: up to {human.size(current.memory_high_bytes)}, "
+                f" Your layout {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "
                 f"{human.size(share * capacity_bytes)} allowed."
             )
         elif gap > 0:
@@ -274,7 +274,8 @@ def _none_fits(
         others=(),
         uncertain=(),
         batch=_batch(question, beside),
-        failures=_failures(question, beside),
+        # A job that cannot run writes no checkpoint.
+        failures=None,
         scaling=(),
         loader=None,
         legal=search.legal,
