@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import Width, fabric_option, gpu_option, output_option
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -28,9 +28,7 @@ def command(
         str | None, typer.Option("--model", metavar="NAME", help="A published model, as llama3-8b.")
     ] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Number of GPUs.")] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="NAME", help="The GPU, as h100-sxm (the default).")
-    ] = None,
+    gpu: Annotated[str | None, gpu_option("The GPU, as h100-sxm (the default).")] = None,
     fabric: Annotated[
         str | None, fabric_option("The interconnect; without it, the usual one of machines with this GPU.")
     ] = None,

@@ -13,6 +13,7 @@ from shardtoll.cli.inputs.options import (
     ScriptArguments,
     Width,
     fabric_option,
+    gpu_option,
     output_option,
 )
 
@@ -27,9 +28,7 @@ def command(
         int, typer.Option("--world", min=1, metavar="N", help="GPUs of the job: one rank each.")
     ] = 1,
     rank: Annotated[int, typer.Option("--rank", min=0, metavar="R", help="The rank to be.")] = 0,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="NAME", help="The GPU, as h100-sxm, a100-sxm-80gb or b200-sxm.")
-    ] = "h100-sxm",
+    gpu: Annotated[str, gpu_option("The GPU, as h100-sxm, a100-sxm-80gb or b200-sxm.")] = "h100-sxm",
     fabric: Annotated[
         str | None, fabric_option("The interconnect; without it, the usual one of machines with this GPU.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardtoll.cli.inputs.options import Jobs, NoCache, Width, output_option
+from shardtoll.cli.inputs.options import Jobs, NoCache, Width, fabric_option, output_option
 
 
 # Longer than 80 lines: typer reads the options, and the help its text, from this signature.
@@ -34,14 +34,17 @@ def command(
             help="Without these collectives, as all_gather@train.py:12; either part alone will do.",
         ),
     ] = None,
-    fabric: Annotated[
-        str | None, typer.Option("--fabric", metavar="NAME|FILE.toml", help="On another interconnect.")
-    ] = None,
+    fabric: Annotated[str | None, fabric_option("On another interconnect.")] = None,
     network: Annotated[
         str | None, typer.Option("--network", metavar="xF", help="F times the bandwidth, as x2.")
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="xF", help="Compute F times as fast, as x1.3.")
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="xF|NAME|FILE.toml",
+            help="Compute F times as fast, as x1.3, or on another GPU, as b200-sxm.",
+        ),
     ] = None,
     rank: Annotated[
         list[str] | None,
@@ -96,7 +99,7 @@ def command(
         "without": tuple(without or ()),
         "fabric": fabric,
         "network": None if network is None else _times("--network", network),
-        "gpu": None if gpu is None else _times("--gpu", gpu),
+        "gpu": None if gpu is None else _gpu(gpu),
         "ranks": tuple(_rank(words) for words in rank or ()),
         "micro_batches": micro_batches,
         "dtype": dtype,
@@ -125,6 +128,12 @@ def _numbers(words: str) -> list[int]:
     if not parts or not all(re.fullmatch(r"\d{1,9}", part) for part in parts):
         raise UsageError(f"--fix {words} is no list of numbers", "give numbers on the bill, as --fix 1,3")
     return [int(part) for part in parts]
+
+
+def _gpu(words: str) -> float | str:
+    """Return a factor, or the name or file of a GPU."""
+    begins = re.match(r"[x×]?-?\.?\d", words.strip())
+    return words if begins is None or words.endswith(".toml") else _times("--gpu", words)
 
 
 def _times(option: str, words: str) -> float:

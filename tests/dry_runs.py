@@ -24,7 +24,7 @@ MACHINE = DryMachine(
 
 def options(world: int = 1, rank: int = 0, **choices: Any) -> DryOptions:
     """What tests play: a rank of a job on machines of eight H100."""
-    return DryOptions(World(world, rank, 8), MACHINE, MACHINE.fabric, **choices)
+    return DryOptions(World(world, rank, 8), MACHINE, **choices)
 
 
 def recorded(program: Callable[[], Any], world: int = 1, rank: int = 0, **choices: Any) -> Ledger:

@@ -14,7 +14,7 @@ from shardtoll.analyzers.advise.lever_trade import lever_trade, pareto
 from shardtoll.analyzers.advise.path import FAMILIES, NOISE, Family, choose, path
 from shardtoll.analyzers.advise.scaling import scaling
 from shardtoll.analyzers.advise.search import Priced, Search
-from shardtoll.analyzers.forecast.compute.cards import capacity_of
+from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.memory.rank_weights import parameter_count
 from shardtoll.analyzers.forecast.plan import FabricNetwork, Network
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
@@ -29,6 +29,7 @@ from shardtoll.ledger.answers.advice import (
     LoaderAdvice,
     Question,
 )
+from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.answers.training_plan import Layout, Sharding
 from shardtoll.ledger.words import human
 
@@ -171,9 +172,8 @@ def _headline(
         if current.layout == best.layout:
             text += " It is your layout."
         elif not current.fits:
-            fits = "does not fit" if current.fits is False else "may not fit"
             text += (
-                f" Your layout {fits}: up to {human.size(current.memory_high_bytes)}, "
+                f" Your layout {fits_words(current.fits)}: up to {human.size(current.memory_high_bytes)}, "
                 f"{human.size(share * capacity_bytes)} allowed."
             )
         elif gap > 0:
@@ -243,7 +243,8 @@ def _notes(question: Question, network: Network | None) -> tuple[str, ...]:
     notes = []
     if question.fabric is None and network is None:
         fabric = usual_fabric(question.gpu)
-        notes.append(f"No --fabric was given: {fabric}, the usual one of {question.gpu}, is assumed.")
+        gpu = card_of(question.gpu).name
+        notes.append(f"No --fabric was given: {fabric}, the usual one of {gpu}, is assumed.")
     return tuple(notes)
 
 
@@ -273,7 +274,8 @@ def _none_fits(
         others=(),
         uncertain=(),
         batch=_batch(question, beside),
-        failures=_failures(question, beside),
+        # A job that cannot run writes no checkpoint.
+        failures=None,
         scaling=(),
         loader=None,
         legal=search.legal,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from shardtoll.ledger.answers.advice import Candidate, Decision
+from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.answers.training_plan import Layout
 from shardtoll.ledger.words import human
 
@@ -90,7 +91,7 @@ def path(
                 steps.append(Decision(question, "no legal layout", "No: the next family."))
                 continue
             needed = human.size(smallest.memory_high_bytes)
-            answer = "No: it does not fit." if smallest.fits is False else "No: it may not fit."
+            answer = f"No: it {fits_words(smallest.fits)}."
             steps.append(Decision(question, f"the smallest layout takes up to {needed}, {limit}", answer))
             continue
         exposed = human.percent(fastest.exposed_share)

@@ -20,7 +20,7 @@ from shardtoll.analyzers.two_runs.comparable import warnings
 from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 from shardtoll.analyzers.two_runs.issued import issued
 from shardtoll.analyzers.two_runs.judges import Array, Floor, Judge, Rows, judge_all, mean
-from shardtoll.analyzers.two_runs.pair import TwoRuns
+from shardtoll.analyzers.two_runs.pair import SLOWEST, TwoRuns
 from shardtoll.analyzers.two_runs.same_finding import both_bills, place
 from shardtoll.analyzers.two_runs.steps import (
     ALL_ELSE,
@@ -91,7 +91,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     # First a row for each figure, for the intervals are drawn of all together; then what they say.
     judge_step, *judge_parts = _step_judges(timed, series, floor, runs.chosen[0])
     slowest = series[0].slowest, series[1].slowest
-    judge_totals = [timed.timed("step of the slowest rank", *slowest, floor.of(*slowest))]
+    judge_totals = [timed.timed(SLOWEST, *slowest, floor.of(*slowest))]
     judge_ranks = _rank_judges(runs, timed, floor, scale)
     places = runs.each(lambda report, chosen: sites(report, chosen.timed))
     judge_sites = [SiteJudge.of(pair, timed, floor, scale) for pair in paired(*places)]
@@ -103,7 +103,9 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
     changed_sites, changed_modules = [judge() for judge in judge_sites], [judge() for judge in judge_modules]
     reasons, rest = causes(step, parts, changed_sites, changed_modules, machine, (was, now), scale)
     bills = _findings(before, after)
-    verdict = _verdict(timed, (step, *parts), changed_sites, changed_modules, machine, bills)
+    totals = tuple(judge() for judge in judge_totals)
+    # A rank that waits less moves no mean: the job's step is that of its slowest rank.
+    verdict = _verdict(timed, (step, totals[0], *parts), changed_sites, changed_modules, machine, bills)
     ranks = (judge() for judge in judge_ranks)
     sides = _sides(runs, names, options)
     return compare_words.with_headline(
@@ -115,7 +117,7 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             unit=f"{options.work[0]:,g} {options.unit}" if options.work else None,
             step=step,
             parts=parts,
-            totals=tuple(judge() for judge in judge_totals),
+            totals=totals,
             # Where nothing else changed, a rank's time has nothing to explain.
             ranks=tuple(rank for rank in ranks if rank.changed and verdict == "changed"),
             modules=tuple(sorted(changed_modules, key=_weight)),
@@ -134,6 +136,11 @@ def compare(before: Report, after: Report, names: tuple[str, str], options: Opti
             notes=(*compare_words.notes(*sides), *compare_words.exposure(*series)),
         )
     )
+
+
+def slowest_change(comparison: Comparison) -> Change:
+    """Return how the step of the slowest rank changed, judged together with all else."""
+    return next(change for change in comparison.totals if change.name == SLOWEST)
 
 
 def _rows(series: tuple[StepSeries, StepSeries], *, alike: bool) -> Rows:

@@ -8,8 +8,9 @@ from typing import Final
 from shardtoll.analyzers.compare.batch import words as batch_words
 from shardtoll.analyzers.compare.causes import signed
 from shardtoll.analyzers.compare.compare_ranks import rank_words
+from shardtoll.analyzers.two_runs.pair import SLOWEST
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, UNTOLD, StepSeries
-from shardtoll.ledger.answers.comparison import Batch, Comparison, Side
+from shardtoll.ledger.answers.comparison import Batch, Change, Comparison, Side
 from shardtoll.ledger.words.human import duration, some_time
 from shardtoll.ledger.words.human import plural as times
 
@@ -35,10 +36,11 @@ def with_headline(comparison: Comparison) -> Comparison:
     if step.least is not None and step.before:
         share = 100 * step.least / step.before
         text += f"; a change of {duration(step.least)} ({share:.3g} %) would have been seen"
-    return replace(comparison, headline=text + _machine(comparison))
+    return replace(comparison, headline=text + machine_words(comparison))
 
 
-def _machine(comparison: Comparison) -> str:
+def machine_words(comparison: Comparison) -> str:
+    """Return that a shared machine was busier in one of the runs, to go on a sentence; empty if not known."""
     state = comparison.machine
     if state is None or not state.shared or not state.apart:
         return ""
@@ -63,20 +65,29 @@ def _changed(comparison: Comparison) -> str:
             time = "its step's time is within noise"
         else:
             time = f"its step's time not beyond noise ({signed(step.low)} to {signed(step.high)})"
+        slowest = next((each for each in comparison.totals if each.name == SLOWEST), None)
+        if slowest is not None and slowest.changed:
+            return f"the slowest rank's step takes {_by(slowest)}, but {time}{named and ': '}{named}{alone}"
         return f"the program changed, {time}: {named or 'the bill has other errors'}{alone}"
+    text = f"a step takes {_by(step)}"
     assert step.difference is not None, "a change is known"
-    assert step.low is not None, "and its interval"
-    assert step.high is not None, "and its interval"
-    share = 100 * step.difference / step.before if step.before else 0
-    text = (
-        f"a step takes {duration(abs(step.difference))} {'longer' if step.difference > 0 else 'less'} "
-        f"({share:+.3g} %, {signed(step.low)} to {signed(step.high)})"
-    )
     if comparison.unexplained_ns is None or not comparison.causes:
         return f"{text}; no cause on record accounts for it{alone}"
     # What sums leave of the last digits is nothing.
     left = round(100 * comparison.unexplained_ns / step.difference, 3) + 0.0
     return f"{text}: {named}. Together {100 - left:.3g} % of it, {left:.3g} % unexplained{alone}"
+
+
+def _by(change: Change) -> str:
+    """Return by how much a time changed, with its interval."""
+    assert change.difference is not None, "a change is known"
+    assert change.low is not None, "and its interval"
+    assert change.high is not None, "and its interval"
+    share = 100 * change.difference / change.before if change.before else 0
+    return (
+        f"{duration(abs(change.difference))} {'longer' if change.difference > 0 else 'less'} "
+        f"({share:+.3g} %, {signed(change.low)} to {signed(change.high)})"
+    )
 
 
 def alike(before: Side, after: Side, same_level: bool) -> tuple[str, ...]:

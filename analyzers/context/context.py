@@ -172,6 +172,11 @@ class Context:
         """Return where the ranks of a collective with that `cost_id` stand; None unknown."""
         return None if pd.isna(cost_id) else self.places[int(cost_id)]
 
+    @property
+    def members(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """The ranks, in order, of the group that a rank knows by a name; by name and rank."""
+        return _members(self)
+
     def groups(self, name: str) -> list[Group]:
         """Return all groups of that name."""
         return [group for group in self.ledger.groups if group.name == name]
@@ -255,6 +260,17 @@ def _among(rows: pd.DataFrame, table: pa.Table) -> npt.NDArray[np.bool_]:
     places = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
     among: npt.NDArray[np.bool_] = places.isin(pd.MultiIndex.from_frame(pairs))
     return among
+
+
+@once
+def _members(context: Context) -> dict[tuple[str, int], tuple[int, ...]]:
+    # One tuple for all ranks of a group: of 16,384 ranks each would hold 16,384 numbers of its own.
+    return {
+        (group.name, rank): ranks
+        for group in context.ledger.groups
+        for ranks in [tuple(sorted(group.ranks))]
+        for rank in ranks
+    }
 
 
 @once

@@ -10,6 +10,7 @@ from shardtoll.ledger.lazy import exports
 
 if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.machines.choose import choose_fabric as choose_fabric
+    from shardtoll.analyzers.roofline.machines.choose import fabric_on_record as fabric_on_record
     from shardtoll.analyzers.roofline.machines.choose import gpu_of_run as gpu_of_run
     from shardtoll.analyzers.roofline.machines.choose import other_device_note as other_device_note
     from shardtoll.analyzers.roofline.machines.choose import with_device as with_device
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shardtoll.analyzers.roofline.machines.load import load_fabric as load_fabric
     from shardtoll.analyzers.roofline.machines.load import parse_fabric as parse_fabric
     from shardtoll.analyzers.roofline.machines.quantity import Quantity as Quantity
+    from shardtoll.analyzers.roofline.machines.write import gpu_to_toml as gpu_to_toml
     from shardtoll.analyzers.roofline.machines.write import to_toml as to_toml
     from shardtoll.analyzers.roofline.model.cost import Cost as Cost
     from shardtoll.analyzers.roofline.model.cost import collective_cost as collective_cost
@@ -45,14 +47,14 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "machines.choose": "choose_fabric gpu_of_run other_device_note with_device",
+            "machines.choose": "choose_fabric fabric_on_record gpu_of_run other_device_note with_device",
             "machines.curve": "Curve CurvePoint",
             "machines.fabric": "Fabric Link UNKNOWN",
             "machines.gpu": "Gpu find_gpu known_gpus load_gpu",
             "machines.hardware": "fabric_of_hardware",
             "machines.load": "fabric_names known_fabrics load_fabric parse_fabric",
             "machines.quantity": "Quantity",
-            "machines.write": "to_toml",
+            "machines.write": "gpu_to_toml to_toml",
             "model.cost": "Cost collective_cost collective_costs",
             "model.measured": "calibrated measured_cost sizes_note with_links",
             "model.place": "Placement hosts_note one_node place ranks_per_host",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from shardtoll.analyzers.two_runs.intervals import RUN_NOISE
 from shardtoll.analyzers.two_runs.judges import Array, Rows, judge_all
@@ -12,7 +12,8 @@ from shardtoll.analyzers.two_runs.steps import Chosen, StepSeries, choose, step_
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.comparison import Change
 
-LEAST_INTERVAL: int = 2
+SLOWEST: Final = "step of the slowest rank"
+LEAST_INTERVAL: Final = 2
 """Steps of each run without which nothing says how much a step varies."""
 
 T = TypeVar("T")
@@ -44,15 +45,15 @@ class TwoRuns:
         return self.timed[0].slowest, self.timed[1].slowest
 
     def slowest_change(self) -> Change:
-        """Return how the step of the slowest rank changed, with the interval of that one time.
+        """Return how the step of the slowest rank changed, with an interval that holds for that time alone.
 
-        Neighbouring steps are drawn together, as slow stretches of a machine last, and what runs of one
-        program differ by is added.
+        Of few steps only: it is shown, and nothing is claimed from it. Of enough steps `compare` judges that
+        time, together with all others.
         """
         before, after = self.slowest
         rows = Rows(self.slowest, min(len(before), len(after)) >= LEAST_INTERVAL)
         floor = RUN_NOISE * max((float(times.mean()) for times in self.slowest if len(times)), default=0.0)
-        judge = rows.timed("step of the slowest rank", before, after, floor)
+        judge = rows.timed(SLOWEST, before, after, floor)
         judge_all(rows)
         return judge()
 

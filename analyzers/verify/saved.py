@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from shardtoll.analyzers.two_runs.pair import TwoRuns
+from shardtoll.analyzers.compare.compare import compare, slowest_change
+from shardtoll.analyzers.compare.compare_words import machine_words
+from shardtoll.analyzers.two_runs.pair import LEAST_INTERVAL, TwoRuns
 from shardtoll.analyzers.two_runs.steps import LEAST_STEPS, Chosen
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.verification import Judged, Kept, Saving
@@ -16,14 +18,21 @@ ENDS: Final = ("saving_ns", "saving_low_ns", "saving_high_ns")
 """Of a finding: what it is predicted to save, and the ends of its band."""
 
 
+_NAMES: Final = ("the run before", "the run after")
+
+
 def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> Saving:
     """Compare what the judged findings predicted with what the step's time became.
 
+    Whether the step changed is what `compare` says of it: both commands judge by one rule.
     A saving is an upper bound, or the high end of a band is one, so it is kept where the step became shorter
     by no more than that; what the `rest` of the bill predicted of what is gone with it counts too, for the
     step's time knows no cause.
     """
-    change = runs.slowest_change()
+    counts = len(runs.slowest[0]), len(runs.slowest[1])
+    few = min(counts) < LEAST_STEPS
+    comparison = None if few else compare(*runs.reports, _NAMES)
+    change = runs.slowest_change() if comparison is None else slowest_change(comparison)
     # Findings overlap, and some were measured in other steps: no more than the whole step can be saved.
     step = _whole(change.before)
     predicted, low_end, high_end = (_capped(_predicted(judged, end), step) for end in ENDS)
@@ -35,12 +44,13 @@ def saving(runs: TwoRuns, judged: Sequence[Judged], rest: Sequence[Judged]) -> S
         None if end is None else -end for end in (change.difference, change.high, change.low)
     )
     others = "gone" if all(each.after is None for each in rest if _counts(each)) else "gone or smaller"
-    counts = len(runs.slowest[0]), len(runs.slowest[1])
     kept, why = _kept(measured, (low, high), high_end, besides, others)
+    if kept == "not seen" and comparison is not None:
+        why += machine_words(comparison)
     replayed = any(each.finding.replayed is not None for each in judged if _counts(each))
     if replayed and predicted is not None:
         why += f"; replay predicted {duration(predicted)} ({duration(low_end)} to {duration(high_end)})"
-    if 2 <= min(counts) < LEAST_STEPS:
+    if few and min(counts) >= LEAST_INTERVAL:
         # An interval of few steps is too narrow where they hang together: it proves nothing by itself.
         kept = "cannot be told" if kept in ("kept", "exceeded", "longer") else kept
         why += (

@@ -1,8 +1,9 @@
 """What a change to recorded steps would save: edits of their event graph, replayed.
 
 It may import `analyzers.context`, `analyzers.findings.origins`, `analyzers.findings.stages`,
-`analyzers.findings.stragglers`, `analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`,
-`analyzers.roofline`, `analyzers.roofline.model`, `analyzers.shared`, `analyzers.two_runs`, `ledger`,
-`ledger.answers`, `ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
+`analyzers.findings.stragglers`, `analyzers.forecast.compute`, `analyzers.forecast.plan`,
+`analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`, `analyzers.roofline`,
+`analyzers.roofline.model`, `analyzers.shared`, `analyzers.two_runs`, `ledger`, `ledger.answers`,
+`ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
 Start reading in `draft`.
 """

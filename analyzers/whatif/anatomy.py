@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.replay.outcome import Outcome
@@ -39,13 +42,67 @@ def parts_by_rank(
         step = (float(np.mean(of_rank)) if of_rank else 0.0) * anchor * step_factor
         count = max(1, len(of_rank))
         wanted = [compute[place], comm[place], copy[place] - compute[place] - comm[place]]
-        parts: list[int] = []
-        left = round(step)
-        for part in wanted:
-            parts.append(min(left, max(0, round(part / count * anchor))))
-            left -= parts[-1]
-        made[rank] = Parts(round(step), parts[0], parts[1], parts[2], left)
+        made[rank] = _filled(round(step), [round(part / count * anchor) for part in wanted])
     return made
+
+
+def parts_on_record(context: Context) -> dict[int, Parts]:
+    """Return rank -> parts per step as the report has them: means of the steps whose parts it shows.
+
+    If the steps whose times are truest have no parts, these are scaled to them, so that they add up to the
+    report's step. A rank without parts on record is missing.
+    """
+    timed = _means(context.timed_rows)
+    made = {}
+    for rank, (own, *parts) in _means(context.parts_rows).items():
+        step = timed[rank][0] if rank in timed else own
+        if own > 0 and step > 0:
+            made[rank] = _filled(round(step), [round(part * step / own) for part in parts])
+    return made
+
+
+_PARTS = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns")
+
+
+def _means(rows: pd.DataFrame) -> dict[int, list[float]]:
+    """Return rank -> mean of its own work and of its parts, in ns."""
+    own = rows["duration_ns"].astype("float64") - rows["capture_ns"].astype("float64")
+    columns = [own, *(rows[name].astype("float64").fillna(0.0) for name in _PARTS)]
+    means = [column.groupby(rows["rank"]).mean() for column in columns]
+    return {
+        int(rank): [float(mean.iloc[place]) for mean in means]
+        for place, rank in enumerate(means[0].index.to_numpy(dtype=np.int64))
+    }
+
+
+def _filled(step_ns: int, parts_ns: Sequence[int]) -> Parts:
+    """Return the parts of a step, in their order as far as they fit, and the rest."""
+    made: list[int] = []
+    left = step_ns
+    for part in parts_ns:
+        made.append(min(left, max(0, part)))
+        left -= made[-1]
+    return Parts(step_ns, made[0], made[1], made[2], left)
+
+
+def changed_as(on_record: Parts, replayed: Parts, after: Parts) -> Parts:
+    """Return the parts on record with what the replayed ones change by.
+
+    Replay divides a rank's own time under a collective by its own rule, as its record has no events there. A
+    part that shrinks does so in proportion, and is gone if replay has none left; one that grows does so by as
+    much.
+    """
+    step, *parts = (
+        _changed(*(getattr(each, name) for each in (on_record, replayed, after)))
+        for name in ("step_ns", *_PARTS)
+    )
+    return _filled(step, parts)
+
+
+def _changed(on_record: int, replayed: int, after: int) -> int:
+    if after >= replayed:
+        return on_record + after - replayed
+    return round(on_record * after / replayed)
 
 
 def of_step(of_rank: Parts, step_ns: float) -> Parts:

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.recorded.record_graph import recorded_graph
-from shardtoll.analyzers.roofline import Fabric, choose_fabric, fabric_names, load_fabric, with_device
+from shardtoll.analyzers.roofline import (
+    Fabric,
+    choose_fabric,
+    fabric_names,
+    fabric_on_record,
+    load_fabric,
+    with_device,
+)
 from shardtoll.analyzers.whatif.anatomy import of_step
 from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.bills import changed_bill
@@ -98,9 +105,10 @@ def what_if(
 
 
 def _fabric(report: Report) -> Fabric:
-    return (
-        load_fabric(report.fabric.name) if report.fabric.name in fabric_names() else choose_fabric(report.run)
-    )
+    recorded = fabric_on_record(report.run)
+    if report.fabric.name in fabric_names() and (recorded is None or recorded.name != report.fabric.name):
+        return load_fabric(report.fabric.name)
+    return choose_fabric(report.run)
 
 
 def _fixes(context: Context, report: Report, fixes: Sequence[int], first: int | None) -> list[Edit]:

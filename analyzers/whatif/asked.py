@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from shardtoll.analyzers.context.context import Context, make_context
 from shardtoll.analyzers.findings.origins.like_with_like import alike_ranks
+from shardtoll.analyzers.forecast.compute.cards import card_of, card_of_run
+from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
 from shardtoll.analyzers.replay.event_graph import Kind
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.analyzers.whatif.buckets import buckets_of
@@ -40,8 +42,8 @@ class Asked:
     fabric: str | None = None
     network: float | None = None
     """Times the bandwidth."""
-    gpu: float | None = None
-    """Times the speed of the compute."""
+    gpu: float | str | None = None
+    """Times the speed of the compute, or another GPU by its name or TOML file."""
     ranks: tuple[int, ...] = ()
     """Ranks that become as fast as their peers' median."""
     micro_batches: int | None = None
@@ -62,7 +64,7 @@ def asked_edits(context: Context, asked: Asked) -> list[Edit]:
     if asked.network is not None:
         made.append(_network(context, asked.network))
     if asked.gpu is not None:
-        made.append(_gpu(asked.gpu))
+        made.append(_other_gpu(context, asked.gpu) if isinstance(asked.gpu, str) else _gpu(asked.gpu))
     if asked.dtype is not None:
         made.append(_dtype(context, asked.dtype))
     if asked.bucket_bytes is not None:
@@ -155,6 +157,29 @@ def _gpu(times: float) -> Edit:
         draft.duration[draft.recorded.of_kinds((Kind.COMPUTE, Kind.OPTIMIZER))] /= gain
 
     return Edit(f"compute {times:g} times as fast", apply, banded=True)
+
+
+def _other_gpu(context: Context, words: str) -> Edit:
+    try:
+        after = card_of(words)
+    except UsageError as error:
+        hint = f"{error.hint}, or a factor as x2"
+        raise UsageError(f"--gpu: {error.message}", hint) from error
+    before = card_of_run(context.ledger.run)
+    if before is None:
+        device = context.ledger.run.device or "an unknown device"
+        raise UsageError(
+            f"the run was on {device}: its compute says nothing of {after.name}",
+            "give how many times as fast the compute is, as --gpu x2",
+        )
+    least, expected, most = compute_factors(before, after)
+
+    def apply(draft: Draft, end: float) -> None:
+        # The low end of the saving is the high end of the time.
+        longer = most if end < 0 else least if end > 0 else expected
+        draft.duration[draft.recorded.of_kinds((Kind.COMPUTE, Kind.OPTIMIZER))] *= longer
+
+    return Edit(f"on {after.name}", apply, banded=True)
 
 
 def _fabric(context: Context, name: str) -> Edit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.whatif.anatomy import parts_by_rank
+from shardtoll.analyzers.whatif.anatomy import changed_as, parts_by_rank, parts_on_record
 from shardtoll.analyzers.whatif.band import Doubt, doubt
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
@@ -50,8 +50,11 @@ class Replayer:
         self.anchor = context.step_ns / lasts if context.step_ns and lasts else 1.0
         """Times as long as in the replayed steps everything is in the report's mean step."""
         self.step_ns = lasts * self.anchor
-        self.slowest = recorded.slowest_rank(self.outcome)
+        self._on_record = parts_on_record(context)
+        longest = max(self._on_record, key=lambda rank: self._on_record[rank].step_ns, default=None)
+        self.slowest = recorded.slowest_rank(self.outcome, longest)
         """Rank whose step is the step before."""
+        self._replayed = parts_by_rank(recorded, self.outcome, self.anchor)
         self.path: Path = critical_path(recorded, self.outcome, self.slowest, self.step_ns)
         self.doubt: Doubt = doubt(context, recorded, unedited, self.path.unknown_share)
         self._steps: dict[tuple[tuple[int, ...], float], tuple[list[Edit], float]] = {}
@@ -63,8 +66,16 @@ class Replayer:
         return draft.lasts_ns(outcome) * self.anchor
 
     def parts(self, outcome: Outcome, draft: Draft | None = None) -> dict[int, Parts]:
-        """Return rank -> the parts of its step, on the same scale."""
-        return parts_by_rank(self.recorded, outcome, self.anchor, 1.0 if draft is None else draft.step_factor)
+        """Return rank -> the parts of its step: those of the report before all edits, changed as in replay
+        after them."""
+        factor = 1.0 if draft is None else draft.step_factor
+        made = parts_by_rank(self.recorded, outcome, self.anchor, factor)
+        return {
+            rank: changed_as(self._on_record[rank], self._replayed[rank], parts)
+            if rank in self._on_record
+            else parts
+            for rank, parts in made.items()
+        }
 
     def draft(self, edits: Sequence[Edit], end: float = 0.0) -> Draft:
         """Return the steps with these edits, each at this end of its model's band, in whatever order they are

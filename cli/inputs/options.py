@@ -13,6 +13,11 @@ def fabric_option(help_text: str) -> Any:
     return typer.Option("--fabric", metavar="NAME|FILE.toml", help=help_text)
 
 
+def gpu_option(help_text: str) -> Any:
+    """Return `--gpu` of a GPU; what it is for differs from command to command."""
+    return typer.Option("--gpu", metavar="NAME|FILE.toml", help=help_text)
+
+
 def output_option(help_text: str) -> Any:
     """Return `-o`, whose help says which endings the command writes."""
     return typer.Option("-o", "--output", metavar="FILE", help=help_text)

@@ -67,9 +67,10 @@ def dryrun(
         ledger = _recorded(script, arguments, request, machine)
         stages.begin("prices")
         from shardtoll.analyzers.forecast.dry import price_dry
-        from shardtoll.analyzers.roofline import load_fabric
+        from shardtoll.analyzers.roofline import fabric_on_record
 
-        fabric = load_fabric(machine.fabric)
+        fabric = fabric_on_record(ledger.run)
+        assert fabric is not None, "a dry run names its fabric"
         ledger, answer = price_dry(ledger, fabric, tokens=request.tokens, price_per_gpu_hour=per_hour)
         if out is not None:
             _keep(here / out, ledger)
@@ -118,7 +119,6 @@ def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machi
     options = DryOptions(
         World(request.world, request.rank, machine.per_host),
         machine,
-        machine.fabric,
         steps=request.steps,
         policy=policy,
         stop=True,

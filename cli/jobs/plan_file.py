@@ -11,20 +11,14 @@ _MOST_BYTES: Final = 1 << 20
 
 def tables(plan: Path) -> dict[str, Any]:
     """Return what the file says; UsageError if it is no TOML."""
-    import sys
-
     from shardtoll.ledger import UsageError
-    from shardtoll.ledger.records.regular import read_regular
+    from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return dict(tomllib.loads(read_regular(plan, _MOST_BYTES).decode("utf-8")))
+        return toml_tables(read_text(plan, _MOST_BYTES))
     except OSError as error:
         raise UsageError(
-            f"cannot read {plan} ({error.strerror or error})", "name a TOML file, or give --model"
+            f"cannot read {plan} ({why_unread(error)})", "name a TOML file, or give --model"
         ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except TomlError as error:
         raise UsageError(f"{plan} is no TOML file ({error!s:.80})", "see docs/advise.md") from error

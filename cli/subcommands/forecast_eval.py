@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from shardtoll.cli.inputs.options import Width, output_option
+from shardtoll.cli.inputs.options import Width, fabric_option, gpu_option, output_option
 
 if TYPE_CHECKING:
     from shardtoll.ledger.answers.forecast import RowsForecast
@@ -28,6 +28,8 @@ def command(
             "the same GPU and framework.",
         ),
     ] = None,
+    gpu: Annotated[str | None, gpu_option("Price every row on this GPU, in place of its own.")] = None,
+    fabric: Annotated[str | None, fabric_option("Price every row on this interconnect.")] = None,
     output: Annotated[list[Path] | None, output_option("Write x.json or x.md (repeatable).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON instead of tables.")] = False,
     width: Width = None,
@@ -35,22 +37,22 @@ def command(
     """Price each training step of a table: step time, tokens/s/GPU and memory, each with an 80 % band.
 
     Columns: model, gpus, gpu, framework, precision, seq, mbs, ga, gbs, tp, pp, vpp, cp, ep, shard, ac,
-    compile,
-    schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config in words.
-    A shape
-    that is missing is taken from the model's name. A row that states too little has a reason and no price.
-    Measured columns (tok_s_gpu, step_s, mem_gib) are only compared. Exit code 2 if no row has a price.
+    compile, schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config in
+    words. gpu may be a TOML file, and net a fabric or its TOML file. A shape that is missing is taken from
+    the model's name. A row that states too little has a reason and no price. Measured columns (tok_s_gpu,
+    step_s, mem_gib) are only compared. Exit code 2 if no row has a price.
 
     \b
     Examples:
       shardtoll forecast eval rows.csv
       shardtoll forecast eval rows.csv -o out.json
       shardtoll forecast eval rows.csv --calibrate rows.csv --json
+      shardtoll forecast eval rows.csv --gpu b200-sxm --fabric b200x8-ib400
     """
     from shardtoll.cli.inputs.outputs import ANSWERS, check_targets, show_answer, write_answer
 
     check_targets(output or [], ANSWERS["forecast eval"])
-    answer = evaluate(table, calibrate or [])
+    answer = evaluate(table, calibrate or [], gpu, fabric)
     show_answer("forecast eval", answer, as_json=as_json, width=width)
     write_answer("forecast eval", answer, output or [], as_json=as_json)
     _refuse_nothing(answer)
@@ -64,8 +66,13 @@ def _refuse_nothing(answer: RowsForecast) -> None:
         raise UsageError(f"no row has a price: {reason}", "see the reason of each with --json")
 
 
-def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
-    """Return every row priced and scored. Raises UsageError in one line for files that cannot be read."""
+def evaluate(
+    table: Path, calibrate: Sequence[Path], gpu: str | None = None, fabric: str | None = None
+) -> RowsForecast:
+    """Return every row priced and scored, on a machine of the caller's or its own.
+
+    Raises UsageError and FabricError in one line for files that cannot be read and unknown machines.
+    """
     from rich.console import Console
     from rich.progress import track
 
@@ -75,7 +82,7 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
     from shardtoll.analyzers.forecast.rows.score import scores_of, weak_scaling
     from shardtoll.ledger.answers.forecast import RowsForecast
 
-    rows = read_rows(table)
+    rows = _on_machine(read_rows(table), gpu, fabric)
     anchors = [each for path in calibrate for each in anchors_of(read_rows(path))]
     console = Console(stderr=True)
     # A file or a pipe would get an empty line.
@@ -88,6 +95,24 @@ def evaluate(table: Path, calibrate: Sequence[Path]) -> RowsForecast:
     note = unknown_columns(list(rows[0]) if rows else [])
     notes = () if note is None else (note,)
     return RowsForecast(priced, scores_of(priced), weak_scaling(rows), names, notes)
+
+
+def _on_machine(rows: list[dict[str, str]], gpu: str | None, fabric: str | None) -> list[dict[str, str]]:
+    """Return the rows as of another machine. What was measured on their own is no figure of that one."""
+    from shardtoll.analyzers.forecast.compute.cards import card_of
+    from shardtoll.analyzers.forecast.rows.columns import MEASURED
+    from shardtoll.analyzers.roofline import load_fabric
+
+    # Wrong names are said before a large table is priced.
+    if gpu is not None:
+        card_of(gpu)
+    if fabric is not None:
+        load_fabric(fabric)
+    if gpu is None and fabric is None:
+        return rows
+    # With another GPU alone, the network is that GPU's usual one.
+    other = {"net": fabric or ""} if gpu is None else {"net": fabric or "", "gpu": gpu, "hardware": ""}
+    return [{**row, **other, **dict.fromkeys(MEASURED & row.keys(), "")} for row in rows]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

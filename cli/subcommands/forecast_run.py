@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, output_option
+from shardtoll.cli.inputs.options import NoCache, Width, fabric_option, gpu_option, output_option
 
 if TYPE_CHECKING:
+    from shardtoll.analyzers.forecast.compute.cards import Card
     from shardtoll.analyzers.forecast.rescale.sent_price import Machine
     from shardtoll.analyzers.roofline import Fabric
     from shardtoll.ledger import Report
@@ -28,10 +29,7 @@ def command(
         str | None, fabric_option("The interconnect to forecast for; without it, the run's own.")
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu", metavar="NAME", help="The GPU to forecast for, as h100-sxm; default: the run's."
-        ),
+        str | None, gpu_option("The GPU to forecast for, as h100-sxm; default: the run's.")
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -72,7 +70,7 @@ def scaling(
     """Return the answer. Raises UsageError and FabricError in one line."""
     from dataclasses import replace
 
-    from shardtoll.analyzers.forecast.compute.cards import card_of
+    from shardtoll.analyzers.forecast.compute.cards import card_of, card_of_gpu
     from shardtoll.analyzers.forecast.rescale.scaling import scale_run
     from shardtoll.analyzers.roofline import fabric_names, load_fabric
     from shardtoll.cli.inputs.inputs import one_report
@@ -82,7 +80,7 @@ def scaling(
 
     # Wrong names are said before a large run is read.
     named = None if fabric is None else load_fabric(fabric)
-    wanted = None if gpu is None else card_of(gpu).name
+    wanted = None if gpu is None else card_of(gpu)
     options = TraceOptions(cache=cache)
     report = one_report(path, None, options)
     before = _machine(report)
@@ -96,12 +94,12 @@ def scaling(
         per_node = named.ranks_per_domain or named.ranks_per_node
         after = replace(after, fabric=named, per_node=int(per_node.value) if per_node else before.per_node)
         if wanted is None and before.gpu is not None and named.gpu is not None and assumed is None:
-            wanted = named.gpu.name
+            wanted = card_of_gpu(named.gpu)
     if wanted is not None:
         if before.gpu is None:
             device = report.run.device or "an unknown device"
             raise UsageError(
-                f"{path} ran on {device}: its compute says nothing of {wanted}",
+                f"{path} ran on {device}: its compute says nothing of {wanted.name}",
                 "forecast a run on a known GPU, or use `shardtoll dryrun`",
             )
         after = replace(after, gpu=wanted)
@@ -120,36 +118,29 @@ def scaling(
 
 
 def _own_forecast(report: Report) -> Band | str | None:
-    """Return what the dry run itself said of its step; a note where the machine that it played is a file,
-    which it does not keep.
+    """Return what the dry run itself said of its step; a note if an older version made it on a machine of a
+    file, whose figures it did not keep.
 
     None for measured runs, and where its operators are not on record, as in saved reports.
     """
     from shardtoll.analyzers.forecast.dry import price_dry
-    from shardtoll.analyzers.roofline import fabric_names, load_fabric
+    from shardtoll.analyzers.roofline import fabric_on_record, known_gpus
     from shardtoll.ledger import Ledger
 
     run = report.run
     if run.source != "dry" or run.gpu is None or run.fabric is None or not report.tables["dry_ops"].num_rows:
         return None
-    # A file of that name may be gone or another one by now.
-    for kind, name, known in (
-        ("fabric", run.fabric, run.fabric in fabric_names()),
-        ("GPU", run.gpu, run.gpu in _gpu_names()),
-    ):
+    fabric = fabric_on_record(run)
+    has_gpu = run.gpu_toml is not None or run.gpu in {gpu.name for gpu in known_gpus()}
+    for kind, name, known in (("fabric", run.fabric, fabric is not None), ("GPU", run.gpu, has_gpu)):
         if not known:
             return (
                 f"the dry run's {kind} {name!r:.80} is a file, which the run does not keep: its step is the "
                 "recorded one, with the band of a measured run"
             )
     ledger = Ledger(run, report.groups, report.tables)
-    return price_dry(ledger, load_fabric(run.fabric))[1].step_ns
-
-
-def _gpu_names() -> set[str]:
-    from shardtoll.analyzers.roofline import known_gpus
-
-    return {gpu.name for gpu in known_gpus()}
+    assert fabric is not None
+    return price_dry(ledger, fabric)[1].step_ns
 
 
 def _lacks_links(machine: Machine, world: int | None) -> bool:
@@ -160,31 +151,29 @@ def _lacks_links(machine: Machine, world: int | None) -> bool:
     )
 
 
-def _usual(machine: Machine, gpu: str | None) -> Fabric | None:
+def _usual(machine: Machine, gpu: Card | None) -> Fabric | None:
     """Return the usual fabric of many such machines; None if there is none."""
     from shardtoll.analyzers.forecast.plan.check import usual_fabric
     from shardtoll.analyzers.roofline import load_fabric
     from shardtoll.ledger import UsageError
 
-    name = gpu or machine.gpu
+    card = gpu or machine.gpu
     try:
-        return None if name is None else load_fabric(usual_fabric(name))
+        return None if card is None else load_fabric(usual_fabric(card.key))
     except UsageError:
         return None
 
 
 def _machine(report: Report) -> Machine:
     """Return the machine that the run had, as far as its record tells."""
+    from shardtoll.analyzers.forecast.compute.cards import card_of_run
     from shardtoll.analyzers.forecast.rescale.sent_price import Machine
-    from shardtoll.analyzers.roofline import choose_fabric, fabric_names, gpu_of_run, load_fabric
+    from shardtoll.analyzers.roofline import choose_fabric, fabric_names, load_fabric
 
     run = report.run
     chosen = choose_fabric(run)
     if chosen.intra is None and report.fabric.name in fabric_names():
         chosen = load_fabric(report.fabric.name)
-    gpu = gpu_of_run(run)
-    # A dry run may have played a GPU of a file: the shipped one of such a device stands for it.
-    named = run.gpu if run.gpu in _gpu_names() else gpu.name if gpu else None
     per = chosen.ranks_per_domain or chosen.ranks_per_node
     per_node = run.ranks_per_host or (int(per.value) if per else 8)
-    return Machine(chosen, named, per_node)
+    return Machine(chosen, card_of_run(run), per_node)

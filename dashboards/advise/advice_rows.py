@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardtoll.ledger.answers.advice import Advice, Candidate, FailureAdvice
+from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.words import human
 
 
@@ -33,7 +34,6 @@ _LAYOUT_HEADS = (
 )
 
 
-_FITS: Final = {True: "", None: " may not fit", False: " does not fit"}
 _YES_OR_NO: Final = {True: "yes", None: "maybe", False: "no"}
 
 
@@ -49,7 +49,8 @@ def layout_row(candidate: Candidate) -> tuple[str, ...]:
         _tenths(candidate.exposed_share),
         _tenths(candidate.bubble_share),
         human.size(candidate.memory_bytes),
-        human.size(candidate.memory_high_bytes) + _FITS[candidate.fits],
+        human.size(candidate.memory_high_bytes)
+        + ("" if candidate.fits else f" {fits_words(candidate.fits)}"),
     )
 
 
@@ -210,7 +211,7 @@ def _gap(advice: Advice) -> str:
     if gap is None or current is None or advice.best is None:
         return ""
     if not current.fits:
-        return f"It{_FITS[current.fits]}: {human.size(current.memory_high_bytes)} at the upper band."
+        return f"It {fits_words(current.fits)}: {human.size(current.memory_high_bytes)} at the upper band."
     best = advice.best
     if gap <= 0:
         return "It is no slower than the advised one, but less simple."

@@ -9,6 +9,7 @@ from rich.text import Text
 from shardtoll.dashboards.terminal.answers import head, indented, labelled
 from shardtoll.ledger.answers.dry_step import DryMemory, DryStep
 from shardtoll.ledger.answers.forecast import Band
+from shardtoll.ledger.answers.plan_memory import fits_words
 from shardtoll.ledger.words import human
 
 _MOST_CAUSES = 6
@@ -90,9 +91,8 @@ def _money(band: Band) -> str:
 
 def _fits(memory: DryMemory) -> str:
     reserved = f"{human.size(memory.reserved_bytes.expected)} of {human.size(memory.capacity_bytes)}"
-    if memory.fits is None:
-        return f"It may not fit: it reserves {reserved}."
-    return f"It fits: it reserves {reserved}." if memory.fits else f"It does not fit: it needs {reserved}."
+    verb = "needs" if memory.fits is False else "reserves"
+    return f"It {fits_words(memory.fits)}: it {verb} {reserved}."
 
 
 def _memory(memory: DryMemory) -> list[str]:

@@ -226,6 +226,7 @@ class Advice:
     """Faster than `best` and expected to fit, but their upper band does not: fastest first."""
     batch: BatchAdvice
     failures: FailureAdvice | None
+    """None if no layout fits."""
     scaling: tuple[ScalePoint, ...]
     loader: LoaderAdvice | None
     legal: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,12 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from shardtoll.ledger.records.errors import UsageError
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.record import PHASES
-from shardtoll.ledger.records.regular import read_regular
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 
 Part: TypeAlias = Literal["module", "group", "phase"]
 PARTS: Final[tuple[str, ...]] = get_args(Part)
@@ -107,15 +101,15 @@ OF_SECTION: Final = (
 def read_budget(path: Path) -> Budget:
     """Return the budget in a TOML file; UsageError with what is wrong and where."""
     try:
-        data = read_regular(path, MOST_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+        text = read_text(path, MOST_BYTES)
+    except OSError as error:
         raise UsageError(
-            f"the budget {path} cannot be read ({reason})", "`shardtoll budget init RUN` writes one"
+            f"the budget {path} cannot be read ({why_unread(error)})",
+            "`shardtoll budget init RUN` writes one",
         ) from error
     try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        document = toml_tables(text)
+    except TomlError as error:
         raise UsageError(f"the budget {path} is no TOML ({error})", _HINT) from error
     return budget_of(document, str(path))
 

@@ -14,7 +14,7 @@ class DryMachine:
     """The machine that a dry run is made for."""
 
     gpu: str
-    """A key of the GPU table, as `h100-sxm`."""
+    """A key of the GPU table, as `h100-sxm`, or the name that its file gives it."""
     title: str
     device: str
     """As its driver names it: `NVIDIA H100 80GB HBM3`."""
@@ -22,9 +22,13 @@ class DryMachine:
     multiprocessors: int
     capability: tuple[int, int]
     fabric: str
-    """Name of a fabric, or its file."""
+    """Name of a fabric, also of one from a file."""
     per_host: int
     """GPUs of one host."""
+    gpu_toml: str | None = None
+    """Figures of a GPU that came from a file, as TOML; None for a shipped one."""
+    fabric_toml: str | None = None
+    """Figures of a fabric that came from a file, as TOML; None for a shipped one."""
 
 
 @dataclass(frozen=True, slots=True)

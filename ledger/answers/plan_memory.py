@@ -32,6 +32,11 @@ def fits_in(expected_bytes: float, high_bytes: float, limit_bytes: float) -> boo
     return False if expected_bytes > limit_bytes else None
 
 
+def fits_words(fits: bool | None) -> str:
+    """Return what `fits_in` answers, as the verb of a sentence."""
+    return "fits" if fits else "may not fit" if fits is None else "does not fit"
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBand:
     """A forecast and the band that holds eight of ten measured values."""

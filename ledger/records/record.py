@@ -112,9 +112,14 @@ class Run:
     """What the job does, as a trace shows it: a backward or optimizer, or an engine of inference without
     either; None where neither shows."""
     gpu: str | None = None
-    """The GPU that a dry run was made for, a key of the GPU table as `h100-sxm`; None of other runs."""
+    """The GPU that a dry run was made for, a key of the GPU table as `h100-sxm`, or the name that its file
+    gives it; None of other runs."""
     fabric: str | None = None
-    """The fabric that a dry run was made for, by name or file; None of other runs."""
+    """The fabric that a dry run was made for, by name; None of other runs."""
+    gpu_toml: str | None = None
+    """The figures of that GPU as TOML, if it came from a file; None if it is a shipped one."""
+    fabric_toml: str | None = None
+    """The figures of that fabric as TOML, if it came from a file; None if it is a shipped one."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")

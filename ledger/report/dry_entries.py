@@ -14,7 +14,7 @@ MACHINE: Final = EntryPoint[Callable[[str, str | None], DryMachine]](
 )
 """GPU and fabric (None: the usual one) -> the machine; UsageError or FabricError for an unknown one."""
 
-PRICE: Final = EntryPoint[Callable[[Ledger, str], tuple[Ledger, DryStep]]](
-    "shardtoll.analyzers.forecast.dry.priced:price_on"
+PRICE: Final = EntryPoint[Callable[[Ledger], tuple[Ledger, DryStep]]](
+    "shardtoll.analyzers.forecast.dry.priced:price_on_record"
 )
-"""Ledger of a dry run and a fabric -> the ledger with times, and the forecast of its last step."""
+"""Ledger of a dry run -> the ledger with times, and the forecast of its last step."""

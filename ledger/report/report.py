@@ -202,7 +202,7 @@ class Report:
         """Return the step after fixing these findings, by number on the bill, and after other changes.
 
         `changes` are those of `shardtoll whatif`: `without=("all_gather@train.py:12",)`, `network=2.0`,
-        `gpu=1.3`, `ranks=(3,)`, `fabric="h100x8"`, `dtype="bf16"`, `bucket_bytes=25 << 20`,
+        `gpu=1.3` or `"b200-sxm"`, `ranks=(3,)`, `fabric="h100x8"`, `dtype="bf16"`, `bucket_bytes=25 << 20`,
         `micro_batches=16`, `batch_ready=True`, `async_copies=True`, `no_recompute=True`, `first=3`. Raises
         UsageError where nothing is asked for or the run cannot be replayed.
         """

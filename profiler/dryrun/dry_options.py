@@ -15,7 +15,6 @@ class DryOptions:
 
     world: World
     machine: DryMachine
-    fabric: str
     steps: int = 1
     """Steps that are recorded, after the first one, which builds the optimizer's state."""
     policy: Policy = field(default_factory=Policy)

@@ -30,7 +30,7 @@ class DryResult:
                 )
             self._run.refuse_alone("the program")
             self._run.refuse_idle("the program")
-            self._priced = PRICE.load()(self._run.ledger, self._run.options.fabric)
+            self._priced = PRICE.load()(self._run.ledger)
         return self._priced
 
     @property
@@ -74,8 +74,6 @@ def dry_run(
     except ValueError:
         raise UsageError(f"item={item!r:.40}", "give a number, or balanced") from None
     machine = MACHINE.load()(gpu, fabric)
-    options = DryOptions(
-        World(world, rank, machine.per_host), machine, machine.fabric, steps=steps, policy=policy
-    )
+    options = DryOptions(World(world, rank, machine.per_host), machine, steps=steps, policy=policy)
     with dry(options) as run:
         yield DryResult(run)

@@ -72,7 +72,9 @@ def ledger_of(
         core_ids=(),
         epoch_ns=0,
         gpu=options.machine.gpu,
-        fabric=options.fabric,
+        fabric=options.machine.fabric,
+        gpu_toml=options.machine.gpu_toml,
+        fabric_toml=options.machine.fabric_toml,
     )
     return Ledger(run, audited.groups, tables, audited.findings)
 

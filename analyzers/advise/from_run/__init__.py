@@ -2,5 +2,5 @@
 
 Start reading in `run_question`.
 
-It may import `analyzers.roofline`, `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`.
+It may import `analyzers.forecast.compute`, `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`.
 """

@@ -8,7 +8,7 @@ from typing import Any
 from shardtoll.analyzers.advise.from_run.step_layout import checkpointing_of, degrees_of, sharding_of
 from shardtoll.analyzers.advise.from_run.step_ops import attention_modules, precision_of, step_ops
 from shardtoll.analyzers.advise.from_run.step_shape import shape_of
-from shardtoll.analyzers.roofline import gpu_of_run
+from shardtoll.analyzers.forecast.compute.cards import card_of_run
 from shardtoll.ledger import Report
 from shardtoll.ledger.answers.training_plan import Layout
 
@@ -54,13 +54,13 @@ def derive(report: Report, name: str) -> Derived:
         "sequence": step.sequence,
         "precision": precision_of(ops),
     }
-    gpu = run.gpu or (found.name if (found := gpu_of_run(run)) is not None else None)
-    if gpu is not None:
-        values["gpu"] = gpu
+    card = card_of_run(run)
+    if card is not None:
+        values["gpu"] = card.key
     if run.ranks_per_host and run.gpu:
         values["gpus_per_node"] = run.ranks_per_host
     if run.fabric:
-        values["fabric"] = run.fabric
+        values["fabric"] = run.fabric_toml or run.fabric
     notes = (
         f"The run has {model.layers} blocks of width {model.hidden:,}, {model.heads} heads "
         f"({model.kv_heads} of keys), {model.ffn:,} columns and {model.vocab:,} classes; "

@@ -12,7 +12,6 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import WHOLE, rows_of, whole_contents
 from shardtoll.analyzers.findings.replicas.data_parallel import data_parallel
-from shardtoll.analyzers.findings.replicas.reductions import members
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, numbered, steps_spoken_of
 from shardtoll.analyzers.shared.wrapper_causes import WRAPPER_CAUSES
@@ -189,7 +188,7 @@ def _same_work(context: Context, ranks: Sequence[int]) -> bool:
         & ~cause.str.startswith(WRAPPER_CAUSES).to_numpy(dtype=bool)
         & frame["rank"].isin(ranks),
     )
-    ranks_of = members(context)
+    ranks_of = context.members
     inside = [
         over
         for group, rank in activations[["group", "rank"]].drop_duplicates().itertuples(index=False)

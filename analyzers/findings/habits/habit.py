@@ -53,10 +53,9 @@ def habits(
     """
     if frame.empty or len(steps) < LEAST_STEPS:
         return
-    ranks = ranks_of(context)
     result = priced(context, frame, columns)
     for line in result.lines:
-        over = ranks.get((str(line.first["group"]), line.ranks[0]), frozenset())
+        over = frozenset(context.members.get((str(line.first["group"]), line.ranks[0]), ()))
         rows = frame[result.code == line.code]
         rows = keep(rows, rows["step"].isin(steps))
         if set(line.ranks) == over and in_each(rows, steps, line.ranks):
@@ -77,16 +76,6 @@ def price(context: Context, line: Line) -> Price:
     saving = None if toll is None or own is None else min(toll, own)
     share = context.share(saving, context.steps) or 0.0
     return Price(toll, saving, "warning" if share >= WARNING_SHARE else "info")
-
-
-def ranks_of(context: Context) -> dict[tuple[str, int], frozenset[int]]:
-    """Return the ranks of each group by its name and one of them."""
-    return {
-        (group.name, rank): ranks
-        for group in context.ledger.groups
-        for ranks in [frozenset(group.ranks)]
-        for rank in ranks
-    }
 
 
 def in_each(frame: pd.DataFrame, steps: Sequence[int], ranks: Sequence[int]) -> bool:

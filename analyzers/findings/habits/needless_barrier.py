@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.habits.habit import Habit, habits, in_each, price, ranks_of
+from shardtoll.analyzers.findings.habits.habit import Habit, habits, in_each, price
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, number
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -39,20 +39,19 @@ def find(context: Context) -> list[Finding]:
     barriers = keep(barriers, ~barriers["caused_by_op"].fillna("").str.startswith(SAVES))
     if barriers.empty:
         return []
-    ordering, ranks = keep(rows, rows["op"].isin(ORDERING)), ranks_of(context)
+    ordering = keep(rows, rows["op"].isin(ORDERING))
     return [
         _finding(context, habit)
         for habit in habits(context, barriers, KEYS, context.steps)
-        if in_each(_spanning(ordering, habit.over, ranks), context.steps, habit.line.ranks)
+        if in_each(_spanning(context, ordering, habit.over), context.steps, habit.line.ranks)
     ]
 
 
-def _spanning(
-    ordering: pd.DataFrame, over: frozenset[int], ranks: dict[tuple[str, int], frozenset[int]]
-) -> pd.DataFrame:
+def _spanning(context: Context, ordering: pd.DataFrame, over: frozenset[int]) -> pd.DataFrame:
     """Return the collectives in which all of some ranks take part."""
-    pairs = zip(ordering["group"].astype(str), ordering["rank"].astype(int), strict=True)
-    spans = pd.Series([over <= ranks.get(pair, frozenset()) for pair in pairs], dtype=bool)
+    pairs = list(zip(ordering["group"].astype(str), ordering["rank"].astype(int), strict=True))
+    spanning = {pair: over.issubset(context.members.get(pair, ())) for pair in set(pairs)}
+    spans = pd.Series([spanning[pair] for pair in pairs], dtype=bool)
     return keep(ordering, spans.to_numpy(dtype=bool))
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.averages import verdict
 from shardtoll.analyzers.findings.replicas.combined import combined
-from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, members
+from shardtoll.analyzers.findings.replicas.reductions import BACKWARD
 from shardtoll.analyzers.findings.replicas.replicas import Replicas, replicas
 from shardtoll.analyzers.findings.replicas.value_sums import BEFORE, Sum, looks, names_in, value_sums
 from shardtoll.analyzers.shared.memo import once
@@ -155,7 +155,7 @@ def _copied(context: Context) -> set[tuple[int, tuple[int, ...], str | None, int
     mask = frame["op"].isin(("broadcast", "all_gather")) & frame["phase"].isin(BACKWARD)
     mask &= frame["message_bytes"].notna() & ~frame["implicit"].fillna(False).astype(bool)
     rows = keep(frame, mask)[["step", "group", "rank", "parameter", "message_bytes"]].drop_duplicates()
-    ranks_of = members(context)
+    ranks_of = context.members
     return {
         (int(step), over, name, int(largest))
         for step, group, rank, names, largest in rows.itertuples(index=False)

@@ -12,7 +12,6 @@ from shardtoll.analyzers.context.compute_dtypes import formats, result_elements
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.needless.wide_dtype import LEAST_ELEMENTS, WIDTH
 from shardtoll.analyzers.findings.replicas.local_parameters import below
-from shardtoll.analyzers.findings.replicas.reductions import members
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 
@@ -37,7 +36,7 @@ def combined(context: Context) -> dict[str, str]:
     first, every = computes["step"].astype(np.int64).min(), computes
     calls, computes = keep(calls, calls["step"] == first), keep(computes, computes["step"] == first)
     least = formats(context).least_product or LEAST_ELEMENTS
-    ranks_of = members(context)
+    ranks_of = context.members
     is_combined: dict[tuple[tuple[int, ...], str, str, int], bool] = {}
     modules: dict[str, str] = {}
     for rank in sorted(int(rank) for rank in computes["rank"].unique()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.replicas.reductions import members, mesh_groups, reductions
+from shardtoll.analyzers.findings.replicas.reductions import mesh_groups, reductions
 from shardtoll.analyzers.findings.replicas.replicas import held
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep, text
@@ -21,7 +21,7 @@ def data_parallel(context: Context) -> list[tuple[int, ...]]:
     data.
     """
     rows = held(context)
-    groups = members(context)
+    groups = context.members
     sets: list[tuple[int, ...]] = []
     wrapped = keep(rows, rows["wrapper"].notna() & rows["group"].notna())
     for group, rank in wrapped[["group", "rank"]].drop_duplicates().itertuples(index=False):
@@ -43,7 +43,7 @@ def _of_wrappers(context: Context) -> list[tuple[int, ...]]:
         & frame["caused_by_op"].fillna("").str.startswith(WRAPPER_CAUSES),
     )
     pairs = frame[["group", "rank"]].drop_duplicates()
-    groups = members(context)
+    groups = context.members
     reduced_over = (groups.get((str(group), int(rank))) for group, rank in pairs.itertuples(index=False))
     return [over for over in reduced_over if over is not None and len(over) > 1]
 

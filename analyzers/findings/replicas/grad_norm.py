@@ -18,7 +18,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import EPS, WHOLE, rows_of, whole_contents
 from shardtoll.analyzers.findings.replicas.clipped_norms import as_one, clipped_by
 from shardtoll.analyzers.findings.replicas.local_parameters import pipelined
-from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, members, sums
+from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, sums
 from shardtoll.analyzers.findings.replicas.replicas import replicas
 from shardtoll.analyzers.shared.remedy_code import on_group
 from shardtoll.analyzers.shared.tally import keep, text
@@ -207,7 +207,7 @@ def _added_up(context: Context, gradients: pd.DataFrame) -> list[Finding]:
 
 
 def _by_members(context: Context, rows: pd.DataFrame) -> list[tuple[tuple[int, ...], pd.DataFrame]]:
-    ranks_of = members(context)
+    ranks_of = context.members
     overs = [
         ranks_of.get((str(group), int(rank))) for group, rank in zip(rows["group"], rows["rank"], strict=True)
     ]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.averages import verdict
-from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, REDUCES, members
+from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, REDUCES
 from shardtoll.analyzers.findings.replicas.replicas import Replicas
 from shardtoll.analyzers.findings.replicas.value_sums import adds_floats, looks
 from shardtoll.analyzers.shared.memo import once
@@ -60,7 +60,7 @@ def _nameless(context: Context) -> pd.DataFrame:
 def _sizes(context: Context, frame: pd.DataFrame, ops: tuple[str, ...]) -> Sizes:
     frame = keep(frame, frame["op"].isin(ops) & frame["phase"].isin(BACKWARD))
     frame = keep(frame, frame["message_bytes"].notna() & adds_floats(frame))
-    ranks_of = members(context)
+    ranks_of = context.members
     sizes: Sizes = {}
     columns = frame[["step", "group", "rank", "message_bytes", "root"]].drop_duplicates()
     for step, group, rank, size, root in columns.itertuples(index=False):
@@ -88,7 +88,7 @@ def _roots(context: Context, ops: tuple[str, ...]) -> Roots:
     frame = context.in_steps
     frame = keep(frame, frame["op"].isin(ops) & frame["phase"].isin(BACKWARD))
     frame = keep(frame, frame["parameter"].notna() & frame["root"].notna() & adds_floats(frame))
-    ranks_of = members(context)
+    ranks_of = context.members
     roots: Roots = {}
     columns = frame[["step", "group", "rank", "parameter", "root"]].drop_duplicates()
     for step, group, rank, names, root in columns.itertuples(index=False):

@@ -22,18 +22,6 @@ BACKWARD: Final = ("backward", "optimizer", "other")
 
 
 @once
-def members(context: Context) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return the ranks of the group that a rank knows by a name."""
-    # One tuple for all ranks of a group: of 16,384 ranks each would hold 16,384 numbers of its own.
-    return {
-        (group.name, rank): ranks
-        for group in context.ledger.groups
-        for ranks in [tuple(sorted(group.ranks))]
-        for rank in ranks
-    }
-
-
-@once
 def mesh_groups(context: Context) -> dict[str, list[tuple[int, ...]]]:
     """Return the groups along each named mesh dimension, ranks in mesh order.
 
@@ -100,7 +88,7 @@ def reductions(context: Context) -> pd.DataFrame:
 
 
 def _over(context: Context, frame: pd.DataFrame) -> npt.NDArray[np.object_]:
-    ranks_of = members(context)
+    ranks_of = context.members
     number, first = codes(frame, ["group", "rank"])
     overs = np.empty(len(first), dtype=object)
     for row, (group, rank) in enumerate(zip(first["group"].astype(str), first["rank"], strict=True)):

@@ -9,7 +9,6 @@ from typing import Final
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.agreement import Case
-from shardtoll.analyzers.findings.replicas.reductions import members
 from shardtoll.analyzers.findings.replicas.replicas import Replicas
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.analyzers.shared.remedy_code import on_group, parameter
@@ -144,7 +143,7 @@ def wrapped(context: Context, findings: Sequence[Finding]) -> list[Finding]:
         return list(findings)
     ddp = bool((table["wrapper"] == "DDP").any())
     groups = table[["group", "rank"]].drop_duplicates().itertuples(index=False)
-    averaging = {members(context).get((str(group), int(rank))) for group, rank in groups}
+    averaging = {context.members.get((str(group), int(rank))) for group, rank in groups}
     return [_fitting(finding, ddp, finding.ranks in averaging) for finding in findings]
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.findings.replicas.local_parameters import exchanged, pipelined
 from shardtoll.analyzers.findings.replicas.overruled import checked_right
-from shardtoll.analyzers.findings.replicas.reductions import clash, covered, members, mesh_groups
+from shardtoll.analyzers.findings.replicas.reductions import clash, covered, mesh_groups
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.placements import kinds
 from shardtoll.analyzers.shared.tally import keep, text
@@ -124,7 +124,7 @@ def _dims(text_of_dims: str | None) -> list[str]:
 def _of_plain(context: Context, name: str, rows: pd.DataFrame, started: _Start) -> list[Replicas]:
     """Return the ranks of a plain tensor that belong together: groups that overlap are one."""
     entries: list[tuple[tuple[int, ...], Basis, str | None, str | None]] = []
-    groups = members(context)
+    groups = context.members
     ranks = {int(rank) for rank in rows["rank"]}
     row: Any
     for row in rows.itertuples(index=False):

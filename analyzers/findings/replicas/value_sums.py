@@ -14,7 +14,7 @@ import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.context.micro_batches import BACKWARD as PASSES
-from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, REDUCES, members
+from shardtoll.analyzers.findings.replicas.reductions import BACKWARD, REDUCES
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import codes, keep, text
 
@@ -61,7 +61,7 @@ def value_sums(context: Context) -> list[Sum]:
     frame = keep(frame, frame["parameter"].notna() | ~_of_gradients(context, frame))
     between = frame["step"].isna()
     frame = frame.assign(between=between, step=_steps(context, frame), divides=_divides(frame))
-    ranks_of = members(context)
+    ranks_of = context.members
     keys = ["step", "rank", "group", "parameter", "source", "divides", "between"]
     sizes = (
         frame.groupby(keys, dropna=False, observed=True)["message_bytes"].agg(["max", "sum"]).reset_index()

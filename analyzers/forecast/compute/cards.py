@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
 
 from shardtoll.analyzers.forecast.compute.grid import gpus_with
-from shardtoll.analyzers.roofline import Gpu, known_gpus, load_gpu
-from shardtoll.ledger import UsageError
+from shardtoll.analyzers.roofline import Gpu, gpu_of_run, gpu_to_toml, known_gpus, load_gpu
+from shardtoll.ledger import Run
 
 _REPORTED_GIB_PER_GB: Final = 0.988
 """An H100 sold with 80 GB reports 79.1 GiB, a B200 with 180 GB 178.4, an H200 with 141 GB 139.8: between the
@@ -38,11 +37,19 @@ _SIBLINGS: Final = {
 class Card:
     """One kind of GPU."""
 
-    name: str
+    key: str
+    """What it is found by: its name, its TOML file, or the text of one."""
     gpu: Gpu
     memory_gbps: float
     matmul_share: float
     """Share of the bfloat16 peak that large matmuls reach."""
+    shipped: bool
+    """Whether it is one of `gpus.toml`."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is called: by its key in `gpus.toml`, or by its own file."""
+        return self.gpu.name
 
     def peak_tflops(self, dtype: str) -> float:
         """Return the dense peak for a dtype; the next wider dtype's for one that the GPU has no units for."""
@@ -76,35 +83,51 @@ def reported_bytes(sold_bytes: float) -> int:
 
 def capacity_of(gpu: str) -> int:
     """Bytes that the driver reports of a GPU, or that its file states; UsageError for an unknown one."""
-    sold = card_of(gpu).gpu.memory_bytes.value
-    return round(sold) if gpu.endswith(".toml") else reported_bytes(sold)
+    card = card_of(gpu)
+    sold = card.gpu.memory_bytes.value
+    return reported_bytes(sold) if card.shipped else round(sold)
 
 
 @cache
-def card_of(name: str) -> Card:
-    """Return the GPU of that name or TOML file; UsageError with names that are alike for an unknown one."""
-    file = name.endswith(".toml")
-    for gpu in (load_gpu(name),) if file else known_gpus():
-        if file or gpu.name == name:
-            peaks = gpu.peak_tflops
-            peak = peaks.get("bfloat16") or peaks.get("float16") or peaks.get("float32")
-            reached = gpu.reached_matmul_tflops
-            share = reached.value / peak.value if reached is not None and peak is not None else _USUAL_SHARE
-            return Card(name, gpu, gpu.memory_gbps.value, share)
-    names = [gpu.name for gpu in known_gpus()]
-    alike = difflib.get_close_matches(name, names, 4, 0.4) or ["a100-sxm-80gb", "h100-sxm", "b200-sxm"]
-    raise UsageError(f"no GPU named {name!r:.60}", f"name one of gpus.toml, as {', '.join(alike)}")
+def card_of(key: str) -> Card:
+    """Return the GPU of a key: its name, its TOML file, or the text of one.
+
+    Raises UsageError with names that are alike for an unknown name, FabricError for a file that describes
+    none.
+    """
+    gpu = load_gpu(key)
+    peaks = gpu.peak_tflops
+    peak = peaks.get("bfloat16") or peaks.get("float16") or peaks.get("float32")
+    reached = gpu.reached_matmul_tflops
+    share = reached.value / peak.value if reached is not None and peak is not None else _USUAL_SHARE
+    return Card(key, gpu, gpu.memory_gbps.value, share, gpu in known_gpus())
+
+
+def card_of_gpu(gpu: Gpu) -> Card:
+    """Return the GPU that a fabric names, shipped or described in the fabric's own file."""
+    return card_of(gpu.name if gpu in known_gpus() else gpu_to_toml(gpu))
+
+
+def card_of_run(run: Run) -> Card | None:
+    """Return the GPU that a run was on, or that a dry run was made for; None if its record tells none."""
+    if run.gpu_toml is not None:
+        return card_of(run.gpu_toml)
+    # A dry run of an older version may name a GPU of a file: the shipped one of such a device stands for it.
+    if run.gpu is not None and any(gpu.name == run.gpu for gpu in known_gpus()):
+        return card_of(run.gpu)
+    gpu = gpu_of_run(run)
+    return None if gpu is None else card_of(gpu.name)
 
 
 @lru_cache(maxsize=256)
-def sibling_of(name: str, kind: str, dtype: str) -> Card | None:
+def sibling_of(key: str, kind: str, dtype: str) -> Card | None:
     """Return the GPU whose table stands for this one: itself, its chip's, else the nearest peak's."""
     tables = gpus_with(kind, dtype)
     if not tables:
         return None
-    if name in tables:
-        return card_of(name)
-    if _SIBLINGS.get(name) in tables:
-        return card_of(_SIBLINGS[name])
-    peak = card_of(name).peak_tflops(dtype)
+    if key in tables:
+        return card_of(key)
+    if _SIBLINGS.get(key) in tables:
+        return card_of(_SIBLINGS[key])
+    peak = card_of(key).peak_tflops(dtype)
     return card_of(min(tables, key=lambda each: abs(card_of(each).peak_tflops(dtype) / peak - 1)))

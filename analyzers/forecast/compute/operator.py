@@ -32,7 +32,7 @@ class Price:
 
 @lru_cache(maxsize=65536)
 def price_operator(gpu: str, work: Work) -> Price:
-    """Return the price of the operator on a GPU, a key of `gpus.toml` as `h100-sxm`.
+    """Return the price of the operator on a GPU, by a key as `card_of` takes.
 
     Raises ShardtollError for an unknown GPU, with the known ones.
     """
@@ -55,7 +55,7 @@ def _streamed(card: Card, work: Streamed) -> Price:
 
 def _matmul(card: Card, work: Matmul) -> Price:
     dtype = _table_dtype(work.dtype)
-    sibling = sibling_of(card.name, "matmul", dtype)
+    sibling = sibling_of(card.key, "matmul", dtype)
     grid = None if sibling is None else grid_of("matmul", sibling.name, dtype)
     if sibling is None or grid is None:
         return _by_constant(card, work.flops, work.bytes, work.dtype)
@@ -73,7 +73,7 @@ def _attention(card: Card, work: Attention) -> Price:
     if work.dtype == "float32":
         # The tables are of kernels that take 16 bits.
         return _by_constant(card, work.flops, 0.0, work.dtype)
-    sibling = sibling_of(card.name, "attention", "bfloat16")
+    sibling = sibling_of(card.key, "attention", "bfloat16")
     grid = None if sibling is None else grid_of("attention", sibling.name)
     assert sibling is not None, "some GPU has a table of attention"
     assert grid is not None

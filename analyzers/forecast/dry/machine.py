@@ -1,10 +1,10 @@
-"""Which machine a dry run plays: a GPU and a fabric by their names."""
+"""Which machine a dry run plays: a GPU and a fabric, each by its name or TOML file."""
 
 from __future__ import annotations
 
 from shardtoll.analyzers.forecast.compute.cards import capacity_of, card_of
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
-from shardtoll.analyzers.roofline import load_fabric
+from shardtoll.analyzers.roofline import fabric_names, gpu_to_toml, load_fabric, to_toml
 from shardtoll.ledger.answers.dry_step import DryMachine
 from shardtoll.ledger.report.dry_entries import MACHINE
 
@@ -15,11 +15,14 @@ _PER_HOST = 8
 def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
     """Return the machine; without a fabric with the usual one of this GPU.
 
-    Raises UsageError for an unknown GPU or one without a usual fabric, FabricError for an unknown fabric.
+    Raises UsageError for an unknown GPU or one without a usual fabric, FabricError for an unknown fabric and
+    for a file that describes none.
     """
-    card = card_of(gpu).gpu
-    name = fabric or usual_fabric(gpu)
-    ranks = load_fabric(name).ranks_per_node
+    found = card_of(gpu)
+    card = found.gpu
+    asked = fabric or usual_fabric(gpu)
+    machines = load_fabric(asked)
+    ranks = machines.ranks_per_node
     major, _, minor = (card.capability or "9.0").partition(".")
     return DryMachine(
         gpu=card.name,
@@ -28,6 +31,9 @@ def machine_of(gpu: str, fabric: str | None = None) -> DryMachine:
         memory_bytes=capacity_of(gpu),
         multiprocessors=card.sms or 0,
         capability=(int(major), int(minor or 0)),
-        fabric=name,
+        fabric=machines.name,
         per_host=_PER_HOST if ranks is None else int(ranks.value),
+        # A file may be gone or changed when the run is read.
+        gpu_toml=None if found.shipped else gpu_to_toml(card),
+        fabric_toml=None if asked in fabric_names() else to_toml(machines),
     )

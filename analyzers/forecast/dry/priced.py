@@ -21,7 +21,7 @@ from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
 from shardtoll.analyzers.replay.contention import Contention
 from shardtoll.analyzers.replay.engine import simulate
 from shardtoll.analyzers.replay.outcome import Outcome
-from shardtoll.analyzers.roofline import Fabric, load_fabric
+from shardtoll.analyzers.roofline import Fabric, fabric_on_record
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryStep
 from shardtoll.ledger.answers.forecast import Band
@@ -73,7 +73,7 @@ def price_dry(
     groups = {group.name: group for group in ledger.groups}
     constants = constants or fitted()
     per_host = run.ranks_per_host or 8
-    prices = Prices(run.gpu, FabricNetwork(fabric), constants, groups, per_host)
+    prices = Prices(run.gpu_toml or run.gpu, FabricNetwork(fabric), constants, groups, per_host)
     ops: list[DryOp] = to_records("dry_ops", ledger.tables["dry_ops"])
     rows: list[Collective] = to_records("collectives", ledger.tables["collectives"])
     waits: list[DryWait] = to_records("dry_waits", ledger.tables["dry_waits"])
@@ -100,9 +100,11 @@ def price_dry(
 
 
 @PRICE.entry
-def price_on(ledger: Ledger, fabric: str) -> tuple[Ledger, DryStep]:
-    """Return what `price_dry` does for a fabric by its name; FabricError for an unknown one."""
-    return price_dry(ledger, load_fabric(fabric))
+def price_on_record(ledger: Ledger) -> tuple[Ledger, DryStep]:
+    """Return what `price_dry` does on the fabric that the dry run was made for."""
+    fabric = fabric_on_record(ledger.run)
+    assert fabric is not None, "a dry run names its fabric"
+    return price_dry(ledger, fabric)
 
 
 def _priced(
@@ -226,7 +228,7 @@ def _answer(
     dtypes = Counter[str]()
     for op in step.ops:
         dtypes[op.dtype or "float32"] += op.flops
-    peak = card_of(run.gpu).peak_tflops(dtypes.most_common(1)[0][0]) * 1e3 if model else None
+    peak = card_of(run.gpu_toml or run.gpu).peak_tflops(dtypes.most_common(1)[0][0]) * 1e3 if model else None
     price = None
     if price_per_gpu_hour is not None and time is not None:
         price = time.scaled(price_per_gpu_hour * run.world_size / 3.6e12)

@@ -1,6 +1,6 @@
 """Peak memory of a step: allocations replayed through a model of torch's caching allocator.
 
-It may import `analyzers.shared`, `ledger`, `ledger.answers`.
+It may import `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`.
 Start reading in `peak`; `allocator` replays any list of allocations.
 """
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from shardtoll.ledger.records.toml_text import toml_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,7 @@ class MemoryFit:
 @cache
 def _fits() -> dict[str, MemoryFit]:
     text = resources.files(__package__).joinpath("memory_fit.toml").read_text(encoding="utf-8")
-    return {name: MemoryFit(**table) for name, table in tomllib.loads(text).items()}
+    return {name: MemoryFit(**table) for name, table in toml_tables(text).items()}
 
 
 def fit_of(recipe: str) -> MemoryFit:

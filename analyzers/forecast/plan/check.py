@@ -46,10 +46,14 @@ def check_plan(plan: TrainingPlan) -> None:
 
 
 def usual_fabric(gpu: str) -> str:
-    """Return the fabric that machines of this GPU usually have; UsageError if none is usual."""
+    """Return the fabric that machines of this GPU usually have; UsageError if none is usual.
+
+    A GPU of a file goes by the name that its file gives it.
+    """
+    name = card_of(gpu).name
     for start in sorted(_DEFAULT_FABRICS, key=len, reverse=True):
-        if gpu.startswith(start):
+        if name.startswith(start):
             return _DEFAULT_FABRICS[start]
     raise UsageError(
-        f"no usual fabric of GPU {gpu!r:.40}", "name one with --fabric; shardtoll fabrics lists them"
+        f"no usual fabric of GPU {name!r:.40}", "name one with --fabric; shardtoll fabrics lists them"
     )

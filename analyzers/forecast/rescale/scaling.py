@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardtoll.analyzers.forecast.compute.cards import card_of
-from shardtoll.analyzers.forecast.plan.constants import fitted, widths
+from shardtoll.analyzers.forecast.compute.cards import Card
+from shardtoll.analyzers.forecast.plan.constants import widths
+from shardtoll.analyzers.forecast.plan.other_gpu import compute_factors
 from shardtoll.analyzers.forecast.rescale.recorded import Recorded, recorded_step
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine, scales_with_world, times_ns
 from shardtoll.ledger import Report, UsageError
@@ -58,8 +59,9 @@ def scale_run(
         for kind in ("weak", "strong")
     }
     return Scaling(
-        name, measured, recorded.duration_ns, before.gpu, after.gpu, before.fabric.name, after.fabric.name,
-        world, points["weak"], points["strong"], None if anchor is None else f"{anchor.run.world_size} ranks",
+        name, measured, recorded.duration_ns, _name(before.gpu), _name(after.gpu), before.fabric.name,
+        after.fabric.name, world, points["weak"], points["strong"],
+        None if anchor is None else f"{anchor.run.world_size} ranks",
         tuple(dict.fromkeys(notes)), dry=report.run.source == "dry",
     )  # fmt: skip
 
@@ -132,7 +134,7 @@ def _point(
     own: Band | None = None,
 ) -> ScalingPoint:
     work = measured / world if kind == "strong" else 1.0
-    factors = _compute_factors(before.gpu, after.gpu)
+    factors = compute_factors(before.gpu, after.gpu)
     sent = [
         times_ns(each, measured, world, work, before, after, strides, notes, forecast=own is not None)
         for each in recorded.sent
@@ -170,24 +172,8 @@ def _half_width(recorded: Recorded, own: Band | None, exposed_share: float) -> t
     return math.log(own.expected / own.low) + wider, math.log(own.high / own.expected) + wider
 
 
-def _compute_factors(before: str | None, after: str | None) -> tuple[float, float, float]:
-    """Return by what compute takes longer: at least, expected, at most.
-
-    Matmuls go with sustained rates, the rest with memory bandwidth; how much is which, the band holds both.
-    """
-    if before is None or after is None or before == after:
-        return 1.0, 1.0, 1.0
-    one, two = card_of(before), card_of(after)
-    constants = fitted()
-
-    def rate(name: str) -> float:
-        card = card_of(name)
-        sustained = constants.get("sustained", f"{name}.bfloat16", name)
-        return card.peak_tflops("bfloat16") * card.matmul_share * sustained
-
-    matmul = rate(one.name) / rate(two.name)
-    memory = one.memory_gbps / two.memory_gbps
-    return min(matmul, memory), matmul**0.7 * memory**0.3, max(matmul, memory)
+def _name(card: Card | None) -> str | None:
+    return None if card is None else card.name
 
 
 def _corrected(correction: tuple[float, float], measured: int, world: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shardtoll.analyzers.forecast.compute.cards import Card
 from shardtoll.analyzers.forecast.plan.network import place_group
 from shardtoll.analyzers.forecast.rescale.inside import Sent
 from shardtoll.analyzers.roofline import Fabric, Placement, collective_cost
@@ -21,7 +22,8 @@ class Machine:
     """Where a run ran, or shall run."""
 
     fabric: Fabric
-    gpu: str | None
+    gpu: Card | None
+    """None on CPUs and where nothing tells the GPU."""
     per_node: int
 
 

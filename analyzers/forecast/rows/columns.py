@@ -13,6 +13,8 @@ READ: Final = (
     "group", "metric", "value", "tok_s_gpu", "step_s", "mem_gib",
 )  # fmt: skip
 """What a price, a comparison or a calibration rests on."""
+MEASURED: Final = frozenset(("value", "tok_s_gpu", "step_s", "mem_gib"))
+"""What a price is compared with; it holds for the row's own machine only."""
 _REMARKS: Final = ("source", "split", "date", "status", "tflops_gpu", "mfu_pct", "mem_kind")
 """What published tables say besides; nobody expects a price to follow it."""
 _OTHER_NAMES: Final = {

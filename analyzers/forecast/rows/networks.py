@@ -12,7 +12,7 @@ from typing import Final
 
 from shardtoll.analyzers.forecast.plan.check import usual_fabric
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, MeasuredNetwork, Network
-from shardtoll.analyzers.roofline import Fabric, load_fabric
+from shardtoll.analyzers.roofline import Fabric, fabric_names, load_fabric
 
 DATA: Final = "shardtoll.analyzers.forecast.data"
 
@@ -49,7 +49,12 @@ def measured_networks() -> tuple[tuple[tuple[str, ...], MeasuredNetwork], ...]:
 
 @lru_cache(maxsize=512)
 def network_of(gpu: str, hardware: str, net: str) -> tuple[Network, bool]:
-    """Return the network, and whether the row states it; UsageError for a GPU without a usual fabric."""
+    """Return the network, and whether the row states it; `net` may be a fabric's name or its TOML file.
+
+    Raises UsageError for a GPU without a usual fabric, FabricError for a file that describes no fabric.
+    """
+    if net.endswith(".toml") or net in fabric_names():
+        return FabricNetwork(load_fabric(net)), True
     text = f"{hardware} {net}".casefold()
     for words, measured in measured_networks():
         if any(word in text for word in words):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.plan.check import check_plan
 from shardtoll.analyzers.forecast.plan.limits import check_sizes
 from shardtoll.analyzers.forecast.plan.network import Network
@@ -15,7 +16,7 @@ from shardtoll.analyzers.forecast.plan.sizes import parameters
 from shardtoll.analyzers.forecast.plan.traits import traits_of
 from shardtoll.analyzers.forecast.rows.models import model_of
 from shardtoll.analyzers.forecast.rows.networks import network_of
-from shardtoll.analyzers.roofline import find_gpu
+from shardtoll.analyzers.roofline import find_gpu, known_gpus
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.answers.training_plan import Checkpointing, Layout, ModelShape, Sharding, TrainingPlan
 
@@ -117,6 +118,12 @@ _LARGE: Final = 13e9
 
 
 def _gpu(row: Row) -> str:
+    stated = (row.get("gpu") or "").strip()
+    if stated.endswith(".toml") or any(gpu.name == stated for gpu in known_gpus()):
+        try:
+            return card_of(stated).key
+        except ShardtollError as error:
+            raise Abstain(error.message) from error
     text = f"{row.get('gpu') or ''} {row.get('hardware') or ''}".casefold()
     for word, name in _GPUS:
         if word in text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardtoll.analyzers.roofline.machines.fabric import UNKNOWN, Fabric
-from shardtoll.analyzers.roofline.machines.gpu import Gpu, find_gpu, named
+from shardtoll.analyzers.roofline.machines.gpu import Gpu, find_gpu, load_gpu, named
 from shardtoll.analyzers.roofline.machines.load import fabric_names, fabrics_with, load_fabric
 from shardtoll.analyzers.roofline.machines.network_words import network_words
 from shardtoll.analyzers.roofline.machines.pick import Choice, Known, pick
@@ -21,8 +21,9 @@ def choose_fabric(run: Run) -> Fabric:
     """
     run = with_device(run)
     device, backend = run.device, run.backend
-    if run.fabric in fabric_names():
-        return _on_record(run, load_fabric(run.fabric))
+    recorded = fabric_on_record(run)
+    if recorded is not None:
+        return _on_record(run, recorded)
     if backend is not None and "fake" in backend:
         return UNKNOWN
     if device is None or device == "cpu":
@@ -45,8 +46,18 @@ def choose_fabric(run: Run) -> Fabric:
     )
 
 
+def fabric_on_record(run: Run) -> Fabric | None:
+    """Return the fabric that a dry run was made for; None for other runs.
+
+    None too for a run of an older version on a file, which kept the file's name only.
+    """
+    if run.fabric_toml is not None:
+        return load_fabric(run.fabric_toml)
+    return load_fabric(run.fabric) if run.fabric in fabric_names() else None
+
+
 def _on_record(run: Run, fabric: Fabric) -> Fabric:
-    """Return the shipped fabric that the run itself names."""
+    """Return the fabric that the run itself names."""
     return replace(
         fabric, gpu=gpu_of_run(run) or fabric.gpu, provenance=f"{fabric.provenance} (named by the run)"
     )
@@ -68,7 +79,10 @@ def _sureness(run: Run, choice: Choice) -> str:
 
 
 def gpu_of_run(run: Run) -> Gpu | None:
-    """Return the accelerator that the run names or its driver's figures tell; None if neither does."""
+    """Return the accelerator whose figures the run keeps, else the one that it names or its driver's figures
+    tell; None if none of them does."""
+    if run.gpu_toml is not None:
+        return load_gpu(run.gpu_toml)
     return find_gpu(run.device, run.device_memory_bytes, run.device_sms, run.device_capability)
 
 

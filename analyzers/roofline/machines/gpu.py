@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from shardtoll.analyzers.roofline.machines.quantity import Quantity
-from shardtoll.analyzers.roofline.machines.table import Table, read_toml
-from shardtoll.ledger import FabricError
+from shardtoll.analyzers.roofline.machines.table import Table, is_text, read_file, read_toml
+from shardtoll.ledger import FabricError, UsageError
 
 DATA: Final = "shardtoll.analyzers.roofline.fabrics"
 GPUS_FILE: Final = "gpus.toml"
@@ -89,20 +90,31 @@ def known_gpus() -> tuple[Gpu, ...]:
     return tuple(sorted(gpus, key=lambda gpu: gpu.name))
 
 
-def load_gpu(path: str) -> Gpu:
-    """Return the accelerator that a TOML file describes, one table as `gpus.toml` has them.
+def load_gpu(words: str) -> Gpu:
+    """Return the accelerator of a name, of a TOML file, or of a TOML text, as runs keep it.
 
-    FabricError for a file that cannot be read or describes none.
+    A file or text has one table as `gpus.toml` has them; whatever ends in `.toml` or has a folder in it is a
+    path. Raises UsageError with names that are alike for an unknown name, FabricError for a file that cannot
+    be read or describes none.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FabricError(f"cannot read {path!r:.80}", "name a TOML file that describes a GPU") from error
-    root = read_toml(text, path)
+    if not (is_text(words) or words.endswith(".toml") or len(Path(words).parts) > 1):
+        return _by_name(words)
+    where = "on record" if is_text(words) else words
+    root = read_toml(words if is_text(words) else read_file(Path(words), words, "GPU"), where, "GPU")
     if len(root.data) != 1:
-        raise FabricError(f"{path} describes {len(root.data)} GPUs", "give one table, as [mine]")
+        raise FabricError(f"{where} describes {len(root.data)} GPUs", "give one table, as [mine]")
     name = next(iter(root.data))
     return read_gpu(root.table(name), name)
+
+
+def _by_name(name: str) -> Gpu:
+    by_name = {gpu.name: gpu for gpu in known_gpus()}
+    if name not in by_name:
+        alike = difflib.get_close_matches(name, by_name, 4, 0.4) or ["a100-sxm-80gb", "h100-sxm", "b200-sxm"]
+        raise UsageError(
+            f"no GPU named {name!r:.60}", f"name one of gpus.toml, as {', '.join(alike)}, or a .toml file"
+        )
+    return by_name[name]
 
 
 _MEMORY_SHARE: Final = (0.93, 1.09)

@@ -14,7 +14,7 @@ from typing import Final
 from shardtoll.analyzers.roofline.machines.fabric import Fabric, Link
 from shardtoll.analyzers.roofline.machines.gpu import DATA, GPUS_FILE
 from shardtoll.analyzers.roofline.machines.layer import Layer, read_layer
-from shardtoll.analyzers.roofline.machines.table import MOST_CHARACTERS, Table, read_toml
+from shardtoll.analyzers.roofline.machines.table import Table, is_text, read_file, read_toml
 from shardtoll.ledger import FabricError
 
 MOST_EXTENDED: Final = 16
@@ -50,14 +50,16 @@ def fabrics_with(key: str) -> list[Fabric]:
 
 
 def load_fabric(name_or_path: str | Path) -> Fabric:
-    """Return a shipped fabric by its name, or the one in a TOML file.
+    """Return a shipped fabric by its name, the one in a TOML file, or that of a TOML text, as runs keep it.
 
-    Whatever ends in `.toml` or has a folder in it is a path. Raises FabricError for an unknown name
-    (with the known ones), a file that is missing or unreadable, and as `parse_fabric`.
+    Whatever ends in `.toml` or has a folder in it is a path; a text has several lines. Raises
+    FabricError for an unknown name (with the known ones), a file that cannot be read, and as `parse_fabric`.
     """
     text = str(name_or_path)
+    if is_text(text):
+        return parse_fabric(text, "on record")
     if _is_path(text):
-        return parse_fabric(_read(Path(text), text), text)
+        return parse_fabric(read_file(Path(text), text), text)
     if text not in fabric_names():
         raise FabricError(f"no fabric named {text!r:.80}", _instead(text))
     return _shipped(text)
@@ -97,23 +99,6 @@ def _key(where: str) -> str:
     return str(Path(where).resolve())
 
 
-def _read(path: Path, where: str) -> str:
-    try:
-        # Not a pipe or a device, which may never end.
-        if path.exists() and not path.is_file():
-            raise FabricError(f"fabric file {where} is no file", "name a readable .toml file")
-        if path.stat().st_size > MOST_CHARACTERS:
-            raise FabricError(
-                f"fabric file {where} is too large", f"a fabric has at most {MOST_CHARACTERS:,} bytes"
-            )
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else "not UTF-8 text") or str(error)
-        raise FabricError(
-            f"fabric file {where} cannot be read ({reason})", "name a readable .toml file"
-        ) from error
-
-
 def _merged(layer: Layer, where: str, chain: tuple[str, ...]) -> Layer:
     """Return a file's layer over those that it extends; `chain` names the files on the way."""
     name = layer.get("extends")
@@ -133,7 +118,9 @@ def _merged(layer: Layer, where: str, chain: tuple[str, ...]) -> Layer:
         what = "comes back to itself" if key in chain else f"goes on for more than {MOST_EXTENDED} files"
         raise root.fail(f"`extends` {what} at {name!r:.60}", "let the last file stand on its own")
     base = (
-        read_layer(read_toml(_read(path, where_base), where_base)) if _is_path(name) else _shipped_layer(name)
+        read_layer(read_toml(read_file(path, where_base), where_base))
+        if _is_path(name)
+        else _shipped_layer(name)
     )
     return _over(_merged(base, where_base, (*chain, key)), layer, where)
 

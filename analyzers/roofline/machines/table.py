@@ -4,55 +4,72 @@ from __future__ import annotations
 
 import difflib
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from shardtoll.analyzers.roofline.machines.quantity import CERTAINTIES, Quantity, unit_in_words
 from shardtoll.ledger import FabricError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 
 MOST_CHARACTERS: Final = 16_000_000
-"""Of a file; a calibration of every op and group of a large job stays far below."""
+"""Characters or bytes of a file; a calibration of every op and group of a large job stays far below."""
 
 MOST_TEXT: Final = 2_000
 """Of one string; a longer one is no source."""
 
 _FORM: Final = '{{ value = {}, source = "...", confidence = "verified" }}'
+_EXAMPLES: Final = {
+    "fabric": "see `shardtoll fabrics show h100x8-ib400 --toml`",
+    "GPU": "see docs/dryrun.md for a GPU file",
+}
 _OLD: Final = ("base_latency_ns", "default", "step_latency_ns", "bandwidth_gbps")
 
 
-def read_toml(text: str, where: str) -> Table:
+What = Literal["fabric", "GPU"]
+"""What a file describes, for messages."""
+
+
+def is_text(words: str) -> bool:
+    """Whether the words are a TOML text, in place of a name or a path: names and paths have one line."""
+    return "\n" in words
+
+
+def read_file(path: Path, where: str, what: What = "fabric") -> str:
+    """Return the text of a file; FabricError for a pipe or device, and for one that is far too long."""
+    try:
+        return read_text(path, MOST_CHARACTERS)
+    except OSError as error:
+        raise FabricError(
+            f"{what} file {where:.120} cannot be read ({why_unread(error)})", "name a readable .toml file"
+        ) from error
+
+
+def read_toml(text: str, where: str, what: What = "fabric") -> Table:
     """Return the root of a TOML text; FabricError where it is none, or far too long."""
     if len(text) > MOST_CHARACTERS:
         raise FabricError(
-            f"fabric {where}: {len(text)} characters", f"a fabric has at most {MOST_CHARACTERS}"
+            f"{what} {where}: {len(text)} characters", f"a {what} has at most {MOST_CHARACTERS}"
         )
     try:
-        return Table(tomllib.loads(text), where)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise FabricError(
-            f"fabric {where}: not TOML ({reason})", "see `shardtoll fabrics show h100x8-ib400 --toml`"
-        ) from error
+        return Table(toml_tables(text), where, what=what)
+    except TomlError as error:
+        raise FabricError(f"{what} {where}: not TOML ({error})", _EXAMPLES[what]) from error
 
 
 class Table:
     """One TOML table; `path` is its dotted name, empty for the root."""
 
-    def __init__(self, data: Mapping[str, Any], where: str, path: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], where: str, path: str = "", *, what: What = "fabric") -> None:
         self.data = data
         self.where = where
         self.path = path
+        self.what: What = what
 
     def fail(self, what: str, write: str) -> FabricError:
         """Return the error that says what is wrong in this table, and what to write instead."""
         place = f" [{self.path}]" if self.path else ""
-        return FabricError(f"fabric {self.where}{place}: {what}", write)
+        return FabricError(f"{self.what} {self.where}{place}: {what}", write)
 
     def __contains__(self, key: str) -> bool:
         return key in self.data
@@ -108,14 +125,18 @@ class Table:
     def table(self, key: str) -> Table:
         """Return a table inside this one."""
         inner = f"{self.path}.{key}" if self.path else key
-        return Table(self._get(key, dict, f"a table, as [{inner}]"), self.where, inner)
+        data = self._get(key, dict, f"a table, as [{inner}]")
+        return Table(data, self.where, inner, what=self.what)
 
     def tables(self, key: str) -> list[Table]:
         """Return a list of tables, as `[[key]]`."""
         values = self._get(key, list, f"tables, as [[{key}]]")
         if not all(isinstance(value, dict) for value in values):
             raise self.fail(f"`{key}` is {values!r:.60}", f"write tables, as [[{key}]]")
-        return [Table(value, self.where, f"{key} {number}") for number, value in enumerate(values, 1)]
+        return [
+            Table(value, self.where, f"{key} {number}", what=self.what)
+            for number, value in enumerate(values, 1)
+        ]
 
     def numbers(self, key: str) -> list[int]:
         """Return a list of whole numbers, none negative."""

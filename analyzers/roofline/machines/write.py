@@ -28,7 +28,7 @@ def to_toml(fabric: Fabric) -> str:
     for key in ("ranks_per_node", "ranks_per_domain"):
         lines += _numbers((key, getattr(fabric, key)))
     if fabric.gpu is not None:
-        lines += [f"gpu = {_string(fabric.gpu.name)}"] if fabric.gpu in known_gpus() else _gpu(fabric.gpu)
+        lines += [f"gpu = {_string(fabric.gpu.name)}"] if fabric.gpu in known_gpus() else _own(fabric.gpu)
     for name, link in (("intra", fabric.intra), ("inter", fabric.inter)):
         if link is not None:
             lines += _link(name, link)
@@ -37,6 +37,11 @@ def to_toml(fabric: Fabric) -> str:
             curve.op, curve.ranks, curve.nodes, curve.source, curve.points, sharing=curve.sharing
         )
     return "\n".join(lines) + "\n"
+
+
+def gpu_to_toml(gpu: Gpu) -> str:
+    """Return the accelerator as TOML that `load_gpu` reads back as an equal one."""
+    return "\n".join(_gpu(gpu, _string(gpu.name))) + "\n"
 
 
 def _strings(key: str, values: Iterable[str]) -> str:
@@ -53,8 +58,8 @@ def _numbers(*named: tuple[str, Quantity | None]) -> list[str]:
     ]
 
 
-def _gpu(gpu: Gpu) -> list[str]:
-    lines = ["", "[gpu]", f"name = {_string(gpu.name)}", f"title = {_string(gpu.title)}"]
+def _gpu(gpu: Gpu, table: str) -> list[str]:
+    lines = [f"[{table}]", f"title = {_string(gpu.title)}"]
     lines += [
         _strings(key, getattr(gpu, key)) for key in ("device_names", "device_names_not") if getattr(gpu, key)
     ]
@@ -64,7 +69,12 @@ def _gpu(gpu: Gpu) -> list[str]:
     if gpu.sms is not None:
         lines.append(f"sms = {gpu.sms}")
     lines += _numbers(*((name, number) for name, number in gpu.quantities() if "." not in name))
-    return [*lines, "[gpu.peak_tflops]", *_numbers(*gpu.peak_tflops.items())]
+    return [*lines, f"[{table}.peak_tflops]", *_numbers(*gpu.peak_tflops.items())]
+
+
+def _own(gpu: Gpu) -> list[str]:
+    head, *rest = _gpu(gpu, "gpu")
+    return ["", head, f"name = {_string(gpu.name)}", *rest]
 
 
 def _link(name: str, link: Link) -> list[str]:

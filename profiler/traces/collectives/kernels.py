@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,13 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from shardtoll.ledger.records.errors import UsageError, first_line
-from shardtoll.ledger.records.regular import read_regular
+from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.volume import OPS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 What = Literal["compute", "communication", "lookalike"]
 WHATS: Final[tuple[What, ...]] = ("compute", "communication", "lookalike")
@@ -72,11 +66,10 @@ def load_table(extra: Path | None = None) -> KernelTable:
     entries = _entries(texts[0], "kernels.toml")
     if extra is not None:
         try:
-            texts.append(read_regular(extra, _MOST_BYTES).decode("utf-8"))
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or first_line(error)
+            texts.append(read_text(extra, _MOST_BYTES))
+        except OSError as error:
             hint = "name a TOML file of kernel names with --kernels"
-            raise UsageError(f"{extra} cannot be read ({why})", hint) from None
+            raise UsageError(f"{extra} cannot be read ({why_unread(error)})", hint) from None
         entries = [*_entries(texts[1], str(extra)), *entries]
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
     return KernelTable(tuple(entries), digest)
@@ -84,9 +77,9 @@ def load_table(extra: Path | None = None) -> KernelTable:
 
 def _entries(text: str, where: str) -> list[tuple[re.Pattern[str], Kind]]:
     try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"kernel table {where} is not TOML ({first_line(error)})", HINT) from None
+        data = toml_tables(text)
+    except TomlError as error:
+        raise UsageError(f"kernel table {where} is not TOML ({error})", HINT) from None
     unknown = sorted(set(data) - {"kernel"})
     rows = data.get("kernel")
     if unknown or not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):

@@ -118,3 +118,15 @@ def test_the_first_case_of_the_page_is_what_the_command_says_today() -> None:
     # The nine others take longer: `python docs/advice_cases.py --check` compares all.
     page = PAGE.read_text(encoding="utf-8")
     assert section(CASES[0], advice_of(CASES[0])) in page, "run python docs/advice_cases.py"
+
+
+def test_what_fits_nowhere_has_no_cost_of_checkpoints(tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    words = ["advise", "--model", "llama3-405b", "--gpus", "8", "--failures-per-day", "2", "-o", str(page)]
+    ran = RUN.invoke(app("advise"), words)
+    assert ran.exit_code == 0, ran.output
+    shown = " ".join(ran.output.split())
+    assert "No layout of 8 GPUs fits in 84.9 GB" in shown
+    for text in (shown, page.read_text()):
+        assert "Failure rate" not in text
+        assert "goodput" not in text

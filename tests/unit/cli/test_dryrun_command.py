@@ -163,35 +163,80 @@ def test_a_host_module_that_runs_before_training_is_not_on_the_gpu(
     assert answer["step_ns"] == plain["step_ns"]
 
 
-@pytest.mark.usefixtures("script")
-def test_a_kept_run_on_a_fabric_of_a_file_is_forecast_without_the_file(shardtoll: Callable[..., Any]) -> None:
-    file = Path("mine.toml")
-    file.write_text('extends = "h100x8-ib400"\nname = "mine"\n')
-    options = ("--world", 16, "--steps", 2, "--fabric", file, "--out", "kept", "--json")
-    made = shardtoll("dryrun", *options, "train.py")
-    assert made.code == 0, made.err
+GPU_FILE = """
+[mine]
+title = "Mine"
+memory_bytes = 64e9
+memory_gbps = 1500
+peak_tflops = { bfloat16 = 400, float32 = 40 }
+"""
 
-    def forecast(kind: str, name: str) -> Any:
+
+@pytest.mark.usefixtures("script")
+def test_a_kept_run_on_a_machine_of_files_is_read_without_them(shardtoll: Callable[..., Any]) -> None:
+    fabric, gpu = Path("net.toml"), Path("card.toml")
+    fabric.write_text('extends = "h100x8-ib400"\nname = "my-net"\n[inter]\nrank_gbps = 5\n')
+    gpu.write_text(GPU_FILE)
+    machine = ("--gpu", gpu, "--fabric", fabric)
+    made = shardtoll(
+        "dryrun",
+        "--world",
+        16,
+        "--steps",
+        2,
+        *machine,
+        "--out",
+        "kept",
+        "-o",
+        "made.json",
+        "--json",
+        "train.py",
+    )
+    assert made.code == 0, made.err
+    answer = json.loads(made.out)
+    assert (answer["gpu"], answer["fabric"]) == ("mine", "my-net")
+    assert answer["memory"]["capacity_bytes"] == 64_000_000_000
+
+    def forecast(*options: object) -> Any:
+        ran = shardtoll("forecast", "kept", "--no-cache", "--json", *options)
+        assert ran.code == 0, ran.err
+        return json.loads(ran.out)
+
+    # The files may be gone, or hold another machine by now.
+    there = forecast(*machine)
+    fabric.write_text('extends = "loopback-gloo"\nname = "my-net"\n')
+    gpu.unlink()
+    gone = forecast()
+    assert gone["weak"] == there["weak"]
+    assert gone["weak"][0]["step_ns"] == pytest.approx(answer["step_ns"], rel=1e-4)
+    assert (gone["gpu"]["from"], gone["fabric"]["from"]) == ("mine", "my-net")
+    assert not any("is a file" in note for note in gone["notes"])
+    ran = shardtoll("report", "kept", "--no-cache", "-o", "kept.json")
+    assert ran.code == 0, ran.err
+    reports = [json.loads(Path(name).read_text()) for name in ("made.json", "kept.json")]
+    floors = [[row["floor_ns"] for row in report["collectives"]] for report in reports]
+    assert floors[0] == floors[1]
+    assert None not in floors[0]
+    ran = shardtoll("whatif", "kept", "--network", "x2", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["before"]["step_ns"] == pytest.approx(answer["step_ns"]["expected"], rel=1e-4)
+
+
+@pytest.mark.usefixtures("script")
+def test_a_kept_run_of_an_older_version_says_what_it_lacks(shardtoll: Callable[..., Any]) -> None:
+    made = shardtoll("dryrun", "--world", 16, "--steps", 2, "--out", "kept", "--json", "train.py")
+    assert made.code == 0, made.err
+    expected = json.loads(made.out)["step_ns"]["expected"]
+    head = Path("kept/run.rank00000.json")
+    facts = head.read_text()
+    for kind, name, was in (("fabric", "mine.toml", "h100x8-ib400"), ("GPU", "my-gpu.toml", "h100-sxm")):
+        head.write_text(facts.replace(f'"{was}"', f'"{name}"'))
         ran = shardtoll("forecast", "kept", "--no-cache", "--json")
         assert ran.code == 0, ran.err
         answer = json.loads(ran.out)
         words = f"the dry run's {kind} '{name}' is a file, which the run does not keep: its step is the"
         assert answer["notes"][0].startswith(words)
-        return answer
-
-    # Neither that it is gone nor that another file has its name makes a difference.
-    file.unlink()
-    gone = forecast("fabric", "mine.toml")
-    expected = json.loads(made.out)["step_ns"]["expected"]
-    assert gone["weak"][0]["step_ns"]["expected"] == pytest.approx(expected, rel=1e-4)
-    file.write_text('extends = "loopback-gloo"\nname = "mine"\n')
-    assert forecast("fabric", "mine.toml") == gone
-    head = Path("kept/run.rank00000.json")
-    facts = head.read_text().replace("mine.toml", "h100x8-ib400").replace('"h100-sxm"', '"my-gpu.toml"')
-    head.write_text(facts)
-    assert forecast("GPU", "my-gpu.toml")["weak"][0]["step_ns"]["expected"] == pytest.approx(
-        expected, rel=1e-4
-    )
+        assert answer["weak"][0]["step_ns"]["expected"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.usefixtures("script")

@@ -110,7 +110,8 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     advice = advise(replace(BASE, model=large, gpus=2, sequences=2, sequence=8192))
     assert advice.best is None
     assert advice.headline.startswith("No layout of 2 GPUs fits in ")
-    assert advice.failures is not None
+    # A job that cannot run loses no time to checkpoints.
+    assert advice.failures is None
 
 
 def test_loaders_and_batch_are_information() -> None:

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardtoll.analyzers import run
+from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.rescale.inside import Sent
 from shardtoll.analyzers.forecast.rescale.recorded import recorded_step
 from shardtoll.analyzers.forecast.rescale.scaling import scale_run
@@ -19,7 +20,7 @@ from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.ledger.answers.forecast import Band
 from tests.unit.analyzers.ledgers import MS, collective, ledger, step
 
-MACHINE = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
+MACHINE = Machine(load_fabric("h100x8-ib400"), card_of("h100-sxm"), 8)
 
 
 def times(world: int, message_bytes: int | None, notes: list[str]) -> tuple[float, float, float]:
@@ -96,7 +97,7 @@ def watched_run():
 
 def test_an_unchanged_run_keeps_its_mean_step():
     mean_ns = (94 + 104 + 124) / 3 * MS
-    same = Machine(replace(MACHINE.fabric), "h100-sxm", 8)
+    same = Machine(replace(MACHINE.fabric), card_of("h100-sxm"), 8)
     answer = scale_run(watched_run(), "job", MACHINE, same, 8)
     assert answer.measured_step_ns == pytest.approx(mean_ns)
     for points in (answer.weak, answer.strong):
@@ -123,7 +124,7 @@ def test_buckets_at_once_are_not_laid_end_to_end():
 def test_a_dry_run_keeps_its_own_step_and_band():
     own = Band(90.4 * MS, 80 * MS, 130 * MS)
     report = watched_run()
-    for after in (MACHINE, Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)):
+    for after in (MACHINE, Machine(load_fabric("h100x8-ib400"), card_of("h100-sxm"), 8)):
         point = scale_run(report, "job", MACHINE, after, 2, own=own).weak[0]
         assert (point.step_ns.expected, point.step_ns.low, point.step_ns.high) == pytest.approx(
             (own.expected, own.low, own.high)

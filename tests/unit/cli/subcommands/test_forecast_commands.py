@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.analyzers.forecast.compute.cards import card_of
 from shardtoll.analyzers.forecast.rescale.sent_price import Machine
 from shardtoll.analyzers.roofline import load_fabric
 from shardtoll.cli.subcommands import forecast_run
@@ -119,8 +120,8 @@ def test_a_wrong_machine_ends_in_one_line(shardtoll, run_folder: Path, options, 
 
 
 def test_a_machine_of_one_host_gets_the_usual_links_for_more_ranks() -> None:
-    one = Machine(load_fabric("h100x8"), "h100-sxm", 8)
-    many = Machine(load_fabric("h100x8-ib400"), "h100-sxm", 8)
+    one = Machine(load_fabric("h100x8"), card_of("h100-sxm"), 8)
+    many = Machine(load_fabric("h100x8-ib400"), card_of("h100-sxm"), 8)
     assert [forecast_run._lacks_links(one, world) for world in (None, 8, 512)] == [False, False, True]
     assert not forecast_run._lacks_links(many, 512)
     usual = forecast_run._usual(one, None)

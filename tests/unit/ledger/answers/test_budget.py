@@ -139,7 +139,7 @@ def test_files_that_are_none_are_told(tmp_path: Path):
     for data, said in (
         (None, "cannot be read"),
         (b"max_collectives = ", "no TOML"),
-        (b"\xff\xfe", "no TOML"),
+        (b"\xff\xfe", "not UTF-8"),
         (b"a = " + b"[" * 5000, "no TOML"),
         (b"#" * (MOST_BYTES + 1), "larger than"),
     ):

@@ -514,13 +514,13 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "huge.toml"
     with path.open("wb") as file:
         file.truncate(100_000_000)
-    with pytest.raises(FabricError, match="at most"):
+    with pytest.raises(FabricError, match="larger than"):
         load_fabric(path)
     shutil.rmtree(tmp_path)
 
 
 def test_a_device_is_no_fabric_file():
-    with pytest.raises(FabricError, match=r"/dev/zero is no file"):
+    with pytest.raises(FabricError, match=r"/dev/zero cannot be read \(not a regular file\)"):
         load_fabric("/dev/zero")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from shardtoll.analyzers.context.context import make_context
-from shardtoll.analyzers.findings.habits.habit import ranks_of
-from shardtoll.analyzers.findings.replicas.reductions import members
 from shardtoll.ledger import Group
 from tests.unit.analyzers.fabrics import ROUND
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
@@ -15,8 +13,7 @@ def test_the_ranks_of_a_group_share_one_list() -> None:
     groups = [Group("all", world), Group("even", world[::2]), Group("odd", world[1::2])]
     rows = [collective(rank=0, group="all")]
     context = make_context(ledger(rows, run=run_of(16, ranks_seen=(0,)), groups=groups), ROUND)
-    assert members(context)["odd", 3] == world[1::2]
-    assert ranks_of(context)["even", 2] == frozenset(world[::2])
-    for listed in (members(context), ranks_of(context)):
-        assert len(listed) == 32
-        assert len({id(ranks) for ranks in listed.values()}) == 3
+    assert context.members["odd", 3] == world[1::2]
+    assert context.members["even", 2] == world[::2]
+    assert len(context.members) == 32
+    assert len({id(ranks) for ranks in context.members.values()}) == 3

@@ -1,0 +1,43 @@
+"""TOML as others wrote it: the one place that reads it, so that every mistake ends in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardtoll.ledger.records.errors import first_line
+from shardtoll.ledger.records.regular import read_regular
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+
+class TomlError(ValueError):
+    """A text is no TOML; says why in one line."""
+
+
+def toml_tables(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; TomlError if it is none, also if it nests too deep."""
+    try:
+        return dict(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        # A number of too many digits is a ValueError of Python's own.
+        raise TomlError(first_line(error)) from error
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """Return the text of a regular file in UTF-8; OSError in one line for any other file, or a larger one."""
+    try:
+        return read_regular(path, most_bytes).decode("utf-8")
+    except ValueError as error:
+        # A path with a NUL in it is a ValueError too.
+        undecodable = isinstance(error, UnicodeDecodeError)
+        raise OSError("not UTF-8 text" if undecodable else first_line(error)) from error
+
+
+def why_unread(error: OSError) -> str:
+    """Return in a few words why a file was not read."""
+    return error.strerror or str(error)

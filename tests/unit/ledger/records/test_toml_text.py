@@ -1,0 +1,49 @@
+"""TOML of others: tables, or one line that says why there are none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_tables_of_a_text() -> None:
+    assert toml_tables("a = 1\n[b]\nc = 'x'\n") == {"a": 1, "b": {"c": "x"}}
+
+
+@pytest.mark.parametrize("text", ["a = ", "a = " + "[" * 100_000, "a = " + "9" * 5000, "a = 1\na = 2"])
+def test_a_text_that_is_none_ends_in_one_line(text: str) -> None:
+    with pytest.raises(TomlError) as caught:
+        toml_tables(text)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("gone.toml", "No such file or directory"),
+        (".", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("a\0b.toml", "embedded null byte"),
+        ("bytes.toml", "not UTF-8 text"),
+        ("long.toml", "larger than 10 bytes"),
+    ],
+)
+def test_a_file_that_is_not_read_says_why(tmp_path: Path, path: str, why: str) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "long.toml").write_text("#" * 11)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 (its words are looked at)
+        read_text(tmp_path / path, 10)
+    assert why_unread(caught.value) == why
+
+
+def test_toml_is_read_in_one_place() -> None:
+    folders = ("analyzers", "cli", "dashboards", "ledger", "profiler")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    readers = [path.name for path in files if re.search(r"^\s*import tom", path.read_text(), re.MULTILINE)]
+    assert readers == ["toml_text.py"]
