@@ -24,12 +24,14 @@ test: lint $(VENV)/.browser  ## lint, then every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 FUZZ ?= --inputs 100000
+# Tests that run a few analyses alone; here each of their reports is held to the whole one.
+IN_PART := tests/unit/analyzers $(patsubst %,tests/live/test_%.py,duplicated equal mutations needless sound truth)
 
 fuzz: $(VENV)/.installed-test  ## damaged input at every seam, with another seed each day; FUZZ='--inputs N --seed S'
 	@$(BIN)/python -m tests.fuzz $(FUZZ) -o out/fuzz.json
 	@SHARDTOLL_FUZZ=5000 SHARDTOLL_FUZZ_SEED=$$(date +%j) \
 	  $(BIN)/python -m pytest tests/unit/profiler/traces/file/test_fuzz.py
-	@SHARDTOLL_WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 tests/unit/analyzers
+	@SHARDTOLL_WHOLE=1 $(BIN)/python -m pytest --numprocesses 2 $(IN_PART)
 
 # On the Python that is there, with its torch: a card's machine often has no network, and no other build fits it.
 gpu:  ## all that one CUDA card can show, in under 9 minutes; writes $OUT, else out/gpu

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from shardtoll.profiler import audit
+from tests.live.told_kinds import report_of
 
 WIDTH, CLASSES, ROWS, LAYERS = 32, 16, 8, 3
 
@@ -73,7 +74,7 @@ def trained(
 
 
 def found(session: Any) -> list[dict[str, Any]] | None:
-    report = session.report()
+    report = report_of(session, "duplicated-compute")
     if report is None:
         return None
     assert not [notice for notice in report.notices if notice.kind == "capture-stopped"], report.notices
@@ -89,7 +90,6 @@ def found(session: Any) -> list[dict[str, Any]] | None:
             "evidence": {item.label: item.value for item in finding.evidence},
         }
         for finding in report.findings
-        if finding.kind == "duplicated-compute"
     ]
 
 

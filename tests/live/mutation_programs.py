@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.gradients.gradients import check_gradients
 from tests.live import mutation_models as models
+from tests.live.told_kinds import report_of
 
 WRONG = 1e-3
 """Relative L2 error from which a gradient is wrong for the brute force; rounding stays below RIGHT."""
@@ -220,13 +221,9 @@ def invariants(family: str) -> dict[str, Any]:
                     built.step()
                 optimizer.step()
         apart = spreads(built.model)
-        report = session.report()
+        report = report_of(session, *CORRECTNESS)
         findings = [] if report is None else report.findings
-        said = sorted(
-            (finding.kind, finding.where.parameter or "")
-            for finding in findings
-            if finding.kind in CORRECTNESS
-        )
+        said = sorted((finding.kind, finding.where.parameter or "") for finding in findings)
         return {"apart": apart, "errors": errors(built.model, true), "said": said, "seen": doors.seen}
 
     built.step()

@@ -16,11 +16,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.profiler import audit
+from tests.live.told_kinds import report_of
 
 ROWS = 16
 DIM = 32
 WHOLE = ROWS * DIM * 4
 MICRO_BATCHES = 3
+KINDS = ("redundant-collective", "sync-every-microbatch")
 
 
 def _values(seed: int = 0) -> torch.Tensor:
@@ -158,11 +160,10 @@ ONCE: dict[str, Callable[[DeviceMesh], torch.Tensor]] = {
 
 
 def _told(report: Any) -> dict[str, Any]:
-    kinds = ("redundant-collective", "sync-every-microbatch")
     found = [
         {"kind": f.kind, "title": f.title, "bytes": f.bytes, "source": f.where.source, "op": f.where.op}
         for f in report.findings
-        if f.kind in kinds
+        if f.kind in KINDS
     ]
     frame = report.collectives
     return {
@@ -181,7 +182,7 @@ def once(names: list[str]) -> dict[str, Any] | None:
         with audit(level="survey") as session:
             audited = ONCE[name](mesh)
         assert torch.equal(plain, audited), name
-        report = session.report()
+        report = report_of(session, *KINDS, "implicit-redistribute")
         if report is not None:
             answer[name] = _told(report)
     return answer or None
@@ -260,7 +261,7 @@ def accumulated(wrappers: list[str], steps_are: str = "optimizer") -> dict[str, 
                                 if last:
                                     optimizer.step()
                                     optimizer.zero_grad()
-            report = session.report()
+            report = report_of(session, *KINDS, "implicit-redistribute")
             if report is not None:
                 answer[f"{wrapper} {case}"] = _told(report)
     return answer or None
@@ -279,5 +280,5 @@ def several_models() -> dict[str, Any] | None:
                     model(_values(number)).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-    report = session.report()
+    report = report_of(session, *KINDS, "implicit-redistribute")
     return None if report is None else _told(report)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MORE = ("torch.distributed.tensor.debug",)
+MORE = ("torch.distributed.tensor.debug", "tests.live.preloaded")
 """Modules that tests need beside what the command line's ranks do."""
 
 

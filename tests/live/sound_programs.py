@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.profiler import audit
+from tests.live.told_kinds import report_of
 
 KINDS = ("wrong-gradient", "replica-drift", "unsynced-parameter", "sync-every-microbatch")
 DIM = 16
@@ -29,7 +30,7 @@ def audited(model: nn.Module, step: Step, checks: tuple[str, ...] = ALL) -> Foun
         for number in range(STEPS):
             with session.step():
                 step(number)
-    report = session.report()
+    report = report_of(session, *KINDS)
     if report is None:
         return []
     return [

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.profiler import audit
 from shardtoll.samples.strategies import clipping, common, expert_parallel, fsdp1, tensor_parallel, two_d
+from tests.live.told_kinds import report_of
 
 KINDS = ("wrong-gradient", "replica-drift", "unsynced-parameter", "duplicated-data")
 STEPS = 3
@@ -31,7 +32,7 @@ def audited(model: nn.Module, step: Step, steps: int = STEPS) -> list[dict[str, 
         for number in range(steps):
             with session.step():
                 step(number)
-    report = session.report()
+    report = report_of(session, *KINDS)
     if report is None:
         return []
     stopped = [row["text"] for row in report.tables["notices"].to_pylist() if "stopped" in row["kind"]]

@@ -42,6 +42,7 @@ MORE = (
     "pandas",
     "shardtoll.dashboards.terminal",
     "shardtoll.profiler.live.entry.script",
+    "tests.live.preloaded",
     "torch.distributed.run",
     "typer",
 )
