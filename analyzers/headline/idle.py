@@ -20,6 +20,9 @@ communication costs."""
 
 MORE: Final = 3.0
 
+TELLING: Final = 0.01
+"""Share of the steps from which the recording is said to be left out."""
+
 STAGES: Final = ("pipeline-imbalance", "pipeline-bubble", "straggler")
 """Kinds of findings that say why stages of a pipeline stand idle."""
 REASONS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -92,6 +95,9 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
         f"{duration(float(worst['own_ns']))} {step_word(context)}"
     )
+    if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
+        # The step that is shown beside it holds the recording.
+        fact += " without recording"
     if most == "bubble":
         uneven = pipeline_imbalance.worst(context)
         if uneven is not None:

@@ -58,9 +58,18 @@ def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | N
                 sets = [each for each in sets if each.isdisjoint(joined)]
                 sets.append(joined.union(*touched))
     return [
-        Overlap(tuple(sorted(each)), round(_together_ns(made, edits, saves, each)), saved=True)
+        Overlap(
+            tuple(sorted(each)),
+            round(_together_ns(made, edits, saves, each)) + sum(_beyond_ns(findings, saves, n) for n in each),
+            saved=True,
+        )
         for each in sets
     ]
+
+
+def _beyond_ns(findings: Sequence[Finding], saves: Mapping[int, int], number: int) -> int:
+    """Return what the bill says that a fix saves beyond the replayed step, as a wait before the step."""
+    return max(0, (findings[number - 1].saving_ns or 0) - saves[number])
 
 
 def _shared(

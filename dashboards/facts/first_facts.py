@@ -137,7 +137,7 @@ def _known(finding: Finding) -> tuple[str, ...]:
 
 
 def _figure(name: str, value_ns: int) -> str:
-    return human.duration(value_ns) if value_ns or name != "saving" else "none"
+    return human.duration(value_ns) if value_ns or name != "saving" else "none alone"
 
 
 def place(finding: Finding, report: Report) -> str:

@@ -13,11 +13,11 @@ _COST: Final = "cost per step on the worst rank"
 _APART: Final = "tolls do not add up"
 _ALL_STEPS: Final = "tolls are means of all steps"
 _WORDS: Final = (
-    (_COST, "least possible time", "what the fix gains"),
-    (_COST, "least possible", "the fix's gain"),
-    ("cost per step, worst rank", "least possible", "fix's gain"),
-    ("cost per step", "least possible", "fix's gain"),
-    ("cost per step", "least", "gain"),
+    (_COST, "its transfers at best", "what the fix gains"),
+    (_COST, "transfers at best", "the fix's gain"),
+    ("cost per step, worst rank", "transfers at best", "fix's gain"),
+    ("cost per step", "transfers at best", "fix's gain"),
+    ("cost per step", "at best", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
 

@@ -63,16 +63,23 @@ class FirstScreen:
             lines.append(_cut(Text(text, style="bold red"), width))
         lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
         verdict = _verdict(report, console, width)
-        end = [line for sentence in self.more for line in Text(clean(sentence)).wrap(console, width)]
+        end = self._end(console, width, len(report.findings))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - len(end)
-        bill = _bill(report, width, room)
+        bill, left_out = _bill(report, width, room)
+        end = self._end(console, width, left_out)
         # A finding is worth more than an empty line.
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
         left = max(LINES - len(lines), LEAST_VERDICT)
         if len(verdict) > left:
             verdict = [*verdict[: left - 1], _ended(verdict[left - 1], width)]
         return [*(Text(line, style="bold", no_wrap=True) for line in verdict), *lines]
+
+    def _end(self, console: Console, width: int, left_out: int) -> list[Text]:
+        """Return how to see the rest, with the number of findings that have no row."""
+        more = f"{human.plural(left_out, 'more finding')}: "
+        sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
+        return [line for sentence in sentences for line in Text(clean(sentence)).wrap(console, width)]
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
@@ -147,13 +154,13 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     return line
 
 
-def _bill(report: Report, width: int, most: int) -> list[Text]:
-    """Return what figures mean, the findings and what links them.
+def _bill(report: Report, width: int, most: int) -> tuple[list[Text], int]:
+    """Return what figures mean, the findings and what links them; and how many findings have no row.
 
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)]
+        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)], 0
     shown = worth_showing(report)
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
@@ -165,7 +172,7 @@ def _bill(report: Report, width: int, most: int) -> list[Text]:
         linked = together.on_one_screen(report, [row.number for row in shown])
         lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
         if len(lines) <= most or len(shown) == 1:
-            return lines
+            return lines, len(report.findings) - sum(len(row.numbers) for row in shown)
         shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)
 
 

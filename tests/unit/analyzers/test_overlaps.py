@@ -13,6 +13,7 @@ from rich.console import Console
 from shardtoll.analyzers import run
 from shardtoll.analyzers.analyses import context_of
 from shardtoll.analyzers.findings.trust.overlaps import overlaps
+from shardtoll.analyzers.whatif.saved_twice import saved_twice
 from shardtoll.dashboards.exports.markdown import markdown
 from shardtoll.dashboards.facts import together
 from shardtoll.dashboards.page.html.page_bill import bill as page_bill
@@ -102,6 +103,21 @@ def test_fixes_of_one_cause_save_its_time_once(tmp_path):
     assert (overlap.findings, overlap.saved) == (both, True)
     assert overlap.most_ns < 1.1 * max(report.findings[number - 1].saving_ns for number in both)
     assert overlap.most_ns == pytest.approx(report.whatif(*both).saving_ns, abs=2)
+
+
+def test_what_a_fix_saves_before_the_step_is_on_top_of_what_fixes_share_in_it(tmp_path):
+    knobs = {"ranks": 8, "steps": 4, "layers": 6, "strategy": "ddp", "straggler": 3, "cause": "data"}
+    synthetic_job.write_job(tmp_path / "job", Spec(**knobs, extra_ns=3 * MS))
+    (read,) = read_traces([str(tmp_path / "job")], cache=False, jobs=1)
+    report, context = run(read.ledger), context_of(read.ledger)
+    (shared_once,) = report.overlaps
+    # The bill says of the first that it saves 50 ms more than the replayed step holds.
+    findings = list(report.findings)
+    first = findings[shared_once.findings[0] - 1]
+    more = {name: getattr(first, name) + 50 * MS for name in ("toll_ns", "saving_ns", "saving_high_ns")}
+    findings[shared_once.findings[0] - 1] = replace(first, **more)
+    (beyond,) = saved_twice(context, findings, report.foreseen, ())
+    assert beyond.most_ns == pytest.approx(shared_once.most_ns + 50 * MS, abs=2)
 
 
 def test_parts_of_one_time_do_not_overlap():

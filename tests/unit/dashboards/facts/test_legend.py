@@ -33,8 +33,8 @@ def of(*findings: Finding) -> Report:
 @pytest.mark.parametrize(
     ("width", "words"),
     [
-        (100, f"{COST} on the worst rank · floor: least possible time · saving: what the fix gains"),
-        (80, f"{COST}, worst rank · floor: least possible · saving: fix's gain"),
+        (100, f"{COST} on the worst rank · floor: its transfers at best · saving: what the fix gains"),
+        (80, f"{COST}, worst rank · floor: transfers at best · saving: fix's gain"),
     ],
 )
 def test_every_figure_shown_is_explained_within_the_screen(width: int, words: str):

@@ -63,6 +63,20 @@ def test_it_is_never_longer_than_a_terminal_as_it_opens(
     assert "…" in text
 
 
+@pytest.mark.parametrize(
+    ("count", "words"), [(5, "More: "), (6, "1 more finding: "), (9, "4 more findings: ")]
+)
+def test_how_many_findings_have_no_row_is_said(count: int, words: str):
+    made = tuple(
+        Finding(
+            "host-sync", "warning", "t", 9_000_000 - nth, None, 1, None, 1, (0,), Where(source=f"a.py:{nth}")
+        )
+        for nth in range(count)
+    )
+    report = replace(sample_reports.report(), findings=made, overlaps=())
+    assert f"{words}shardtoll report runs/a --all" in shown(report, 100)
+
+
 def test_a_verdict_that_fits_is_whole():
     report = sample_reports.report()
     assert report.verdict in " ".join(shown(report, 100).split())
@@ -131,7 +145,7 @@ def test_the_saving_stays_at_80_columns():
 
 def test_a_fix_that_saves_nothing_says_so():
     finding = Finding("pipeline-bubble", "warning", "t", 9_000_000, None, 0, None, 1, (0,), Where())
-    assert first_facts.figures(finding)[0] == "toll 9.00 ms · saving none"
+    assert first_facts.figures(finding)[0] == "toll 9.00 ms · saving none alone"
 
 
 def test_findings_of_one_line_and_of_one_time_are_not_read_as_separate():

@@ -456,6 +456,12 @@ class TestHeadline:
             "communication takes 2.0 % of step time; fetch batches in worker processes ahead of the step."
         )
 
+    def test_a_step_without_its_recording_is_said_to_be_one(self):
+        parts = {"compute_ns": 8 * MS, "exposed_comm_ns": 2 * MS, "idle_ns": 40 * MS}
+        slow = [step(rank=r, **parts, unattributed_ns=50 * MS, capture_ns=50 * MS) for r in (0, 1)]
+        said = reported(on_ranks((0, 1)), run=run_of(2), steps=slow).headline
+        assert "for 40.0 ms (80 %) of its 50.0 ms step without recording; " in said
+
     def test_a_host_that_launches_too_little(self):
         """Large idle time leads, also where communication is above the least share."""
         slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
