@@ -21,6 +21,9 @@ LEAST_PART: Final = 0.1
 LEAST_SHARE: Final = 0.005
 """The same as a share of the step: runs of one program differ by as much."""
 
+BEFORE_THE_STEP: Final = ("data-stall", "checkpoint-stall")
+"""Kinds whose time lies between steps too."""
+
 MOST_FIXES: Final = 8
 """Fixes that are replayed in pairs, the first ones."""
 
@@ -57,19 +60,19 @@ def _by_replay(context: Context, findings: Sequence[Finding], path: Foreseen | N
                 touched = [each for each in sets if not each.isdisjoint(joined)]
                 sets = [each for each in sets if each.isdisjoint(joined)]
                 sets.append(joined.union(*touched))
-    return [
-        Overlap(
-            tuple(sorted(each)),
-            round(_together_ns(made, edits, saves, each)) + sum(_beyond_ns(findings, saves, n) for n in each),
-            saved=True,
-        )
-        for each in sets
-    ]
+    found = []
+    for each in sets:
+        together_ns = _together_ns(made, edits, saves, each)
+        beyond_ns = sum(_before_the_step_ns(findings[number - 1], saves[number]) for number in each)
+        # The bill's upper bounds stand beside it: both fixes save no less than one of them may.
+        most_ns = max(round(together_ns) + beyond_ns, *(findings[n - 1].saving_ns or 0 for n in each))
+        found.append(Overlap(tuple(sorted(each)), most_ns, saved=True))
+    return found
 
 
-def _beyond_ns(findings: Sequence[Finding], saves: Mapping[int, int], number: int) -> int:
-    """Return what the bill says that a fix saves beyond the replayed step, as a wait before the step."""
-    return max(0, (findings[number - 1].saving_ns or 0) - saves[number])
+def _before_the_step_ns(finding: Finding, saves_ns: int) -> int:
+    """Return what a fix saves before the step, which no replayed step has: waits for batches and saves."""
+    return max(0, (finding.saving_ns or 0) - saves_ns) if finding.kind in BEFORE_THE_STEP else 0
 
 
 def _shared(

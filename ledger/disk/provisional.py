@@ -54,7 +54,7 @@ def _stream(table: str, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, pa.Table]:
-    """Return the tables; ValueError or pa.ArrowException where the bytes are none, or damaged."""
+    """Return the tables; raises ValueError or pa.ArrowException if the bytes are damaged."""
     begin = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     head = json.loads(data[_HEAD_BYTES:begin])
     if not isinstance(head, dict) or not head.keys() <= set(TABLES):
@@ -75,10 +75,8 @@ def with_provisional(
     """Return the tables with the later rows of those steps that they lack, and how many steps those are."""
     if "steps" not in later:
         return tables, 0
-    known = tables["steps"].column("step").combine_chunks()
-    missing = {
-        step for step in later["steps"].column("step").to_pylist() if step not in set(known.to_pylist())
-    }
+    known = tables["steps"].column("step")
+    missing = set(later["steps"].column("step").to_pylist()) - set(known.to_pylist())
     if not missing:
         return tables, 0
     wanted = pa.array(sorted(missing), known.type)

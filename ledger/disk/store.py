@@ -171,7 +171,9 @@ class RankWriter:
                 _write_parquet(self.folder / _name(table, self.rank, "parquet"), tables[table])
                 (self.folder / _name(table, self.rank, "arrows")).unlink()
             self.describe(run, groups, findings, closed=True)
-            provisional_path(self.folder, self.rank).unlink(missing_ok=True)
+            # Nobody reads it of a rank that closed.
+            with contextlib.suppress(OSError):
+                provisional_path(self.folder, self.rank).unlink(missing_ok=True)
         except OSError as error:
             self.abandon()
             raise UnfinishedFolder(self.folder, error, ledger) from error
@@ -411,9 +413,10 @@ def known_of(folder: Path, rank: int) -> Known:
 def ended_early(folder: Path, rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables of a rank that never closed with its provisional rows, and notices that say so.
 
-    `tables`: the rows of finished steps. Raises RunFolderError if the provisional ones cannot be read.
+    `tables`: the rows of finished steps. Provisional ones that are damaged count as none: a notice says so.
     """
-    tables, later = with_provisional(tables, _provisional(folder, rank))
+    provisional, trouble = _provisional(folder, rank)
+    tables, later = with_provisional(tables, provisional)
     steps = tables["steps"].num_rows
     text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
     notices = [Notice(rank, "rank-incomplete", text)]
@@ -423,17 +426,21 @@ def ended_early(folder: Path, rank: int, tables: dict[str, pa.Table]) -> dict[st
             "of their collectives are unknown"
         )
         notices.append(Notice(rank, "times-unknown", text))
+    if trouble is not None:
+        notices.append(Notice(rank, "rank-incomplete", trouble))
     return {**tables, "notices": pa.concat_tables([tables["notices"], to_table("notices", notices)])}
 
 
-def _provisional(folder: Path, rank: int) -> dict[str, pa.Table]:
+def _provisional(folder: Path, rank: int) -> tuple[dict[str, pa.Table], str | None]:
+    """Return the provisional tables, and what is wrong with their file."""
     path = provisional_path(folder, rank)
     try:
-        return unpacked(read_regular(path, _PROVISIONAL_MOST_BYTES))
+        return unpacked(read_regular(path, _PROVISIONAL_MOST_BYTES)), None
     except FileNotFoundError:
-        return {}
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise RunFolderError(f"{path} is damaged or cut short ({first_line(error)})", _AGAIN) from error
+        return {}, None
+    except (pa.ArrowException, KeyError, ValueError, OSError, RecursionError) as error:
+        # The machine may have ended too: what was written for good is whole all the same.
+        return {}, f"{path.name} is damaged or cut short, and not counted ({first_line(error)})"
 
 
 def rank_ledger(head: Known, tables: Mapping[str, pa.Table]) -> Ledger:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.tally import keep
 
 MOST_OF_IT: Final = 0.5
 """Part of the waiting for a rank that it must have slept longer than its peers."""
@@ -14,22 +16,44 @@ MOST_OF_IT: Final = 0.5
 STEADY: Final = 0.25
 """Quantile of the steps that must show so much."""
 
+FEWEST: Final = 3
+"""Steps that must tell: one page fault or import makes a rank sleep in one of them."""
+
 
 def slept_late(context: Context, rank: int, waited_ns: float) -> bool:
     """Whether a rank slept that much longer than the median of the others, in three of four steps or more.
 
     `waited_ns`: how long others wait for it per step. Where ranks share cores the system delays one or
-    another, but a thread that is ready to run is not asleep: to sleep, read a file or wait for a lock is the
-    rank's own. Exposed communication is left out, as a rank sleeps in it too. False where nothing tells.
+    another, but a thread that waits for a core is not asleep. In what it slept the record need not tell: a
+    file, a lock, another process or thread of its own, a key of the job's store. Exposed communication is
+    left out, as a rank sleeps in it too; so are steps in which that is not known of all its collectives.
     """
-    rows = context.told_rows
-    rows = rows[rows["step"].isin(context.alike)].dropna(subset=["asleep_ns", "exposed_comm_ns"])
+    more = more_asleep_ns(context, rank)
+    if more is None or int(more.notna().sum()) < FEWEST:
+        return False
+    # A step that does not tell is none that shows it.
+    steadily_ns = float(more.fillna(-np.inf).quantile(STEADY, interpolation="lower"))
+    return steadily_ns >= MOST_OF_IT * waited_ns > 0
+
+
+def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
+    """Return by step how much longer a rank slept than the median of the others; NaN where nothing tells.
+
+    None where it has no peer.
+    """
+    collectives = context.in_alike
+    untold = keep(collectives, collectives["exposed_ns"].isna())
+    untold_pairs = pd.MultiIndex.from_frame(untold[["step", "rank"]].astype("int64"))
+    rows = keep(context.told_rows, context.told_rows["step"].isin(context.alike)).dropna(
+        subset=["asleep_ns", "exposed_comm_ns"]
+    )
+    pairs = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
+    rows = keep(rows, ~pairs.isin(untold_pairs))
     own = (rows["asleep_ns"] - rows["exposed_comm_ns"]).astype("float64").clip(lower=0.0)
     table = pd.DataFrame({"step": rows["step"], "rank": rows["rank"], "own": own}).pivot_table(
         index="step", columns="rank", values="own"
     )
     if rank not in table or len(table.columns) < 2:
-        return False
-    others = table.drop(columns=rank).median(axis=1)
-    more = (table[rank] - others).dropna()
-    return len(more) > 0 and float(more.quantile(STEADY)) >= MOST_OF_IT * waited_ns > 0
+        return None
+    more: pd.Series[float] = table[rank] - table.drop(columns=rank).median(axis=1)
+    return more.reindex(context.alike)

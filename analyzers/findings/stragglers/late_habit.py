@@ -7,7 +7,9 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.context.crowded import crowded
 from shardtoll.analyzers.findings.stragglers import late_remedies
+from shardtoll.analyzers.findings.stragglers.late_asleep import more_asleep_ns
 from shardtoll.analyzers.findings.stragglers.late_cause import cause_of, uncertain
 from shardtoll.analyzers.findings.stragglers.late_chance import (
     CPU_WARNING_SHARE,
@@ -47,6 +49,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
     slow = slow_steps(context, rank) if chance is None and noisy(context, rows, rank) else None
     clause = cause.clause if slow is None else _in_some(context, slow)
     dear = alarming(context, toll, rows, rank)
+    shared = _asleep(context, rank) if crowded(context) is not None else ()
     return Finding(
         kind="straggler",
         severity="warning" if dear else "info",
@@ -76,6 +79,7 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             ),
             *(() if slow is None else (Evidence("steps in which it is slow", runs(slow.steps)),)),
             *cause.parts,
+            *shared,
             *(() if dear else (_why_info(chance),)),
         ),
         remedy=Remedy(
@@ -88,7 +92,9 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             ),
             counterfactual="the same step with this rank arriving with the second-to-last one",
         ),
-        confidence="possible" if hedge or bound or chance else confidence_in(context, late, len(once)),
+        confidence="possible"
+        if hedge or bound or chance or shared
+        else confidence_in(context, late, len(once)),
         figures=(
             *late_remedies.launch_figures(
                 cause.part, cause.more_ns.get(cause.part or "", 0), on_cpu=host_computes(context)
@@ -96,6 +102,14 @@ def habit_finding(context: Context, rank: int, rows: pd.DataFrame, late: pd.Data
             *late_remedies.idle_figures(cause.more_ns),
         ),
     )
+
+
+def _asleep(context: Context, rank: int) -> tuple[Evidence, ...]:
+    """Return why a rank is named although ranks share cores."""
+    more = more_asleep_ns(context, rank)
+    if more is None:
+        return ()
+    return (Evidence("its thread slept longer than its peers', per step, median", int(more.median()), "ns"),)
 
 
 def waiting(rows: pd.DataFrame, rank: int, steps: int) -> tuple[float, float]:

@@ -4,7 +4,8 @@ A watched step adds a handful of numbers per collective to the surveyed one it r
 those of that step's rows, so that a step's rows cost microseconds. Regions that repeat nothing, or in which
 C++ issued collectives or waited for them, take the longer way that surveyed ones take.
 
-No region is changed by it: another thread may make rows of the same ones meanwhile.
+A region's lists and waits are copied: another thread may make rows of the same ones meanwhile. Places that a
+hook's collectives share are filled in where they stand, with the same values by whichever thread comes first.
 """
 
 from __future__ import annotations

@@ -57,23 +57,29 @@ class Provisional:
         while not self._end.wait(wait_s):
             try:
                 wait_s = self.look()
-            except Exception as error:
+            except OSError as error:
                 # A full disk, or a folder that was removed: the real rows are made all the same.
                 log.debug("shardtoll: provisional rows could not be kept", exc_info=error)
                 wait_s = _LOOK_S
+            except Exception as error:
+                # The seam: a failure of ours must not kill training.
+                log.warning("shardtoll: no provisional rows are kept any more: %s", error, exc_info=error)
+                return
 
     def look(self) -> float:
         """Keep rows of what waits, if it is time; return after how many seconds to look again."""
         waiting, making = self._watch.unwritten()
         if not waiting:
             return _LOOK_S
-        steps = waiting[0].region.step or 0, waiting[-1].region.step or 0
+        numbers = [each.region.step or 0 for each in waiting]
+        steps = min(numbers), max(numbers)
         if steps == self._kept:
             return _LOOK_S
-        due_ns = self._watch.keeping.provisional_ns(waiting[0].end_ns, making=making)
+        due_ns = self._watch.keeping.provisional_ns(min(each.end_ns for each in waiting), making=making)
         left_s = (due_ns - self._now_ns()) / 1e9
         if left_s > 0:
             return min(max(left_s, _SHORTEST_S), _LOOK_S)
-        self._keep(waiting)
+        # Before it is done: where it fails, the same rows would fail again ten times a second.
         self._kept = steps
+        self._keep(waiting)
         return _LOOK_S

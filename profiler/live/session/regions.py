@@ -149,12 +149,14 @@ class Regions:
         watched = self._watch.take()
         if not watched:
             return
-        for rows in self._watch_rows.make(watched, raw):
-            if isinstance(rows, StepRows):
-                self._kept.append(rows)
-            else:
-                self._kept.append_batches(rows)
-        self._watch.written()
+        try:
+            for rows in self._watch_rows.make(watched, raw):
+                if isinstance(rows, StepRows):
+                    self._kept.append(rows)
+                else:
+                    self._kept.append_batches(rows)
+        finally:
+            self._watch.written()
         self._note_unknown_times(raw is not None, watched)
         self._kept.describe()
 
@@ -164,7 +166,12 @@ class Regions:
         """Say once which times of watched steps are unknown."""
         host_times = self._recorder.setting.host_times
         text = times_unknown(host_times, spans=spans or self._is_fake, device=device)
-        if text is None or self._told_times_unknown or not any(each.region.collectives for each in watched):
+        if text is None or self._told_times_unknown or not any(map(_communicates, watched)):
             return
         self._told_times_unknown = True
         self._kept.notice("times-unknown", text, watched[0].region.step)
+
+
+def _communicates(ended: Ended) -> bool:
+    """Whether a region has collectives, those counted that only C++ saw."""
+    return bool(ended.region.collectives or (ended.template is not None and ended.template.collectives))

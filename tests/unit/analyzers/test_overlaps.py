@@ -111,7 +111,7 @@ def test_what_a_fix_saves_before_the_step_is_on_top_of_what_fixes_share_in_it(tm
     (read,) = read_traces([str(tmp_path / "job")], cache=False, jobs=1)
     report, context = run(read.ledger), context_of(read.ledger)
     (shared_once,) = report.overlaps
-    # The bill says of the first that it saves 50 ms more than the replayed step holds.
+    # As where each step waits 50 ms more for its batch before it begins: the replayed step has none of that.
     findings = list(report.findings)
     first = findings[shared_once.findings[0] - 1]
     more = {name: getattr(first, name) + 50 * MS for name in ("toll_ns", "saving_ns", "saving_high_ns")}

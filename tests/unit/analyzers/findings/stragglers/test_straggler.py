@@ -590,12 +590,22 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     assert evidence(exposed)["waiting on top, billed as straggler or pipeline-bubble"] == 0
 
 
-def with_sleep(*more_ms: float) -> Report:
-    """Return the report of ranks that share cores; rank 2 is last, and sleeps so much longer in each step."""
+def with_sleep(*more_ms: float, unknown_on: int | None = None) -> Report:
+    """Return the report of ranks that share cores; rank 2 is last, and sleeps so much longer in each step.
+
+    Of `unknown_on` one collective has no known exposed time.
+    """
     rows, leadups, steps = [], [], []
     for number, more in enumerate(more_ms):
         made, before = job([2] * 10)
-        rows += [replace(row, step=number) for row in made]
+        rows += [
+            replace(
+                row,
+                step=number,
+                exposed_ns=None if (row.rank, row.seq) == (unknown_on, 5) else row.exposed_ns,
+            )
+            for row in made
+        ]
         leadups += [replace(each, step=number) for each in before]
         # Each rank sleeps 30 ms of its own, and in what is exposed.
         steps += [
@@ -607,14 +617,21 @@ def with_sleep(*more_ms: float) -> Report:
 def test_a_rank_that_sleeps_while_others_wait_is_late_though_ranks_share_cores():
     report = with_sleep(20, 19, 21, 0)
     (finding,) = [each for each in report.findings if each.kind == "straggler"]
-    assert (finding.ranks, finding.toll_ns) == ((2,), 20 * MS)
+    assert (finding.ranks, finding.toll_ns, finding.confidence) == ((2,), 20 * MS, "possible")
+    slept = "its thread slept longer than its peers', per step, median"
+    assert evidence(finding)[slept] == 19 * MS + MS // 2
     assert (report.headline or "").startswith("Rank 2 is late, not the network: the others wait 20.0 ms")
     assert [each.kind for each in report.notices].count("cores-shared") == 1
 
 
-@pytest.mark.parametrize("more_ms", [(9, 9, 9, 9), (20, 20, 0, 0), (0,), (-20, 20, 20, -20)])
-def test_a_rank_that_sleeps_little_or_seldom_longer_is_none(more_ms):
+@pytest.mark.parametrize("more_ms", [(9, 9, 9, 9), (20, 20, 0, 0), (0,), (20,), (20, 20), (-20, 20, 20, -20)])
+def test_a_rank_that_sleeps_little_seldom_or_in_too_few_steps_is_none(more_ms):
     assert "straggler" not in {each.kind for each in with_sleep(*more_ms).findings}
+
+
+def test_a_rank_whose_exposed_time_is_unknown_may_have_slept_in_it():
+    unknown = with_sleep(20, 20, 20, 20, unknown_on=2)
+    assert "straggler" not in {each.kind for each in unknown.findings}
 
 
 def test_collectives_that_cost_most_come_before_shared_cores_in_the_headline():
