@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
@@ -13,8 +12,8 @@ from shardtoll.analyzers.shared.tally import keep
 MOST_OF_IT: Final = 0.5
 """Part of the waiting for a rank that it must have slept longer than its peers."""
 
-STEADY: Final = 0.25
-"""Quantile of the steps that must show so much."""
+STEADY: Final = 0.75
+"""Part of the steps that must show so much."""
 
 FEWEST: Final = 3
 """Steps that must tell: one page fault or import makes a rank sleep in one of them."""
@@ -32,8 +31,8 @@ def slept_late(context: Context, rank: int, waited_ns: float) -> bool:
     if more is None or int(more.notna().sum()) < FEWEST:
         return False
     # A step that does not tell is none that shows it.
-    steadily_ns = float(more.fillna(-np.inf).quantile(STEADY, interpolation="lower"))
-    return steadily_ns >= MOST_OF_IT * waited_ns > 0
+    shown = float((more >= MOST_OF_IT * waited_ns).mean())
+    return waited_ns > 0 and shown >= STEADY
 
 
 def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
