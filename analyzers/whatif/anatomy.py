@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +75,12 @@ def _means(rows: pd.DataFrame) -> dict[int, list[float]]:
 
 
 def _filled(step_ns: int, parts_ns: Sequence[int]) -> Parts:
-    """Return the parts of a step, in their order as far as they fit, and the rest."""
-    made: list[int] = []
-    left = step_ns
-    for part in parts_ns:
-        made.append(min(left, max(0, part)))
-        left -= made[-1]
-    return Parts(step_ns, made[0], made[1], made[2], left)
+    """Return the parts of a step, each as much shorter as all have to be to fit, and the rest."""
+    made = [max(0, part) for part in parts_ns]
+    total = sum(made)
+    if total > step_ns:
+        made = [part * step_ns // total for part in made]
+    return Parts(step_ns, made[0], made[1], made[2], step_ns - sum(made))
 
 
 def changed_as(on_record: Parts, replayed: Parts, after: Parts) -> Parts:
@@ -107,10 +105,7 @@ def _changed(on_record: int, replayed: int, after: int) -> int:
 
 def of_step(of_rank: Parts, step_ns: float) -> Parts:
     """Return the parts of the slowest rank, its rest such that they add up to the step's time."""
-    rest = round(step_ns) - of_rank.compute_ns - of_rank.exposed_comm_ns - of_rank.exposed_copy_ns
-    if rest >= 0:
-        return replace(of_rank, step_ns=round(step_ns), rest_ns=rest)
-    return of_rank
+    return _filled(round(step_ns), [getattr(of_rank, name) for name in _PARTS])
 
 
 def _busy(recorded: Recorded, outcome: Outcome, chosen: Bools) -> Floats:

@@ -12,7 +12,7 @@ def compute_factors(before: Card | None, after: Card | None) -> tuple[float, flo
     Matmuls go with sustained rates, the rest with memory bandwidth; how much is which, the band holds both.
     1 if a GPU is unknown or both are the same.
     """
-    if before is None or after is None or before.key == after.key:
+    if before is None or after is None or before.gpu == after.gpu:
         return 1.0, 1.0, 1.0
     matmul = _rate(before) / _rate(after)
     memory = before.memory_gbps / after.memory_gbps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from shardtoll.analyzers.whatif.anatomy import changed_as
+from shardtoll.analyzers.whatif.anatomy import changed_as, of_step
 from shardtoll.ledger import Report, analyze
 from shardtoll.ledger.answers.what_if import Parts
 from shardtoll.profiler.traces import read_traces
@@ -73,3 +73,17 @@ def test_a_part_shrinks_in_proportion_and_grows_by_as_much() -> None:
     assert changed_as(on_record, Parts(100, 0, 0, 0, 100), Parts(150, 10, 0, 0, 140)) == Parts(
         150, 50, 30, 10, 60
     )
+
+
+def test_parts_that_do_not_fit_shrink_alike_and_none_is_gone() -> None:
+    # Both divisions are sound, but the changed compute and the recorded communication exceed the step.
+    after = changed_as(Parts(100, 60, 30, 5, 5), Parts(100, 90, 5, 5, 0), Parts(60, 50, 5, 5, 0))
+    assert (after.step_ns, after.exposed_copy_ns, after.rest_ns) == (60, 4, 1)
+    assert after.compute_ns + after.exposed_comm_ns + after.exposed_copy_ns + after.rest_ns == 60
+
+
+@pytest.mark.parametrize("step_ns", [80, 90, 100, 120])
+def test_parts_add_up_to_the_step_that_is_predicted(step_ns: int) -> None:
+    made = of_step(Parts(100, 60, 30, 0, 10), step_ns)
+    parts_ns = made.compute_ns + made.exposed_comm_ns + made.exposed_copy_ns + made.rest_ns
+    assert (made.step_ns, parts_ns) == (step_ns, step_ns)
