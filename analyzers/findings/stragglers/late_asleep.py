@@ -7,6 +7,7 @@ from typing import Final
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import keep
 
 MOST_OF_IT: Final = 0.5
@@ -40,19 +41,26 @@ def more_asleep_ns(context: Context, rank: int) -> pd.Series[float] | None:
 
     None where it has no peer.
     """
-    collectives = context.in_alike
-    untold = keep(collectives, collectives["exposed_ns"].isna())
-    untold_pairs = pd.MultiIndex.from_frame(untold[["step", "rank"]].astype("int64"))
-    rows = keep(context.told_rows, context.told_rows["step"].isin(context.alike)).dropna(
-        subset=["asleep_ns", "exposed_comm_ns"]
-    )
-    pairs = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
-    rows = keep(rows, ~pairs.isin(untold_pairs))
-    own = (rows["asleep_ns"] - rows["exposed_comm_ns"]).astype("float64").clip(lower=0.0)
-    table = pd.DataFrame({"step": rows["step"], "rank": rows["rank"], "own": own}).pivot_table(
-        index="step", columns="rank", values="own"
-    )
+    table = _own_asleep_ns(context)
     if rank not in table or len(table.columns) < 2:
         return None
     more: pd.Series[float] = table[rank] - table.drop(columns=rank).median(axis=1)
     return more.reindex(context.alike)
+
+
+@once
+def _own_asleep_ns(context: Context) -> pd.DataFrame:
+    """Return how long each rank (column) slept in each step (row), exposed communication left out."""
+    collectives = context.in_alike
+    untold = _pairs(keep(collectives, collectives["exposed_ns"].isna()))
+    rows = keep(context.told_rows, context.told_rows["step"].isin(context.alike))
+    rows = rows.dropna(subset=["asleep_ns", "exposed_comm_ns"])
+    rows = keep(rows, ~_pairs(rows).isin(untold))
+    own = (rows["asleep_ns"] - rows["exposed_comm_ns"]).astype("float64").clip(lower=0.0)
+    table: pd.DataFrame = rows.assign(own=own).pivot_table(index="step", columns="rank", values="own")
+    return table
+
+
+def _pairs(rows: pd.DataFrame) -> pd.MultiIndex:
+    pairs: pd.MultiIndex = pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64"))
+    return pairs
