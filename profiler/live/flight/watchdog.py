@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from shardtoll.ledger.disk.store import recorder_path, stacks_path
 from shardtoll.profiler.live.cause.groups import live_groups
+from shardtoll.profiler.live.flight.background import Background
 from shardtoll.profiler.live.flight.flight import Flight
 
 LONGEST_BEAT_S: Final = 0.25
@@ -33,7 +34,6 @@ _BEATS: Final = 4
 """At least so many beats before a rank counts as hung."""
 _SHORTEST_BEAT_S: Final = 0.05
 _FRAMES: Final = 12
-_LEAVING_S: Final = 5.0
 _RECORDER_MOST_BYTES: Final = 64_000_000
 log = logging.getLogger("shardtoll")
 
@@ -45,7 +45,7 @@ def beat_of(hang_after_s: float | None) -> float:
     return min(max(hang_after_s / _BEATS, _SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
 
-class Watchdog:
+class Watchdog(Background):
     """Watches the thread that it is made on; `start` and `stop` it once."""
 
     def __init__(
@@ -56,24 +56,13 @@ class Watchdog:
         user_line: Callable[[FrameType], str | None],
     ) -> None:
         """`hang_after_s` None: no stacks are written. `user_line` returns the nearest line of the user's."""
+        super().__init__("watchdog")
         self._flight = flight
         self._folder = folder
         self._limit_s = hang_after_s
         self._user_line = user_line
         self._watched = threading.get_ident()
-        self._end = threading.Event()
         self._dumped = False
-        self._thread = threading.Thread(target=self._run, name="shardtoll-watchdog", daemon=True)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread and wait for it; once more does no harm."""
-        self._end.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_LEAVING_S)
 
     def _run(self) -> None:
         beat_s, last, looked_ns = beat_of(self._limit_s), None, 0

@@ -8,23 +8,22 @@ are read where the recording of them ends. Nothing in a step waits for this thre
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from shardtoll.profiler.live.capture.rows import Ended
 from shardtoll.profiler.live.capture.watch import Watch
+from shardtoll.profiler.live.flight.background import Background
 
 _LOOK_S: Final = 0.1
 """From one look to the next while nothing waits: what comes meanwhile has no need to be kept before."""
 _SHORTEST_S: Final = 0.015
 """A look takes some tens of microseconds."""
-_LEAVING_S: Final = 5.0
 log = logging.getLogger("shardtoll")
 
 
-class Provisional:
+class Provisional(Background):
     """Watches what waits for its rows; `start` and `stop` it once."""
 
     def __init__(
@@ -34,23 +33,12 @@ class Provisional:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`keep` writes provisional rows of these steps, in place of those it wrote before."""
+        super().__init__("provisional")
         self._watch = watch
         self._keep = keep
         self._now_ns = now_ns
         self._kept: tuple[int, int] | None = None
         """First and last step of those kept last."""
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shardtoll-provisional", daemon=True)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread and wait for it; once more does no harm."""
-        self._end.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_LEAVING_S)
 
     def _run(self) -> None:
         wait_s = _LOOK_S
