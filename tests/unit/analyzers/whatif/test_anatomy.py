@@ -87,3 +87,4 @@ def test_parts_add_up_to_the_step_that_is_predicted(step_ns: int) -> None:
     made = of_step(Parts(100, 60, 30, 0, 10), step_ns)
     parts_ns = made.compute_ns + made.exposed_comm_ns + made.exposed_copy_ns + made.rest_ns
     assert (made.step_ns, parts_ns) == (step_ns, step_ns)
+    assert made.rest_ns >= 0
