@@ -11,8 +11,11 @@ left; they are put back on exit.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from threading import get_ident
 from typing import Any, Final, Protocol
 
@@ -59,7 +62,32 @@ class TrainingThread:
 
 def _keep(mark: object) -> None:
     keep: Any = torch._C._stash_obj_in_tls
+    if _takes_over():
+        _hand_over(mark)
     keep(_KEY, mark)
+
+
+@cache
+def _takes_over() -> bool:
+    """Whether torch takes over a reference that it is handed in place of taking one of its own.
+
+    torch 2.11 does so, and gives it back once the key has another value. Whoever hands it one that is
+    still needed has an object freed under them, which crashes the interpreter at some later time.
+    """
+    keep: Any = torch._C._stash_obj_in_tls
+    probe = object()
+    before = sys.getrefcount(probe)
+    keep(f"{_KEY} (probe)", probe)
+    takes_over = sys.getrefcount(probe) == before
+    if takes_over:
+        _hand_over(probe)
+        _hand_over(None)
+    keep(f"{_KEY} (probe)", None)
+    return takes_over
+
+
+def _hand_over(value: object) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 NoteWait = Callable[[Any, int, int], None]
