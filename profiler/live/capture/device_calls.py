@@ -59,11 +59,11 @@ def timed_call(
 
     What a single call issued is told to `device` here; a batch is told by the recorder.
     """
-    opened = None
-    if issued and (issued[0][1].call.blocking or _said_not_to_be_async(args, kwargs)):
-        opened = device.guarded(device.wait_begun, None)
+    waits = bool(issued) and (issued[0][1].call.blocking or _said_not_to_be_async(args, kwargs))
+    opened = device.guarded(device.wait_begun, None) if waits else None
     result = original(*args, **kwargs)
-    if opened is not None:
+    if waits:
+        # Also where nothing was opened: a side stream that waited stands for the collective from now on.
         device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
     if len(issued) == 1:
         device.guarded(lambda: device.issued(issued[0][0]), None)

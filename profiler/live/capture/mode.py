@@ -237,7 +237,7 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         begun_ns = entered_ns
         calls: tuple[Call, ...] = ()
         arguments: dict[str, Any] = {}
-        device, opened = recorder.device, None
+        device, opened, waits = recorder.device, None, False
         note: Note | None = None
         try:
             arguments = arguments_of(func, args, kwargs)
@@ -254,7 +254,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for pending, _ in issued:
                 pending.issue_ns = begun_ns
             region.capture.append((entered_ns, begun_ns))
-            if device is not None and calls and (calls[0].blocking or on_callers_stream(arguments)):
+            waits = bool(calls) and (calls[0].blocking or on_callers_stream(arguments))
+            if device is not None and waits:
                 opened = device.wait_begun()
         except Exception as error:  # noqa: BLE001 - the seam
             self._on_failure(error)
@@ -263,7 +264,8 @@ class SurveyMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except BaseException:
             recorder.flight.raised(note)
             raise
-        if device is not None and opened is not None:
+        if device is not None and waits and issued:
+            # Also where nothing was opened: a side stream that waited stands for the collective from now on.
             device.guarded(lambda: device.wait_ended(opened, issued[-1][0]), None)
         if not issued:
             return result

@@ -479,6 +479,7 @@ class Recorder:
         """Note that the host has read a value of a tensor, which Python asked for in `frame`."""
         region = self.region
         since_ns, self._value_asked_ns = self._value_asked_ns or ran[0], 0
+        frame = frame or self.attribution.stack.engine_beyond()
         if region is None or frame is None or self.attribution.is_reducers(frame):
             return
         key = id(frame.f_code), frame.f_lasti

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from types import FrameType
 from typing import Any, Final
 
@@ -115,6 +116,7 @@ class Attribution:
     def __init__(self, names: Names, groups: Groups) -> None:
         self._names = names
         self._groups = groups
+        self._thread = get_ident()
         self.stack = Stack()
         self.specs = OperandSpecs()
         self.met_root: Callable[[], None] | None = None
@@ -141,7 +143,7 @@ class Attribution:
 
     def note_nodes(self, next_node: int, frame: FrameType | None) -> None:
         """Note that the autograd nodes made since the last call belong to the line now running, if any."""
-        if frame is None:
+        if frame is None or get_ident() != self._thread:
             # A thread of autograd's, which counts nodes of its own.
             return
         first = max(self.next_node, next_node - _MAX_JUMP)

@@ -12,6 +12,7 @@ import functools
 import os
 import site
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -51,6 +52,10 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 """Folders of installed libraries, in whichever environment."""
 
 
+def _nowhere() -> FrameType | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of a code object; kept so that its id cannot be reused."""
@@ -80,6 +85,8 @@ class Stack:
     def __init__(self) -> None:
         self.known: dict[int, _Known] = {}
         self._lines: dict[tuple[int, int, str | None], str] = {}
+        self.asks_from: Callable[[], FrameType | None] = _nowhere
+        """Where the thread stands that asked for the backward which runs on this one; None on that thread."""
 
     def classify(self, code: CodeType) -> _Known:
         """Find out what is to be known of a code object, and remember it."""
@@ -118,6 +125,17 @@ class Stack:
         code_facts = self.known.get(id(frame.f_code)) or self.classify(frame.f_code)
         return code_facts.reader is torch_frames.engine
 
+    def engine_beyond(self) -> FrameType | None:
+        """Return the frame of autograd's engine that began what runs on this thread, if on another thread.
+
+        An accelerator's backward runs on threads of autograd's own, whose stacks begin there: the line that
+        asked for it is on the training's, which waits in the engine for it.
+        """
+        frame = self.asks_from()
+        while frame is not None and not self.is_engine(frame):
+            frame = frame.f_back
+        return frame
+
     def user_line(self, frame: FrameType | None) -> str | None:
         """Return the nearest line of the user's own code; None where there is none."""
         while frame is not None:
@@ -155,6 +173,9 @@ class Stack:
         """
         cause = Cause()
         table = self.known
+        beyond = frame is None
+        if beyond:
+            frame = self.engine_beyond()
         while frame is not None:
             code = frame.f_code
             code_facts = table.get(id(code))
@@ -177,6 +198,8 @@ class Stack:
             if to_engine and cause.phase is not None:
                 break
             frame = frame.f_back
+            if frame is None and not beyond:
+                beyond, frame = True, self.engine_beyond()
         if cause.source is None:
             # No line of the user's is known to have called it.
             cause.source, cause.library = cause.in_library, None

@@ -150,6 +150,7 @@ class Capturing:
         undo.callback(patch_compiling())
         undo.callback(watch.training.unmark)
         watch.training.mark()
+        recorder.attribution.stack.asks_from = watch.training.asks_from
         undo.callback(open_doors(watch))
         if self._schedule.watches:
             undo.callback(patch_reducers(watch.reducer_ready))

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from threading import get_ident
+from types import FrameType
 from typing import Any, Final, Protocol
 
 import torch
@@ -58,6 +59,15 @@ class TrainingThread:
             # Whose backward it is cannot be told.
             return True
         return kept._is_key_in_tls(_KEY) and kept._get_obj_in_tls(_KEY) is self._mark
+
+    def asks_from(self) -> FrameType | None:
+        """Return where the training's thread stands, for a backward of it that runs on one of autograd's.
+
+        None on the training's own thread, and on one of the user's: they have it on their own stack.
+        """
+        if get_ident() == self.ident or not self.is_here():
+            return None
+        return sys._current_frames().get(self.ident)
 
 
 def _keep(mark: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -12,9 +13,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from shardtoll.ledger.records import ddp_causes
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.capture import watch
+from shardtoll.profiler.live.cause import attribute
 from shardtoll.profiler.live.cause.call import tensor_bytes
 from shardtoll.profiler.live.session.session import Level, Session
 from shardtoll.profiler.live.times.training import TrainingThread
@@ -223,8 +229,8 @@ def test_the_size_of_a_sparse_tensor_is_that_of_what_it_stores(layout: torch.lay
     assert tensor_bytes((sparse, dense)) == indices * 8 + 2 * 4 + 100
 
 
-def backward_that(issues: Callable[[], object], depth: int = 0) -> None:
-    """Run a backward with a hook; of so many nested ones the innermost is on a thread of autograd's."""
+def nested(innermost: Callable[[], object], depth: int) -> None:
+    """Call it below so many backwards: the deepest run on threads of autograd's."""
 
     class Nested(torch.autograd.Function):
         @staticmethod
@@ -234,14 +240,25 @@ def backward_that(issues: Callable[[], object], depth: int = 0) -> None:
         @staticmethod
         def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
             with torch.enable_grad():
-                backward_that(issues, depth - 1)
+                nested(innermost, depth - 1)
             return gradient
 
-    x = torch.ones(2, requires_grad=True)
-    y: torch.Tensor = Nested.apply(x) if depth else x.clone()  # type: ignore[no-untyped-call]
     if not depth:
+        innermost()
+        return
+    x: torch.Tensor = Nested.apply(torch.ones(2, requires_grad=True))  # type: ignore[no-untyped-call]
+    x.sum().backward()
+
+
+def backward_that(issues: Callable[[], object], depth: int = 0) -> None:
+    """Run a backward with a hook; of so many nested ones the innermost is on a thread of autograd's."""
+
+    def innermost() -> None:
+        y = torch.ones(2, requires_grad=True).clone()
         y.register_hook(lambda _: issues() and None)  # type: ignore[func-returns-value, no-untyped-call]
-    y.sum().backward()
+        y.sum().backward()
+
+    nested(innermost, depth)
 
 
 @pytest.fixture
@@ -291,6 +308,56 @@ def test_a_backward_of_the_trainings_on_a_thread_of_autograds_is_the_training(po
     assert stopped(tables) == []
     assert [row for row in tables["counts"] if row["issued"] != row["recorded"]] == []
     assert [(row["op"], row["phase"]) for row in tables["collectives"]] == [("broadcast", "backward")] * 5
+
+
+@pytest.mark.parametrize("depth", [0, 61])
+def test_what_cpp_issues_on_a_thread_of_autograds_has_the_line_that_asked(pool: None, depth: int) -> None:
+    """As DDP's reducer does on an accelerator, where no line of Python is on that thread's stack."""
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    threads: set[int] = set()
+    model.module.weight.register_hook(lambda gradient: threads.add(threading.get_ident()))
+
+    def train() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+
+    tables = audited(lambda: nested(train, depth), "schedule", 5)
+    assert (threads == {threading.get_ident()}) is (depth == 0)
+    assert stopped(tables) == []
+    rows = [row for row in tables["collectives"] if row["op"] == "all_reduce"]
+    assert [row["step"] for row in rows] == list(range(5))
+    assert {(row["phase"], row["caused_by_op"]) for row in rows} == {("backward", ddp_causes.REDUCER)}
+    (source,) = {row["source"] for row in rows}
+    assert source is not None
+    assert re.fullmatch(r".*test_users_calls\.py:\d+ \((train|nested)\)", source)
+
+
+def test_nodes_of_autograds_threads_are_not_taken_for_lines_of_the_training(
+    pool: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread counts its nodes from 0; a hook in Python runs operators there."""
+    # So deep a nesting makes more nodes than are otherwise taken for those of one operator.
+    monkeypatch.setattr(attribute, "_MAX_JUMP", 10_000)
+    gather: Any = getattr(funcol, "all_gather_single_autograd", None) or funcol.all_gather_tensor_autograd
+
+    def hook() -> None:
+        with torch.enable_grad():
+            (torch.ones(2, requires_grad=True) * 2).sum()
+
+    def gathered() -> torch.Tensor:
+        result: torch.Tensor = gather(torch.ones(2, requires_grad=True), 0, dist.group.WORLD)
+        return result
+
+    def step() -> None:
+        first = gathered()
+        backward_that(hook, 64)
+        (torch.ones(2, requires_grad=True) * 3).sum()
+        first.sum().backward()
+
+    tables = audited(step, "survey", 2)
+    assert stopped(tables) == []
+    sources = [row["source"] for row in tables["collectives"] if row["op"] == "reduce_scatter"]
+    assert len(sources) == 2
+    assert all(source is not None and source.endswith("(gathered)") for source in sources)
 
 
 def test_the_mark_of_the_training_is_gone_with_the_session(pool: None) -> None:

@@ -150,8 +150,19 @@ def test_a_functional_collectives_result_is_waited_for_on_the_compute_stream(
     assert (rows.step.duration_ns, rows.step.exposed_comm_ns) == (80 * US, 40 * US)
 
 
-def test_streams_that_wait_for_a_side_streams_collective_are_timed(group: None) -> None:
+def without_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have gathers give back no handle, as torch's with NCCL that run in the caller's stream."""
+    original = dist.ProcessGroup.allgather
+    monkeypatch.setattr(dist.ProcessGroup, "allgather", lambda *args: original(*args) and None)
+
+
+@pytest.mark.parametrize("handles", [True, False])
+def test_streams_that_wait_for_a_side_streams_collective_are_timed(
+    group: None, monkeypatch: pytest.MonkeyPatch, handles: bool
+) -> None:
     """As FSDP2 does it: no Work is waited for on the stream that computes."""
+    if not handles:
+        without_handles(monkeypatch)
     capture = Capture()
     side, copies = Stream(capture.host), Stream(capture.host)
     with capture:

@@ -17,7 +17,7 @@ from shardtoll.profiler.live.session.session import Level
 from shardtoll.profiler.live.times import device_waits
 from shardtoll.profiler.live.times.device_times import DeviceTimes
 from shardtoll.profiler.live.values.fingerprint import Fingerprints
-from tests.unit.profiler.live.times.test_device_capture import stalling
+from tests.unit.profiler.live.times.test_device_capture import stalling, without_handles
 from tests.unit.profiler.simulated_device import US, Event, SimulatedDevice, Stream
 
 S = 1_000_000_000 * US
@@ -154,8 +154,13 @@ def test_a_watched_collective_in_the_callers_stream_is_exposed_throughout(
     assert [row["exposed_ns"] for row in found["collectives"]] == [0, 2 * S]
 
 
-def test_streams_that_wait_for_a_side_streams_watched_collective_are_timed(device: SimulatedDevice) -> None:
+@pytest.mark.parametrize("handles", [True, False])
+def test_streams_that_wait_for_a_side_streams_watched_collective_are_timed(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, handles: bool
+) -> None:
     """As FSDP2 does it: no Work is waited for on the stream that computes."""
+    if not handles:
+        without_handles(monkeypatch)
     side = Stream(device.host)
 
     def step() -> None:
