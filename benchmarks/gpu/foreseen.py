@@ -47,6 +47,11 @@ class Row:
     allocated_bytes: int | None = None
     foreseen_allocated_bytes: int | None = None
     allocated_error_percent: float | None = None
+    reserved_bytes: int | None = None
+    foreseen_reserved_bytes: int | None = None
+    """Without CUDA's context and communicators, as torch counts them."""
+    reserved_error_percent: float | None = None
+    reserved_in_band: bool | None = None
 
 
 def card_name(place: Place) -> str | None:
@@ -80,7 +85,10 @@ def dry(card: str, deadline_s: float, measured: dict[str, str]) -> Row:
 def _row(measured: dict[str, str], step: dict[str, Any]) -> Row:
     step_s = float(measured["step_s"])
     allocated = int(measured["allocated_bytes"]) if measured["allocated_bytes"] else None
+    reserved = int(measured["reserved_bytes"]) if measured["reserved_bytes"] else None
     band, memory = step["step_ns"], int(step["memory"]["allocated_bytes"])
+    held, outside = step["memory"]["reserved_bytes"], step["memory"]["outside_bytes"]
+    foreseen = int(held["expected"]) - outside
     return Row(
         measured["model"],
         measured["variant"],
@@ -92,6 +100,10 @@ def _row(measured: dict[str, str], step: dict[str, Any]) -> Row:
         allocated,
         memory,
         None if allocated is None else 100 * (memory / allocated - 1),
+        reserved,
+        foreseen,
+        None if reserved is None else 100 * (foreseen / reserved - 1),
+        None if reserved is None else held["low"] <= reserved + outside <= held["high"],
     )
 
 
@@ -117,7 +129,7 @@ def measure(sheet: Sheet, place: Place, out: Path) -> None:
         writer.writerows(map(asdict, rows))
     for row in rows:
         sheet.figure(f"{row.model} {row.variant}", asdict(row))
-    for name in ("step_error_percent", "allocated_error_percent"):
+    for name in ("step_error_percent", "allocated_error_percent", "reserved_error_percent"):
         errors = [abs(error) for row in rows if (error := getattr(row, name)) is not None]
         sheet.figure(f"median_{name}", statistics.median(errors) if errors else None)
     ran = sum(row.status == "ran" for row in rows if row.variant != "compile")

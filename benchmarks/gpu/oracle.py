@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,31 @@ def breakdown(trace: Path) -> dict[str, float] | None:
     }
 
 
-def hta_breakdown(trace: Path) -> dict[str, float] | None:
-    """Return what HTA's temporal breakdown says of one recording, in ms; None where HTA is not installed."""
+def hta_compute(trace: Path) -> dict[str, float] | None:
+    """Return what HTA says the device computed, in ms; None where HTA is not installed.
+
+    `rounded` is the union of the kernels here with both ends of each moved to whole microseconds inside it, as
+    HTA 0.5 reads them (`round_down_time_stamps`): of short kernels little is left. `exact` is without that.
+    HTA's temporal breakdown is not asked: it fails where these sums leave less than nothing for the rest.
+    """
     try:
         from hta.trace_analysis import TraceAnalysis
     except ImportError:
         return None
-    analysis: Any = TraceAnalysis(trace_files={0: str(trace)}, trace_dir=str(trace.parent))
-    frame = analysis.get_temporal_breakdown(visualize=False)
-    row = frame.iloc[0]
-    return {"compute": float(row["compute_time(us)"]) / 1e3, "idle": float(row["idle_time(us)"]) / 1e3}
+    analysis: Any = TraceAnalysis(
+        trace_files={0: str(trace)}, trace_dir=str(trace.parent), include_last_profiler_step=True
+    )
+    kinds, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
+    compute_us = float(kinds.loc[kinds["kernel_type"] == "COMPUTATION", "sum"].sum())
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
+    spans = [_span(event) for event in events if "nccl" not in event["name"].lower()]
+    inside = [(float(math.ceil(begin)), float(math.floor(end))) for begin, end in spans]
+    return {
+        "compute": compute_us / 1e3,
+        "rounded": _length(_union([(begin, end) for begin, end in inside if begin < end])) / 1e3,
+        "exact": _length(_union(spans)) / 1e3,
+    }
 
 
 def _is_step(event: dict[str, Any]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
+from shardtoll.analyzers.forecast.dry.lifetimes import BACKWARD, happenings
 from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions
 from shardtoll.ledger.answers.dry_step import DryMemory
 from shardtoll.ledger.answers.forecast import Band
@@ -15,7 +16,9 @@ _CONTEXT_BYTES = 520 << 20
 """CUDA's context and the code of kernels. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
 _WORKSPACE_BYTES = 32 << 20
 """cuBLAS's workspace, allocated through the allocator: what torch asks for on Hopper GPUs (32 MiB,
-`getChosenWorkspaceSize` in aten/src/ATen/cuda/CublasHandlePool.cpp; 8 MiB on other GPUs)."""
+`getChosenWorkspaceSize` in aten/src/ATen/cuda/CublasHandlePool.cpp; 8 MiB on other GPUs).
+Each thread that multiplies has a handle, and so a workspace, of its own (the same file's thread-local pool):
+autograd runs backward on another thread than the program's."""
 _NCCL_BYTES = 48 << 20
 """Buffers of one communicator. Our own choice, from no measurement: see `_OUTSIDE_LEAST`."""
 _OUTSIDE_LEAST, _LEAST, _MOST = 0.8, 0.95, 1.06
@@ -32,29 +35,34 @@ def peak_memory(
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
-    Storages that were there before the recorded steps are allocated first; those of the last step are
-    freed as recorded. Fragmentation of earlier steps is not repeated.
+    The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
+    and hold on to what came to lie badly then (see `lifetimes`).
     """
-    events = _events(storages)
     allocator = Allocator(AllocatorOptions(expandable_segments=expandable))
     streams: dict[str, int] = {}
-    allocator.malloc("workspace", _WORKSPACE_BYTES)
-    live: dict[int, DryStorage] = {}
-    at_peak: dict[int, DryStorage] = {}
-    peak, reserved_peak = allocator.allocated_bytes, allocator.reserved_bytes
+    threads = {"program"}
+    allocator.malloc("workspace of program", _WORKSPACE_BYTES)
+    live: dict[Hashable, DryStorage] = {}
+    at_peak: dict[Hashable, DryStorage] = {}
+    peak, reserved_peak = 0, allocator.reserved_bytes
     timeline: list[tuple[float, int, int]] = []
-    for order, born, place in events:
-        storage = storages[place]
-        if born:
-            allocator.malloc(place, max(storage.bytes, 1), streams.setdefault(storage.stream, len(streams)))
-            live[place] = storage
+    for each in happenings(storages):
+        storage = each.storage
+        if each.born:
+            if storage.phase in BACKWARD and "autograd" not in threads:
+                threads.add("autograd")
+                allocator.malloc("workspace of autograd", _WORKSPACE_BYTES)
+            stream = streams.setdefault(storage.stream, len(streams))
+            allocator.malloc(each.key, max(storage.bytes, 1), stream)
+            live[each.key] = storage
         else:
-            allocator.free(place)
-            live.pop(place)
-        if allocator.allocated_bytes > peak:
-            peak, at_peak = allocator.allocated_bytes, dict(live)
+            allocator.free(each.key)
+            live.pop(each.key)
         reserved_peak = max(reserved_peak, allocator.reserved_bytes)
-        timeline.append((float(order), allocator.allocated_bytes, allocator.reserved_bytes))
+        if each.recorded:
+            if allocator.allocated_bytes > peak:
+                peak, at_peak = allocator.allocated_bytes, dict(live)
+            timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
     outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
     reserved = float(reserved_peak + outside)
     step = max(1, len(timeline) // _MOST_POINTS)
@@ -72,25 +80,7 @@ def peak_memory(
     )
 
 
-def _events(storages: Sequence[DryStorage]) -> list[tuple[int, bool, int]]:
-    """Return (order, whether born, place), in the order in which they happen; deaths come before births."""
-    last = max((row.step for row in storages if row.step is not None), default=0)
-    span = 1 + max(
-        (max(row.born, row.freed or 0) for row in storages if row.step is not None or row.freed is not None),
-        default=0,
-    )
-    events: list[tuple[int, bool, int]] = []
-    for place, row in enumerate(storages):
-        start = -1 if row.step is None else row.step * span + row.born
-        events.append((start, True, place))
-        if row.freed is not None:
-            end = (row.freed_step if row.freed_step is not None else last) * span + row.freed
-            events.append((max(end, start), False, place))
-    # What is freed and made in the same operator: its result is allocated before its operands go.
-    return sorted(events, key=lambda event: (event[0], not event[1], event[2]))
-
-
-def _by_category(live: dict[int, DryStorage], allocated: int) -> dict[str, int]:
+def _by_category(live: Mapping[Hashable, DryStorage], allocated: int) -> dict[str, int]:
     """Return bytes by category, which add up to the allocated bytes.
 
     `allocator` is what no tensor of the program holds: cuBLAS's workspace, and what sizes are rounded up by.
@@ -100,7 +90,7 @@ def _by_category(live: dict[int, DryStorage], allocated: int) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def _summed(live: dict[int, DryStorage], column: str) -> list[tuple[str, int]]:
+def _summed(live: Mapping[Hashable, DryStorage], column: str) -> list[tuple[str, int]]:
     sums: Counter[str] = Counter()
     for storage in live.values():
         sums[_label(storage, column)] += storage.bytes
