@@ -39,8 +39,8 @@ def breakdown(trace: Path) -> dict[str, float] | None:
 def hta_compute(trace: Path) -> dict[str, float] | None:
     """Return what HTA says the device computed, in ms; None where HTA is not installed.
 
-    `rounded` is the union of the kernels here with both ends of each moved to whole microseconds inside it, as
-    HTA 0.5 reads them (`round_down_time_stamps`): of short kernels little is left. `exact` is without that.
+    `rounded` is the union of the kernels here, both ends of each moved to whole microseconds inside it, as HTA
+    0.5 reads them (`round_down_time_stamps`): of short kernels little is left. `exact` is without that.
     HTA's temporal breakdown is not asked: it fails where these sums leave less than nothing for the rest.
     """
     try:
