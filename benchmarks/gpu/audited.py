@@ -46,10 +46,11 @@ _CommDebugMode: Any = CommDebugMode  # torch leaves its constructor untyped
 def _made(device: str, strategy: str) -> tuple[nn.Module, Any, Size]:
     place = Place(device)
     size = TINY if place.rehearses else REAL
-    # Attention's backward adds in any order otherwise, and no two runs of a program are bit-equal: cuDNN's
-    # cannot be told, flash attention can.
+    # The backward of fused attention adds in any order, and no two runs of a program are bit-equal: on an
+    # H200 plain attention's repeated itself, flash attention's and cuDNN's did not.
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.manual_seed(0)
     model: Any = Decoder(size).to(device, place.dtype)

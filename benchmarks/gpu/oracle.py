@@ -39,8 +39,8 @@ def breakdown(trace: Path) -> dict[str, float] | None:
 def hta_compute(trace: Path) -> dict[str, float] | None:
     """Return what HTA says the device computed, in ms; None where HTA is not installed.
 
-    `rounded` is the union of the kernels here, both ends of each moved to whole microseconds inside it, as HTA
-    0.5 reads them (`round_down_time_stamps`): of short kernels little is left. `exact` is without that.
+    `rounded` is the union of the kernels here, both ends of each moved to whole microseconds inside it, as
+    HTA 0.5 reads them (`round_down_time_stamps`): of short kernels little is left. `exact` is without that.
     HTA's temporal breakdown is not asked: it fails where these sums leave less than nothing for the rest.
     """
     try:
@@ -51,7 +51,9 @@ def hta_compute(trace: Path) -> dict[str, float] | None:
         trace_files={0: str(trace)}, trace_dir=str(trace.parent), include_last_profiler_step=True
     )
     kinds, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
-    compute_us = float(kinds.loc[kinds["kernel_type"] == "COMPUTATION", "sum"].sum())
+    # What overlaps copies is a kind of its own.
+    computes = kinds["kernel_type"].str.contains("COMPUTATION")
+    compute_us = float(kinds.loc[computes, "sum"].sum())
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "kernel"]
     spans = [_span(event) for event in events if "nccl" not in event["name"].lower()]

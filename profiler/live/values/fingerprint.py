@@ -279,7 +279,24 @@ class Fingerprints:
         if device.type == "cuda":
             # Tensors name their device by its number, models and groups need not.
             index: int | None = device.index
-            self._side(torch.device("cuda", torch.cuda.current_device() if index is None else index))
+            of = torch.device("cuda", torch.cuda.current_device() if index is None else index)
+            self._side(of)
+            self._rehearse(of)
+
+    def _rehearse(self, device: torch.device) -> None:
+        """Take a print of each kind of tensor, and forget them.
+
+        CUDA loads a kernel when it is first launched, and may wait until the device is idle to do so: in the
+        first surveyed step the host would stand still until all that it had launched was done, and what
+        compute really hides of a collective could not be seen.
+        """
+        for dtype in _BITS.values():
+            for numel in (1, SAMPLE, 2 * SAMPLE):
+                self.take(torch.zeros(numel, dtype=dtype, device=device))
+            odd = torch.zeros((4, 3, 2), dtype=dtype, device=device)[:, ::2].transpose(0, 2)
+            self.take(odd)
+            self.take_in_order(odd)
+        self.read()
 
     def take(self, tensor: torch.Tensor, *, thorough: bool = False, numel: int | None = None) -> int | None:
         """Fingerprint a tensor; returns a ticket for `collect`'s list, None where it has no plain values.

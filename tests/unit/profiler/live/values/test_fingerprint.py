@@ -108,6 +108,13 @@ def test_the_device_path_gives_the_same_numbers() -> None:
     assert prints.read() == []
 
 
+def test_a_rehearsal_leaves_no_prints() -> None:
+    prints = Fingerprints()
+    prints._rehearse(torch.device("cpu"))
+    assert prints.take(torch.ones(3)) == 0
+    assert prints.read() == take(torch.ones(3))
+
+
 class Late:
     """Sums that arrive when the test says so; notes what it was told to wait for."""
 
