@@ -58,6 +58,7 @@ class _Held:
     events: RegionEvents | None
     prints: TakenPrints
     finish: Callable[[Sequence[Fingerprint], DeviceReading | None], StepRows]
+    surveyed: bool = True
 
     def ready(self) -> bool:
         """Whether its rows can be made without blocking."""
@@ -226,7 +227,12 @@ class Recorder:
     def hold(self, events: RegionEvents | None, finish: Callable[[DeviceReading | None], StepRows]) -> None:
         """Hold a watched region back until the device has passed it; `finished` returns its rows then."""
         taken = self.fingerprints.collect()
-        self._held.append(_Held(events, taken, lambda _prints, device: finish(device)))
+        self._held.append(_Held(events, taken, lambda _prints, device: finish(device), surveyed=False))
+
+    @property
+    def holds_surveyed(self) -> bool:
+        """Whether a surveyed region is held back for the device; none is for long, so few are looked at."""
+        return any(held.surveyed for held in self._held)
 
     def finished(self, *, wait: bool = False) -> Iterator[StepRows]:
         """Yield the rows held back that can be made now; with `wait` (after all steps) all of them.

@@ -437,6 +437,12 @@ class Watch:
         """Note that the rows of what was taken are written, or will never be."""
         self._taken = []
 
+    def let_go(self, gone: Sequence[Ended]) -> None:
+        """Keep these no longer: their rows are written, or will never be."""
+        ids = set(map(id, gone))
+        # In one go: another thread may look meanwhile.
+        self.ended = [each for each in self.ended if id(each) not in ids]
+
     def unwritten(self) -> tuple[list[Ended], bool]:
         """Return the steps whose rows are not written yet, and whether they are made now; for any thread."""
         ended = self.ended

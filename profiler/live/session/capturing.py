@@ -171,7 +171,7 @@ class Capturing:
         undo.callback(pausing.register(self._pause, self._resume))
         undo.callback(take_off, self.mode, for_good=True)
         undo.callback(recorder.awake.close)
-        if self._schedule.watches and recorder.device is None:
+        if self._schedule.watches:
             provisional = self._regions.provisional()
             undo.callback(provisional.stop)
             provisional.start()

@@ -42,6 +42,8 @@ class Regions:
         self._is_fake = is_fake
         """Whether the backend transfers nothing."""
         self._told_times_unknown = False
+        self._made: list[Ended] = []
+        """Watched regions that the device has passed, whose rows were made and are not yet written."""
 
     def begin(self, step: int | None, *, survey: bool) -> None:
         """Begin a region, that of a step or, with None, of what is in none."""
@@ -68,7 +70,7 @@ class Regions:
             self._watch.issues_unseen |= not template.all_seen
             self._schedule.surveyed(new=new, all_seen=template.all_seen)
         if self._recorder.device is not None:
-            self.append_finished()
+            self.flush()
         elif region is not None and rows:
             self._watch.keeping.add(region.start_ns, self._recorder.now_ns(), rows)
             if region.step is not None:
@@ -88,29 +90,31 @@ class Regions:
     def _end_watched(self) -> None:
         ended = self._recorder.end_watched()
         assert ended is not None
+        before = len(self._watch.ended)
         repeats = self._watch.keep(ended)
         if repeats is not None:
             assert ended.region.step is not None
             self._schedule.watched(ended.region.step, repeats=repeats)
         if self._recorder.device is not None:
-            self._hold_watched(ended.events)
-            self.append_finished()
-        else:
-            self._flush_when_due()
+            self._hold_watched(ended.events, self._watch.ended[before:])
+        self._flush_when_due()
 
     def _flush_when_due(self) -> None:
-        if self._watch.keeping.due(self._recorder.now_ns()):
+        # What was surveyed and has yet to pass the device is written as soon as it can be.
+        if self._recorder.holds_surveyed or self._watch.keeping.due(self._recorder.now_ns()):
             self.flush()
 
-    def _hold_watched(self, events: RegionEvents | None) -> None:
-        """Have the rows of the watched region that has just ended made when the device has passed it."""
-        watched = self._watch.take()
-        self._watch.written()
+    def _hold_watched(self, events: RegionEvents | None, watched: Sequence[Ended]) -> None:
+        """Have the rows of the watched region that has just ended made when the device has passed it.
+
+        `watched` is that region, or nothing if it has no rows.
+        """
 
         def finish(device: DeviceReading | None) -> StepRows:
             if not watched:
                 return StepRows(None)
             self._note_unknown_times(False, watched, device)
+            self._made.extend(watched)
             return self._watch_rows.single(watched[0], None, device)
 
         self._recorder.hold(events, finish)
@@ -122,8 +126,13 @@ class Regions:
             made.extend(self._recorder.finished(wait=wait))
         finally:
             # `extend` keeps what came before a failure: a region without rows costs no other one its own.
-            if self._kept.append(*made):
-                self._kept.describe()
+            try:
+                if self._kept.append(*made):
+                    self._kept.describe()
+            finally:
+                gone, self._made = self._made, []
+                if gone:
+                    self._watch.let_go(gone)
 
     def provisional(self) -> Provisional:
         """Return what keeps provisional rows of what waits, should a region last."""
@@ -140,8 +149,9 @@ class Regions:
         self._watch.keeping.made(begin_ns, self._recorder.now_ns())
 
     def _write(self) -> None:
-        if self._recorder.device is None:
-            self.append_finished()
+        self.append_finished()
+        if self._recorder.device is not None:
+            return
         raw = self._recorder.recording.take()
         if raw is None and self._is_fake:
             # Nothing was in flight.

@@ -12,7 +12,8 @@ import torch.distributed._functional_collectives as funcol
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.profiler import audit
-from shardtoll.profiler.live.session import capturing, session
+from shardtoll.profiler.live.capture.keeping import _FLUSH_REGIONS
+from shardtoll.profiler.live.session import capturing, kept, session
 from shardtoll.profiler.live.session.session import Level
 from shardtoll.profiler.live.times import device_waits
 from shardtoll.profiler.live.times.device_times import DeviceTimes
@@ -101,10 +102,54 @@ def test_events_of_watched_steps_are_used_again(device: SimulatedDevice) -> None
         # The device keeps up with the host.
         device.host.now = device.compute.done_at
 
-    audited(device, step, 3, "watch")
-    few = device.host.made
-    audited(device, step, 12, "watch")
-    assert device.host.made == 2 * few
+    # Rows of at most so many steps wait to be made together: each and the gap after it has two events, and
+    # two each around the call and the wait.
+    audited(device, step, 2 * _FLUSH_REGIONS + 100, "watch")
+    assert device.host.made <= (_FLUSH_REGIONS + 2) * 8
+
+
+def test_watched_steps_that_the_device_has_passed_are_written_together(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    append = kept.Kept.append
+
+    def counted(self: kept.Kept, *rows: Any) -> Any:
+        steps = sum(each.step is not None for each in rows)
+        if steps:
+            writes.append(steps)
+        return append(self, *rows)
+
+    monkeypatch.setattr(kept.Kept, "append", counted)
+
+    def step() -> None:
+        device.compute.work(US)
+        dist.all_reduce(torch.ones(4))
+        device.host.now = device.compute.done_at
+
+    audited(device, step, 60, "watch")
+    assert sum(writes) == 60
+    # The first are written at once, as a job that dies young should leave what it did.
+    assert writes[0] == 1
+    assert max(writes) > 10
+    assert len(writes) < 30
+
+
+def test_a_watched_step_that_waits_for_its_rows_is_known_to_who_keeps_provisional_ones(
+    device: SimulatedDevice,
+) -> None:
+    with audit(level="watch") as open_session:
+        for _ in range(20):
+            with open_session.step():
+                device.compute.work(US)
+                dist.all_reduce(torch.ones(4))
+            device.host.now = device.compute.done_at
+        watch = open_session._capture._watch
+        waiting, making = watch.unwritten()
+        assert not making
+        assert 0 < len(waiting) < 20
+        assert [each.region.step for each in waiting] == list(range(20 - len(waiting), 20))
+    assert watch.unwritten() == ([], False)
 
 
 def test_a_watched_functional_collective_is_waited_for_on_the_compute_stream(
