@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from shardtoll.analyzers.shared.tally import keep, numbered
+from shardtoll.ledger import Ledger
 
 PLACE: Final = (
     *("rank", "group", "op", "dtype", "message_bytes", "phase"),
@@ -22,6 +23,9 @@ PLACE: Final = (
 
 STEPS: Final = 64
 """Watched steps that are looked at, the last ones: their mean is as good as that of thousands."""
+
+BY_HOST: Final = ("launch", "host", "host-sync")
+"""Kinds of lost time that grow with what a survey adds to each operator on the host."""
 
 MOST_FACTOR: Final = 2.0
 """Bound on how much longer or shorter compute of a watched step may be than that of a surveyed one."""
@@ -68,4 +72,30 @@ def computes_as_watched(
     of_each = computes["rank"].map(factor).fillna(1.0).astype("float64")
     durations = (computes["duration_ns"].astype("Float64") * of_each).round().astype("Int64")
     priced: pd.DataFrame = computes.assign(duration_ns=durations)
+    return priced
+
+
+def surveyed_on_device(ledger: Ledger) -> bool:
+    """Whether surveyed steps are those of an accelerator, whose host a survey slows and whose kernels not."""
+    return ledger.run.source == "live" and ledger.run.device not in (None, "cpu")
+
+
+def stalls_as_watched(ledger: Ledger, stalls: pd.DataFrame, step_rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the lost time with its idle part as in watched steps: what the survey made of it is taken out.
+
+    `step_rows` are without the survey's cost (see `divided`); idle time shrinks alike for all reasons.
+    """
+    if stalls.empty or not surveyed_on_device(ledger):
+        return stalls
+    rows = keep(step_rows, step_rows["level"] == "survey")
+    whole = (rows["idle_ns"] + rows["capture_ns"]).astype("float64").replace(0, np.nan)
+    factor = (rows["idle_ns"].astype("float64") / whole).fillna(1.0)
+    of_each = pd.Series(
+        factor.to_numpy(), pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64")), dtype="float64"
+    )
+    slowed = stalls["kind"].isin(BY_HOST).to_numpy(dtype=bool) & stalls["step"].notna().to_numpy(dtype=bool)
+    places = pd.MultiIndex.from_frame(stalls.loc[slowed, ["step", "rank"]].astype("int64"))
+    lost = stalls["lost_ns"].astype("float64").to_numpy(copy=True)
+    lost[slowed] *= of_each.reindex(places).fillna(1.0).to_numpy()
+    priced: pd.DataFrame = stalls.assign(lost_ns=pd.array(np.rint(lost).astype(np.int64), dtype="Int64"))
     return priced

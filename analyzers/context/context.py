@@ -12,7 +12,12 @@ import pandas as pd
 import pyarrow as pa
 
 from shardtoll.analyzers.context.align import align
-from shardtoll.analyzers.context.as_watched import computes_as_watched, exposed_as_watched
+from shardtoll.analyzers.context.as_watched import (
+    computes_as_watched,
+    exposed_as_watched,
+    stalls_as_watched,
+    surveyed_on_device,
+)
 from shardtoll.analyzers.context.clocks import Clocks, estimate
 from shardtoll.analyzers.context.divided import divided
 from shardtoll.analyzers.context.fill import add_busbw, add_floors, add_waits
@@ -102,8 +107,17 @@ class Context:
 
     @property
     def stalls_in_steps(self) -> pd.DataFrame:
-        """Lost time inside the steps, as traces tell of it."""
-        return keep(self.stalls, self.stalls["step"].isin(self.steps))
+        """Lost time inside the steps, as traces tell of it; without what surveying them adds to it."""
+        return _stalls(self)
+
+    @property
+    def slowed_host(self) -> bool:
+        """Whether idle time is known only of steps that were surveyed, on an accelerator.
+
+        A survey slows the host that launches kernels, so that the device waits; how much of its idle time is
+        the job's own is not known then.
+        """
+        return surveyed_on_device(self.ledger) and not self.parts_rows["parts_error_ns"].notna().any()
 
     @property
     def surveyed_rows(self) -> pd.DataFrame:
@@ -247,6 +261,12 @@ def _parts(context: Context) -> pd.DataFrame:
     divided_rows = rows["parts_error_ns"].notna()
     surveyed = rows["step"].isin(context.surveyed) & ~rows["rank"].isin(rows.loc[divided_rows, "rank"])
     return keep(rows, divided_rows | surveyed)
+
+
+@once
+def _stalls(context: Context) -> pd.DataFrame:
+    inside = keep(context.stalls, context.stalls["step"].isin(context.steps))
+    return stalls_as_watched(context.ledger, inside, context.step_rows)
 
 
 @once

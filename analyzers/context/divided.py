@@ -6,7 +6,9 @@ how the rest divides into compute, copies and idle time. A surveyed step knows t
 - what a survey adds to each operator, measured when the session began, is scaled so that a surveyed step is
   awake for as long as the watched steps like it; this is `capture_ns`, and no part of compute or idle time;
 - the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
-  steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not.
+  steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
+- on an accelerator a survey slows the host alone: by what a surveyed step takes longer than watched ones its
+  device is idle for the survey, and the rest of a watched step is idle that does not compute or copy.
 
 Every figure stays whole: the parts of a row still add up to its duration.
 """
@@ -57,7 +59,10 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
         if not len(told):
             continue
         light = np.flatnonzero(watched & (ranks == rank))
-        rows.rid(told, _settled(rows, told), light, alike)
+        if ledger.run.device == "cpu":
+            rows.rid(told, _settled(rows, told), light, alike)
+        else:
+            rows.rid_device(told, light, alike)
         for sequence in np.unique(alike[light]):
             here = light[alike[light] == sequence]
             like = told[alike[told] == sequence]
@@ -180,6 +185,18 @@ class _Rows:
         self.idle[told] -= more_idle
         self.capture[told] += more_compute + more_idle
         self.slowed_compute[told], self.slowed_idle[told] = compute, idle
+
+    def rid_device(
+        self, told: npt.NDArray[np.int64], light: npt.NDArray[np.int64], alike: npt.NDArray[np.int64]
+    ) -> None:
+        """Take out of idle time what surveyed steps of a device take longer than watched ones like them."""
+        for place in told:
+            like = light[alike[light] == alike[place]]
+            usual = float(np.median(self.own(like if len(like) else light)))
+            surplus = float(self.own(np.array([place]))[0]) - usual
+            cost = min(max(0.0, surplus), float(self.idle[place]))
+            self.idle[place] -= cost
+            self.capture[place] += cost
 
     def divide(self, here: npt.NDArray[np.int64], base: npt.NDArray[np.int64]) -> None:
         """Divide watched steps of a host that computes as the `base` steps divide."""

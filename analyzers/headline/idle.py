@@ -36,6 +36,7 @@ BY_HOST: Final = ("data-stall", "host-sync", "checkpoint-stall")
 """Kinds of findings on what a host does in place of operators."""
 ADVISE: Final = (*BY_HOST, "launch-bound", "pipeline-imbalance", "pipeline-bubble")
 """Kinds of findings that say why a device is idle."""
+SURVEYED: Final = "Every step was surveyed, which slows the host"
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -95,6 +96,12 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
         f"{duration(float(worst['own_ns']))} {step_word(context)}"
     )
+    if context.slowed_host:
+        # What else the host did matters less than that it recorded.
+        return (
+            f"{SURVEYED}: {fact}; audit at the default level to see how much of that is the job's own",
+            (),
+        )
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
         # The step that is shown beside it holds the recording.
         fact += " without recording"

@@ -46,8 +46,11 @@ def find(context: Context) -> list[Finding]:
 
     Toll: idle time per step in short gaps before work that was launched late, on the worst rank. Time with
     another reason (a batch, a wait of the host, a pipeline's schedule) is in no such gap. Ranks that are
-    billed as stragglers are left out: what makes them late is said there.
+    billed as stragglers are left out: what makes them late is said there. Nothing is found where a survey
+    slowed the host in all steps that tell idle time.
     """
+    if context.slowed_host:
+        return []
     late = {bill.rank for bill in bills(context)[1] if bill.rank is not None}
     return [
         _finding(context, stall)

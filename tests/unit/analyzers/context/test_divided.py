@@ -165,3 +165,19 @@ def test_a_device_computes_as_in_a_traced_step_and_is_idle_for_the_rest():
 def test_a_trace_stays_as_it_is():
     rows = [surveyed(0), watched(1)]
     assert [row.compute_ns for row in steps_of(*rows, run=run_of(1, source="trace"))] == [COMPUTE, 0]
+
+
+def test_a_device_is_idle_for_the_survey_by_what_watched_steps_do_not_take():
+    slow = {"duration_ns": 300 * MS, "compute_ns": 40 * MS, "idle_ns": 250 * MS, "exposed_comm_ns": 10 * MS}
+    traced = step(0, unattributed_ns=0, **slow)
+    plain = watched(1, sleep=0, work=90 * MS, comm=10 * MS, asleep_ns=None)
+    rows = steps_of(traced, plain, run=run_of(1, device="NVIDIA H200"))
+    assert (rows[0].idle_ns, rows[0].capture_ns, rows[0].compute_ns) == (50 * MS, 200 * MS, 40 * MS)
+    assert (rows[1].idle_ns, rows[1].compute_ns) == (50 * MS, 40 * MS)
+    assert [sum(row.parts_ns) - row.duration_ns for row in rows] == [0, 0]
+
+
+def test_a_device_that_was_only_surveyed_keeps_its_idle_time():
+    slow = {"duration_ns": 300 * MS, "compute_ns": 40 * MS, "idle_ns": 260 * MS, "exposed_comm_ns": 0}
+    (row,) = steps_of(step(0, unattributed_ns=0, **slow), run=run_of(1, device="NVIDIA H200"))
+    assert (row.idle_ns, row.capture_ns) == (260 * MS, 0)

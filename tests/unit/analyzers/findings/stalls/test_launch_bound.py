@@ -88,3 +88,30 @@ def test_the_headline_names_launches_only_if_a_finding_stands_behind_it():
     assert few.headline.startswith("Idle time costs most: ")
     assert "CUDA graphs" not in few.headline
     assert few.unbilled is not None
+
+
+LIVE = run_of(1, backend="nccl", device="NVIDIA H200", source="live")
+SLOW = {"compute_ns": 40 * MS, "exposed_comm_ns": 0, "idle_ns": 260 * MS, "unattributed_ns": 0}
+"""A step of 100 ms whose host a survey slows."""
+PLAIN = {"compute_ns": 0, "exposed_comm_ns": 0, "idle_ns": 0, "unattributed_ns": 100 * MS, "level": "watch"}
+
+
+def test_a_surveyed_steps_launches_are_billed_as_watched_steps_idle():
+    steps = [step(0, duration_ns=300 * MS, **SLOW), *(step(number, **PLAIN) for number in range(1, 5))]
+    report = run(ledger(run=LIVE, steps=steps, stalls=[launch(200 * MS), launch(26 * MS, kind="host")]))
+    (finding,) = (each for each in report.findings if each.kind == "launch-bound")
+    # Of 260 ms of idle time 60 are the job's own.
+    assert finding.toll_ns == pytest.approx(200 * MS * 60 / 260, abs=1)
+    assert {each.name: each.value for each in finding.figures}["share_of_step"] == pytest.approx(0.4615)
+    assert "is idle for 60.0 ms (60 %) of its 100 ms step" in report.headline
+
+
+def test_steps_that_were_all_surveyed_do_not_tell_whether_launches_are_slow():
+    steps = [step(number, duration_ns=300 * MS, **SLOW) for number in (0, 1)]
+    stalls = [launch(200 * MS, number=number) for number in (0, 1)]
+    report = run(ledger(run=LIVE, steps=steps, stalls=stalls))
+    assert [each for each in report.findings if each.kind == "launch-bound"] == []
+    assert report.headline.startswith(
+        "Every step was surveyed, which slows the host: rank 0's GPU is idle for"
+    )
+    assert report.headline.endswith("audit at the default level to see how much of that is the job's own.")
