@@ -1,0 +1,143 @@
+"""Storages from the first step on: what is born is freed once, and the recorded steps are as recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardtoll.analyzers.forecast.dry.lifetimes import Happening, happenings
+from shardtoll.analyzers.forecast.dry.memory import peak_memory
+from shardtoll.ledger.records.dry import DryStorage
+
+MB = 1 << 20
+CARD = 80 << 30
+
+
+def storage(born=0, freed=None, size=MB, *, step=0, category="temporary", phase="forward", freed_step=0):
+    return DryStorage(
+        step, 0, born, freed, None if freed is None else freed_step, size, category, phase=phase
+    )
+
+
+def weights(size=10 * MB):
+    return storage(size=size, step=None, category="parameter", phase="other")
+
+
+def states(size=20 * MB):
+    return storage(size=size, step=None, category="optimizer", phase="other")
+
+
+def alive(happened: Sequence[Happening]) -> list[int]:
+    """The bytes that live after each of what happens; fails if any is born twice or freed unborn."""
+    live: dict[object, int] = {}
+    sums = []
+    for each in happened:
+        if each.born:
+            assert each.key not in live
+            live[each.key] = each.storage.bytes
+        else:
+            assert live.pop(each.key) == each.storage.bytes
+        sums.append(sum(live.values()))
+    return sums
+
+
+def test_the_optimizers_states_come_after_the_first_backward():
+    rows = [weights(), states(), storage(1, 4, 30 * MB), storage(2, 3, 40 * MB, phase="backward")]
+    happened = list(happenings(rows))
+    alive(happened)
+    kinds = [(each.storage.category, each.storage.phase, each.born) for each in happened]
+    assert kinds[0] == ("parameter", "other", True)
+    first = kinds.index(("optimizer", "other", True))
+    assert kinds[:first].count(("temporary", "backward", True)) == 1
+    assert kinds.count(("temporary", "backward", True)) == 3
+    assert [each.recorded for each in happened].index(True) > first
+
+
+def test_each_step_frees_what_the_one_before_left():
+    left = storage(3, None, 7 * MB)
+    before = storage(0, 2, 7 * MB, step=None)
+    sums = alive(list(happenings([weights(), before, left])))
+    # The first step has nothing to free, and each later one frees before it makes its own.
+    assert max(sums) == 17 * MB
+    assert sums[-1] == 17 * MB
+
+
+def test_what_a_step_leaves_and_no_row_frees_is_gone_after_the_next():
+    sums = alive(list(happenings([weights(), storage(3, None, 7 * MB)])))
+    assert max(sums) == 10 * MB + 2 * 7 * MB
+    assert sums[-1] == 17 * MB
+
+
+@pytest.mark.parametrize(("freed", "most"), [(2, 8), (3, 13)])
+def test_a_result_does_not_count_beside_operands_that_went_before_it(freed, most):
+    """What is freed at an operator's place went before it ran; what it was given goes at the next place."""
+    rows = [storage(1, freed, 5 * MB), storage(2, 9, 8 * MB)]
+    assert max(alive(list(happenings(rows)))) == most * MB
+
+
+def test_recorded_steps_are_replayed_as_often_as_three_steps_take():
+    rows = [storage(1, 2), storage(1, 2, step=1, freed_step=1), storage(1, 2, step=2, freed_step=2)]
+    happened = list(happenings(rows))
+    assert len(happened) == 6
+    assert all(each.recorded for each in happened)
+    assert len(list(happenings(rows[:2]))) == 8
+    assert len(list(happenings(rows[:1]))) == 6
+
+
+def test_fragments_of_the_first_step_stay_reserved():
+    """States that come to lie in the segment of an activation: the next step's has no room there."""
+    rows = [
+        weights(),
+        states(100 * MB),
+        storage(1, 4, 150 * MB),
+        storage(2, 3, 30 * MB, phase="backward"),
+    ]
+    memory = peak_memory(rows, (), CARD)
+    held = memory.reserved_bytes.expected - memory.outside_bytes
+    assert held >= memory.allocated_bytes
+    assert memory.allocated_bytes == (10 + 100 + 150 + 30 + 64) * MB
+    assert sum(memory.at_peak.values()) == memory.allocated_bytes
+    # 100 of the 150 MB are the states' now.
+    assert held >= (150 + 150) * MB
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, 0, 1]),
+            st.integers(0, 6),
+            st.one_of(st.none(), st.integers(0, 6)),
+            st.integers(1, 3),
+            st.sampled_from(["parameter", "optimizer", "activation"]),
+            st.sampled_from(["forward", "backward"]),
+        ),
+        max_size=12,
+    )
+)
+def test_any_storages_are_born_and_freed_once_and_the_peak_is_theirs(drawn):
+    rows = []
+    for step, born, span, size, category, phase in drawn:
+        freed_step = None if span is None else max(step or 0, 1 if span > 3 else 0)
+        freed = None if span is None else (born if step is not None and freed_step == step else 0) + span
+        rows.append(
+            DryStorage(
+                step,
+                0,
+                0 if step is None else born,
+                freed,
+                freed_step,
+                size * MB,
+                category,
+                phase=phase,
+            )
+        )
+    happened = list(happenings(rows))
+    sums = alive(happened)
+    peak = max((each for each, at in zip(sums, happened, strict=True) if at.recorded), default=0)
+    memory = peak_memory(rows, (), CARD)
+    if peak:
+        # Beside it a workspace for each thread; of blocks less than a MiB is not split off.
+        assert peak + 32 * MB <= memory.allocated_bytes <= peak + 64 * MB + len(rows) * MB
