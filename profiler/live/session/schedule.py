@@ -6,7 +6,7 @@ when it must: while sequences are new that C++ has a part in, as with DDP, which
 first steps; and after a step that repeats none of the surveyed ones, first at once, then where such steps
 seem to come back, and soon hardly ever where that teaches nothing, as where sequences change in every step.
 All further steps together are at most a few and one in twenty; what stays watched is attributed by its own
-stack.
+stack. Where surveyed steps take much longer than watched ones, all this is done less often.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Final, Literal, TypeAlias
 from torch import nn
 
 from shardtoll.ledger import UsageError
+from shardtoll.profiler.live.session.survey_cost import SurveyCost
 
 Level: TypeAlias = Literal["schedule", "survey", "watch"]
 LEVELS: Final[tuple[Level, ...]] = ("schedule", "survey", "watch")
 
 SURVEY_EVERY: Final = 100
+"""The usual spacing, which grows where surveys would add too much. Any other one is kept."""
 _FIRST: Final = 2
 _WARM_UP: Final = 8
 """So many steps in a row are surveyed while each is a new sequence of C++'s."""
@@ -36,9 +38,10 @@ class Schedule:
     """Decides step by step, from what earlier steps were like."""
 
     def __init__(self, level: Level, every: int = SURVEY_EVERY) -> None:
-        """`every`: one step in so many is surveyed."""
+        """`every`: one step in so many is surveyed; the usual number is what they are at least apart."""
         self._level = level
         self._every = every
+        self._cost = SurveyCost() if every == SURVEY_EVERY else None
         self._again = False
         self._new = 0
         """Surveyed steps in a row that were new and had a part of C++'s."""
@@ -60,14 +63,28 @@ class Schedule:
         """Whether any step may be surveyed."""
         return self._level != "watch"
 
-    def wants_survey(self, step: int) -> bool:
-        """Return whether to survey the step that begins now."""
+    def wants_survey(self, step: int, now_ns: int | None = None) -> bool:
+        """Return whether to survey the step that begins now; `now_ns`: when that is, by one clock."""
         if self._level != "schedule":
             return self._level == "survey"
+        wants = self._wants(step)
+        if self._cost is not None and now_ns is not None:
+            self._cost.begins(step, surveyed=wants, now_ns=now_ns)
+        return wants
+
+    @property
+    def _spacing(self) -> int:
+        return self._every if self._cost is None else self._cost.spacing(self._every)
+
+    def _wants(self, step: int) -> bool:
         again, self._again = self._again, False
-        if step == 0 or (step >= _FIRST and (step - _FIRST) % self._every == 0):
+        due = step == 0 or (step >= _FIRST and (step - _FIRST) % self._every == 0)
+        if due and (step <= _FIRST or (step - _FIRST) % self._spacing == 0):
             return True
-        extra = (again or step == self._extra) and self._extras < _WARM_UP + step // _ONE_IN
+        if not (again or step == self._extra):
+            return False
+        one_in = _ONE_IN * self._spacing // self._every
+        extra = self._extras < _WARM_UP + step // one_in
         self._extras += extra
         return extra
 
@@ -87,7 +104,7 @@ class Schedule:
             if before is not None:
                 self._extra = step + (step - before)
             self._not_before = step + self._gap
-            self._gap = min(_SELDOM * self._gap, self._every)
+            self._gap = min(_SELDOM * self._gap, self._spacing)
 
 
 CHECKS: Final = ("gradients", "replicas", "data")

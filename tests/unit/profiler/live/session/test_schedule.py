@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shardtoll.profiler.live.session.schedule import Schedule
+from shardtoll.profiler.live.session.survey_cost import SurveyCost
 
 
 def played(schedule: Schedule, steps: int, sequence_of: Callable[[int], object]) -> list[int]:
@@ -107,3 +108,76 @@ def test_what_is_surveyed_beyond_the_due_steps_is_a_few_and_one_in_twenty(sequen
         else:
             schedule.watched(step, repeats=sequence in known)
     assert surveyed <= 2 + 8 + steps // 20
+
+
+MS = 1_000_000
+
+
+def timed(schedule: Schedule, steps: int, surveyed_ms: float, watched_ms: float = 10.0) -> list[int]:
+    """Run steps of these times that repeat one sequence; return those surveyed."""
+    surveyed: list[int] = []
+    now = 0.0
+    for step in range(steps):
+        wants = schedule.wants_survey(step, round(now * MS))
+        # The first step sets things up, and a checkpoint is written in some, surveyed or not.
+        now += 500 if step == 0 or step % 150 == 102 else surveyed_ms if wants else watched_ms
+        if wants:
+            surveyed.append(step)
+            schedule.surveyed(new=step == 0, all_seen=True)
+        else:
+            schedule.watched(step, repeats=True)
+    return surveyed
+
+
+@pytest.mark.parametrize(
+    ("surveyed_ms", "expected"),
+    [
+        (19, [0, 2, 102, 202, 302, 402, 502, 602, 702, 802, 902]),
+        (21, [0, 2, 402, 802]),
+        (49, [0, 2, 402, 802]),
+        (60, [0, 2]),
+    ],
+)
+def test_surveys_add_at_most_a_hundredth(surveyed_ms: float, expected: list[int]) -> None:
+    assert timed(Schedule("schedule"), 1000, surveyed_ms) == expected
+
+
+def test_a_spacing_of_the_users_own_is_kept() -> None:
+    assert timed(Schedule("schedule", 50), 200, 1000) == [0, 2, 52, 102, 152]
+
+
+def test_ranks_that_measure_otherwise_survey_the_same_steps_where_all_do() -> None:
+    """Whoever surveys less often surveys no step that the others do not."""
+    often, seldom = SurveyCost(), SurveyCost()
+    for cost, took in ((often, 19), (seldom, 200)):
+        now = 0
+        for step in range(12):
+            cost.begins(step, surveyed=step == 2, now_ns=now)
+            now += (took if step == 2 else 10) * MS
+    assert often.spacing(100) == 100
+    assert seldom.spacing(100) == 6400
+    assert seldom.spacing(100) % often.spacing(100) == 0
+
+
+def test_steps_that_do_not_follow_one_another_tell_no_time() -> None:
+    cost = SurveyCost()
+    for step, now in ((1, 0), (3, 10), (4, 20), (7, 900)):
+        cost.begins(step, surveyed=False, now_ns=now * MS)
+    assert list(cost._watched) == [10 * MS]
+
+
+def test_steps_that_differ_are_surveyed_less_often_where_that_costs_more() -> None:
+    def extra(surveyed_ms: float) -> int:
+        schedule, now = Schedule("schedule"), 0.0
+        surveyed = 0
+        for step in range(5000):
+            wants = schedule.wants_survey(step, round(now * MS))
+            now += surveyed_ms if wants else 10
+            surveyed += wants
+            if wants:
+                schedule.surveyed(new=True, all_seen=True)
+            else:
+                schedule.watched(step, repeats=False)
+        return surveyed
+
+    assert extra(15) > 2 * extra(150)
