@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from shardtoll.ledger import Ledger
 from shardtoll.ledger.answers.dry_step import DryMachine
+from shardtoll.profiler.dryrun.device.values import Policy
+from shardtoll.profiler.dryrun.device.world import World
 from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.run import dry
-from shardtoll.profiler.dryrun.values import Policy
-from shardtoll.profiler.dryrun.world import World
 from shardtoll.samples.strategies import common
 
 MACHINE = DryMachine(

@@ -107,10 +107,10 @@ def _machine(request: DryRequest) -> DryMachine:
 
 def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machine: DryMachine) -> Ledger:
     """Run the script; what it prints goes to stderr, as it is no result."""
+    from shardtoll.profiler.dryrun.device.values import policy_of
+    from shardtoll.profiler.dryrun.device.world import World
     from shardtoll.profiler.dryrun.dry_options import DryOptions
     from shardtoll.profiler.dryrun.script import run_dry
-    from shardtoll.profiler.dryrun.values import policy_of
-    from shardtoll.profiler.dryrun.world import World
 
     try:
         policy = policy_of(request.item)

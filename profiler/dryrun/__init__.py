@@ -1,7 +1,8 @@
 """A step that nobody runs: a program as one rank of a job of any size, in one process on the CPU.
 
 It may import `ledger`, `ledger.answers`, `ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`,
-`profiler.live.capture`, `profiler.live.cause`, `profiler.live.session`, `profiler.live.times`,
-`profiler.live.values`.
-Start reading in `run`; `script` runs a file, `shim` has what is replaced, `capture` what is recorded.
+`profiler.dryrun.device`, `profiler.dryrun.shims`, `profiler.live.capture`, `profiler.live.cause`,
+`profiler.live.session`, `profiler.live.times`, `profiler.live.values`.
+Start reading in `run`; `script` runs a file, `capture` has what is recorded, `device` what stands for a GPU,
+`shims` what is replaced.
 """

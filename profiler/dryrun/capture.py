@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from shardtoll.ledger.records.dry import DryOp, DryWait
-from shardtoll.profiler.dryrun.devices import FAKE, Tensors, asked_by_torch
-from shardtoll.profiler.dryrun.memo import Memo
-from shardtoll.profiler.dryrun.storages import Storages
-from shardtoll.profiler.dryrun.timeline import Timeline
-from shardtoll.profiler.dryrun.work import Work, launches, tensors_in
+from shardtoll.profiler.dryrun.device.devices import FAKE, Tensors, asked_by_torch
+from shardtoll.profiler.dryrun.device.memo import Memo
+from shardtoll.profiler.dryrun.device.storages import Storages
+from shardtoll.profiler.dryrun.device.timeline import Timeline
+from shardtoll.profiler.dryrun.device.work import Work, launches, tensors_in
 from shardtoll.profiler.live.cause.attribute import Attribution
 from shardtoll.profiler.live.cause.call import UNDECODED, is_ordinary
 from shardtoll.profiler.live.cause.decode import arguments_of, decoder_of, is_wait

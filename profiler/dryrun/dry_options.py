@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shardtoll.ledger.answers.dry_step import DryMachine
-from shardtoll.profiler.dryrun.values import Policy
-from shardtoll.profiler.dryrun.world import World
+from shardtoll.profiler.dryrun.device.values import Policy
+from shardtoll.profiler.dryrun.device.world import World
 
 
 @dataclass(frozen=True, slots=True)

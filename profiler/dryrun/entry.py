@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from shardtoll.ledger import Ledger, Report, UsageError, analyze
 from shardtoll.ledger.answers.dry_step import DryStep
 from shardtoll.ledger.report.dry_entries import MACHINE, PRICE
+from shardtoll.profiler.dryrun.device.values import policy_of
+from shardtoll.profiler.dryrun.device.world import World
 from shardtoll.profiler.dryrun.dry_options import DryOptions
 from shardtoll.profiler.dryrun.run import DryRun, dry
-from shardtoll.profiler.dryrun.values import policy_of
-from shardtoll.profiler.dryrun.world import World
 
 
 class DryResult:

@@ -13,7 +13,7 @@ from shardtoll.ledger import Ledger
 from shardtoll.ledger.records.dry import DryStorage
 from shardtoll.ledger.records.record import Collective, Notice
 from shardtoll.ledger.tables.tables import to_records, to_table
-from shardtoll.profiler.dryrun.storages import Held, category_of
+from shardtoll.profiler.dryrun.device.storages import Held, category_of
 
 if TYPE_CHECKING:
     from shardtoll.profiler.dryrun.dry_options import DryOptions

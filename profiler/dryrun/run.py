@@ -17,15 +17,15 @@ from shardtoll.ledger.records.dry import ONLY_FIRST
 from shardtoll.ledger.records.record import Notice
 from shardtoll.ledger.words.human import plural
 from shardtoll.profiler.dryrun.capture import DryMode
-from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.device.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.device.errors import Endless, Enough, user_line
+from shardtoll.profiler.dryrun.device.stand_ins import Memory
+from shardtoll.profiler.dryrun.device.storages import Held, Storages
+from shardtoll.profiler.dryrun.device.timeline import Timeline
+from shardtoll.profiler.dryrun.device.values import Values
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.errors import Endless, Enough, user_line
 from shardtoll.profiler.dryrun.rows import ledger_of
-from shardtoll.profiler.dryrun.shim import Shim
-from shardtoll.profiler.dryrun.stand_ins import Memory
-from shardtoll.profiler.dryrun.storages import Held, Storages
-from shardtoll.profiler.dryrun.timeline import Timeline
-from shardtoll.profiler.dryrun.values import Values
+from shardtoll.profiler.dryrun.shims.shim import Shim
 from shardtoll.profiler.live.capture.mode import DRY
 from shardtoll.profiler.live.cause.groups import initialized
 from shardtoll.profiler.live.session.session import Session, audit

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardtoll.ledger import Ledger, ShardtollError, UsageError
+from shardtoll.profiler.dryrun.device.errors import Endless, Enough, line_of, one_line
 from shardtoll.profiler.dryrun.dry_options import DryOptions
-from shardtoll.profiler.dryrun.errors import Endless, Enough, line_of, one_line
 from shardtoll.profiler.dryrun.run import dry
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shardtoll.profiler.dryrun.memo import Memo
-from shardtoll.profiler.dryrun.work import tensors_in
+from shardtoll.profiler.dryrun.device.memo import Memo
+from shardtoll.profiler.dryrun.device.work import tensors_in
 
 _aten: Any = torch.ops.aten
 Made = Callable[..., torch.Tensor]

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
 from shardtoll.ledger import Ledger, UsageError
-from shardtoll.profiler.dryrun import values
+from shardtoll.profiler.dryrun.device import values
 from shardtoll.profiler.dryrun.run import dry
 from tests.dry_runs import options, recorded
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from shardtoll.profiler.dryrun.run import dry
-from shardtoll.profiler.dryrun.sharding_shim import Chunks
+from shardtoll.profiler.dryrun.shims.sharding import Chunks
 from tests.dry_runs import options
 
 common = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")

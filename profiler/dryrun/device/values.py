@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from shardtoll.profiler.dryrun.errors import Endless
-from shardtoll.profiler.dryrun.truths import Truths
+from shardtoll.profiler.dryrun.device.errors import Endless
+from shardtoll.profiler.dryrun.device.truths import Truths
 
 BALANCED: Final = "balanced"
 """The policy that shares out sizes evenly, as among experts, and else answers 0."""

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtoll.profiler.dryrun.errors import user_line
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.reducer import DryFuture, DryLogger, DryReducer, register_hook
-from shardtoll.profiler.dryrun.replaced import Replaced
-from shardtoll.profiler.dryrun.stand_ins import nothing
-from shardtoll.profiler.dryrun.world import World
+from shardtoll.profiler.dryrun.device.errors import user_line
+from shardtoll.profiler.dryrun.device.stand_ins import nothing
+from shardtoll.profiler.dryrun.device.world import World
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.reducer import DryFuture, DryLogger, DryReducer, register_hook
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 _GROUP_MODULES: Final = (
     "torch.distributed",

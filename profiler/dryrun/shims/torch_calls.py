@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from shardtoll.profiler.dryrun.devices import is_gpu
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.device.devices import is_gpu
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_torch(shim: Playing, replaced: Replaced) -> None:

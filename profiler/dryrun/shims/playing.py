@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from shardtoll.ledger.answers.dry_step import DryMachine
-from shardtoll.profiler.dryrun.devices import DeviceMode, Tensors
-from shardtoll.profiler.dryrun.reducer import DryReducer
-from shardtoll.profiler.dryrun.replaced import Replaced
-from shardtoll.profiler.dryrun.stand_ins import Memory
-from shardtoll.profiler.dryrun.timeline import Timeline
-from shardtoll.profiler.dryrun.world import World
+from shardtoll.profiler.dryrun.device.devices import DeviceMode, Tensors
+from shardtoll.profiler.dryrun.device.stand_ins import Memory
+from shardtoll.profiler.dryrun.device.timeline import Timeline
+from shardtoll.profiler.dryrun.device.world import World
+from shardtoll.profiler.dryrun.shims.reducer import DryReducer
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 class Playing:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_modules(shim: Playing, replaced: Replaced) -> None:

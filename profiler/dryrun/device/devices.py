@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from shardtoll.profiler.dryrun.values import Values
+from shardtoll.profiler.dryrun.device.values import Values
 
 _GPU: Final = "cuda"
 _CPU: Final = torch.device("cpu")

@@ -12,8 +12,8 @@ from typing import Any, overload
 
 import torch
 
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_sharding(_: Playing, replaced: Replaced) -> None:

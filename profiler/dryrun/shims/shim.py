@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from shardtoll.profiler.dryrun.cuda_shim import replace_accelerator, replace_cuda
-from shardtoll.profiler.dryrun.file_shim import replace_files
-from shardtoll.profiler.dryrun.group_shim import replace_groups
-from shardtoll.profiler.dryrun.kernel_shim import replace_kernels
-from shardtoll.profiler.dryrun.memory_shim import replace_memory, replace_random
-from shardtoll.profiler.dryrun.module_shim import replace_compiler, replace_loader, replace_modules
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
-from shardtoll.profiler.dryrun.sharding_shim import replace_sharding
-from shardtoll.profiler.dryrun.torch_shim import replace_torch
+from shardtoll.profiler.dryrun.shims.cuda import replace_accelerator, replace_cuda
+from shardtoll.profiler.dryrun.shims.files import replace_files
+from shardtoll.profiler.dryrun.shims.groups import replace_groups
+from shardtoll.profiler.dryrun.shims.kernels import replace_kernels
+from shardtoll.profiler.dryrun.shims.memory import replace_memory, replace_random
+from shardtoll.profiler.dryrun.shims.modules import replace_compiler, replace_loader, replace_modules
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
+from shardtoll.profiler.dryrun.shims.sharding import replace_sharding
+from shardtoll.profiler.dryrun.shims.torch_calls import replace_torch
 
 
 class Shim(Playing):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from shardtoll.profiler.dryrun.timeline import Timeline
+from shardtoll.profiler.dryrun.device.timeline import Timeline
 from shardtoll.profiler.live.cause.pending import Place
 
 _BACKWARD = ("backward", "recompute")

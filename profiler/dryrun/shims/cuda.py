@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
-from shardtoll.profiler.dryrun.stand_ins import Passing, nothing
-from shardtoll.profiler.dryrun.timeline import DryEvent, DryStream, DryStreamContext
+from shardtoll.profiler.dryrun.device.stand_ins import Passing, nothing
+from shardtoll.profiler.dryrun.device.timeline import DryEvent, DryStream, DryStreamContext
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_cuda(shim: Playing, replaced: Replaced) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardtoll.profiler.dryrun.devices import is_gpu
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
-from shardtoll.profiler.dryrun.stand_ins import Counters, nothing
+from shardtoll.profiler.dryrun.device.devices import is_gpu
+from shardtoll.profiler.dryrun.device.stand_ins import Counters, nothing
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_memory(shim: Playing, replaced: Replaced) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from shardtoll.profiler.dryrun.devices import is_gpu
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.reducer import DryFuture
-from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.device.devices import is_gpu
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.reducer import DryFuture
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 
 
 def replace_files(shim: Playing, replaced: Replaced) -> None:

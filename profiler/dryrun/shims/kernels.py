@@ -16,10 +16,10 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
-from shardtoll.profiler.dryrun.errors import user_line
-from shardtoll.profiler.dryrun.imports import can_do_without
-from shardtoll.profiler.dryrun.playing import Playing
-from shardtoll.profiler.dryrun.replaced import Replaced
+from shardtoll.profiler.dryrun.device.errors import user_line
+from shardtoll.profiler.dryrun.shims.imports import can_do_without
+from shardtoll.profiler.dryrun.shims.playing import Playing
+from shardtoll.profiler.dryrun.shims.replaced import Replaced
 from shardtoll.profiler.live.cause.frames import Stack
 
 _PACKAGES: Final = ("triton", "flash_attn")
