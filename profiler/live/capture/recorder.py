@@ -111,6 +111,8 @@ class Recorder:
         self.contents = Contents()
         self.cuts = Cuts(self.fingerprints, self.contents, ranks)
         self._held: deque[_Held] = deque()
+        self._surveyed_held = 0
+        """How many of them were surveyed."""
         self._between = Between()
         """What happened since the last step."""
         self._site: Site | None = None
@@ -222,6 +224,7 @@ class Recorder:
         rows += region.step is not None
         if rows or events is not None:
             self._held.append(_Held(events, taken, finish))
+            self._surveyed_held += 1
         return rows, learnt
 
     def hold(self, events: RegionEvents | None, finish: Callable[[DeviceReading | None], StepRows]) -> None:
@@ -231,8 +234,8 @@ class Recorder:
 
     @property
     def holds_surveyed(self) -> bool:
-        """Whether a surveyed region is held back for the device; none is for long, so few are looked at."""
-        return any(held.surveyed for held in self._held)
+        """Whether a surveyed region is held back for the device."""
+        return self._surveyed_held > 0
 
     def finished(self, *, wait: bool = False) -> Iterator[StepRows]:
         """Yield the rows held back that can be made now; with `wait` (after all steps) all of them.
@@ -240,7 +243,9 @@ class Recorder:
         If those of one region cannot be made, it raises and that region is held no longer.
         """
         while self._held and (wait or self._held[0].ready()):
-            yield self._held.popleft().rows()
+            held = self._held.popleft()
+            self._surveyed_held -= held.surveyed
+            yield held.rows()
 
     def abandon(self) -> None:
         """Give up the region without rows, in the midst of whatever runs; `drop` is still to come.
