@@ -125,8 +125,12 @@ def make_rows(
     ]
     in_flight = flights(region, joined, clock)
     compiled = [(clock.from_unix(a), clock.from_unix(b)) for a, b in compiled_regions(spans or ())]
-    parts = split(region, (region.start_ns, ended.end_ns), in_flight, compiled)
+    parts: Parts | None = None
+    if setting.host_times or device is None:
+        # Where the device says how long the step took, the host's parts say nothing of it.
+        parts = split(region, (region.start_ns, ended.end_ns), in_flight, compiled)
     if setting.host_times:
+        assert parts is not None
         exposed_ns = exposed_shares(region, parts.exposed, in_flight)
     else:
         exposed_ns = _stalls_of_each(region, device)
@@ -152,7 +156,7 @@ def make_rows(
     )
     if region.step is None:
         return StepRows(None, collectives, computes)
-    lost = lost_rows(region, setting.rank, _idle(ended, parts) if setting.host_times else None)
+    lost = lost_rows(region, setting.rank, _idle(ended, parts) if parts and setting.host_times else None)
     step = _step_row(ended, setting, parts, device, sum(exposed_ns.values()))
     losses = _losses(region, prints)
     counts = count_rows(ended, setting.rank)
@@ -233,12 +237,13 @@ def _compute_row(
 
 
 def _step_row(
-    ended: Ended, setting: Setting, parts: Parts, device: DeviceReading | None, exposed_ns: int
+    ended: Ended, setting: Setting, parts: Parts | None, device: DeviceReading | None, exposed_ns: int
 ) -> Step:
     """Return the step's row. The device's times are rounded one by one: stalls may be some ns longer."""
     region = ended.region
     if device is not None and not setting.host_times:
         return plain_step(ended, setting, max(device.duration_ns, exposed_ns), exposed_ns)
+    assert parts is not None
     duration_ns = ended.end_ns - region.start_ns - parts.excluded_ns
     exposed_ns = total_ns(parts.exposed) if setting.host_times else 0
     step = plain_step(ended, setting, duration_ns, exposed_ns, parts.capture_ns)
@@ -266,7 +271,8 @@ def plain_step(
     """Return a step of which no more is known than its duration and its exposed time.
 
     That is so in watched steps, where no operator is looked at, and on an accelerator without a trace, where
-    the host's times say nothing about the device's and capture's work costs the device no time of its own.
+    the host's times say nothing about the device's. For how long that is idle while capture works, a trace
+    and watched steps tell (`analyzers.context.divided`).
     """
     region = ended.region
     assert region.step is not None
