@@ -22,6 +22,10 @@ from shardtoll.ledger.records.record import Collective, Group
 
 _FUSED: Final = 0.5
 """Share of the bytes of fused elementwise operators that still move: the rest stays in registers."""
+_SLOWER: Final = (("gelu", 1.47), ("layer_norm", 2.44), ("softmax", 1.56))
+"""Part of an operator's name -> how much longer it takes than its bytes do at the rate of a copy: they reach
+0.55, 0.33 and 0.51 of an H200's memory bandwidth where a copy is priced at 0.8. Median of the two largest
+sizes, forward (benchmarks/results/gpu-h200/tables.csv); backward is taken to be like it."""
 _PCIE_GBPS: Final = 25.0
 """Between host and device: a 16-lane link of the fourth generation moves so many GB/s in practice."""
 
@@ -106,4 +110,6 @@ def work_of(op: DryOp) -> Work:
             "backward" if op.backward else "forward",
         )
     moved = op.read_bytes + op.written_bytes
-    return Streamed(moved * (_FUSED if op.fused is not None else 1.0))
+    if op.fused is not None:
+        return Streamed(moved * _FUSED)
+    return Streamed(moved * next((slower for name, slower in _SLOWER if name in op.op), 1.0))
