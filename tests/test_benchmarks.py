@@ -16,6 +16,7 @@ from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+SAMPLES = FOLDER.parent / "samples"
 PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
@@ -105,12 +106,12 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def test_every_module_of_torch_that_a_benchmark_reaches_is_there_after_its_own_imports():
+def test_every_module_of_torch_that_a_program_reaches_is_there_after_its_own_imports():
     """The interpreter that runs them here has imported more than they do, and would hide a missing import."""
     code = "import json, sys, torch; print(json.dumps([*sys.modules]))"
     plain = set(json.loads(subprocess.check_output([sys.executable, "-c", code])))
     looked_at = 0
-    for path in sorted(FOLDER.rglob("*.py")):
+    for path in sorted((*FOLDER.rglob("*.py"), *SAMPLES.rglob("*.py"))):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         reached = _reached(tree)
         lacking = [name for name in reached - plain - _imported(tree) if _is_module(name)]
