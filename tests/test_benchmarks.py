@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.live import warm
 from tests.unit.analyzers.sweeps import straight, sweep_text
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+SAMPLES = FOLDER.parent / "samples"
 PROGRAMS = sorted(
     path
     for path in FOLDER.glob("*.py")
@@ -40,7 +44,7 @@ main(measure, about=__doc__, options=options)
 
 
 def _run(*command: str | Path) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([warm.python(), *command], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -69,6 +73,57 @@ def test_the_harness_writes_nothing_without_being_asked(tmp_path):
 
 def test_there_are_benchmarks():
     assert PROGRAMS
+
+
+def _reached(tree: ast.AST) -> set[str]:
+    """Return what the code reaches by attributes of `torch`, with all that leads there."""
+    found = set()
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Name) and node.id == "torch":
+            found |= set(_with_parents(".".join(["torch", *reversed(parts)])))
+    return found
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    """Return the modules that the code imports, and what it imports of them."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for each in found for name in _with_parents(each)}
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
+
+
+def test_every_module_of_torch_that_a_program_reaches_is_there_after_its_own_imports():
+    """The interpreter that runs them here has imported more than they do, and would hide a missing import."""
+    code = "import json, sys, torch; print(json.dumps([*sys.modules]))"
+    plain = set(json.loads(subprocess.check_output([sys.executable, "-c", code])))
+    looked_at = 0
+    for path in sorted((*FOLDER.rglob("*.py"), *SAMPLES.rglob("*.py"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        reached = _reached(tree)
+        lacking = [name for name in reached - plain - _imported(tree) if _is_module(name)]
+        assert not lacking, f"{path.name} does not import {lacking}"
+        looked_at += len(reached)
+    assert looked_at > 100
+    assert _is_module("torch.nn.attention.flex_attention")
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 HELPS = """

@@ -1,11 +1,14 @@
-"""Runs one of the outside programs in the shared inputs' folder `programs`, as a user would."""
+"""Runs one of the outside programs in the shared inputs' folder `programs` under torch's launcher.
+
+The launcher and the ranks are forked from an interpreter that has imported torch, see warm.py.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
+from tests.live import warm
 from tests.live.launch import ROOT
 from tests.shared_inputs import shared
 
@@ -19,7 +22,7 @@ def output_of(program: str, ranks: int, *args: str, prefix: tuple[str, ...] = ()
     """
     path = shared("programs", program)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    launcher = (warm.python(), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
     done = subprocess.run(
         [*launcher, *prefix, str(path), *args],
         env=environment,

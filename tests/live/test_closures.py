@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.live import closure_programs as programs
+from tests.live import warm
 from tests.live.launch import ROOT, run_ranks
 
 SCRIPT = """
@@ -70,7 +70,7 @@ def test_gradients_are_looked_at_when_the_closure_has_made_them(outcomes: dict[s
 def test_run_counts_a_step_for_each_step_of_the_optimizer(tmp_path: Path, kind: str) -> None:
     script, bill = tmp_path / "train.py", tmp_path / "bill.json"
     script.write_text(SCRIPT)
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    launcher = (warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     command = [*launcher, "-m", "shardtoll.cli", "run", "-o", str(bill), str(script), kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -14,6 +14,7 @@ from shardtoll.ledger import read_run
 from shardtoll.ledger.records.work import kind_of_work
 from shardtoll.samples.dit_modulation import common
 from tests.live import dit_programs as programs
+from tests.live import warm
 from tests.live.launch import ROOT, free_port, run_ranks
 
 pytestmark = pytest.mark.live
@@ -162,11 +163,11 @@ def test_the_placements_that_dtensor_recommends() -> None:
         assert seen["positions"]["off"] < 1e-5
 
 
-def torchrun(tmp_path: Path, *what: str) -> str:
-    """Run a sample as a user would and return what it printed."""
+def torchrun(tmp_path: Path, *what: str, python: str | None = None) -> str:
+    """Run a sample under torch's launcher, by default of a forked interpreter; return what it printed."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *(python or warm.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"),
             *("--master-port", str(free_port()), *what),
             *("--hidden", "16", "--tokens", "8", "--samples", "4", "--steps", "2"),
             *("--device", "cpu", "--out", str(tmp_path / "run")),
@@ -183,7 +184,8 @@ def torchrun(tmp_path: Path, *what: str) -> str:
 
 
 def test_a_sample_runs_as_a_module(tmp_path: Path) -> None:
-    printed = torchrun(tmp_path, "-m", "shardtoll.samples.dit_modulation.chunk")
+    # As a user starts it; the others are forked.
+    printed = torchrun(tmp_path, "-m", "shardtoll.samples.dit_modulation.chunk", python=sys.executable)
     assert printed.count("step 0: wrong-gradient: gradient of weight is wrong: a reduction is missing") == 1
     assert 'try: dist.all_reduce(model.get_parameter("weight").grad)' in printed
     ledger = read_run(tmp_path / "run")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.live import fake_programs as job
+from tests.live import warm
 from tests.live.launch import ROOT
 
 pytestmark = pytest.mark.live
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 def test_a_step_on_fake_tensors_has_the_closed_form_of_64_ranks(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.live.fake_programs", str(tmp_path / "rows.json")],
+        [warm.python(), "-m", "tests.live.fake_programs", str(tmp_path / "rows.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -21,6 +21,7 @@ from shardtoll.cli.jobs.forked import Forked
 from shardtoll.cli.jobs.ranks import JobError
 from shardtoll.ledger import KINDS, UsageError
 from shardtoll.samples.incidents import CLEAN, NAMES
+from tests.live import warm
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
 
@@ -90,8 +91,8 @@ def test_recall_and_precision_are_one_over_all_that_ran() -> None:
     assert (score.recall, score.precision) == (1.0, 1.0), scoreboard.summary(score)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from shardtoll.cli import main; main()", *arguments]
+def command(*arguments: str, python: str = sys.executable) -> list[str]:
+    return [python, "-c", "from shardtoll.cli import main; main()", *arguments]
 
 
 def test_the_example_of_the_help(tmp_path: Path) -> None:
@@ -116,8 +117,9 @@ def test_the_example_of_the_help(tmp_path: Path) -> None:
 
 def test_ctrl_c_prints_what_was_run_until_then(tmp_path: Path) -> None:
     names = "clean_ddp,clean_fsdp2,clean_tensor_parallel,clean_two_d"
+    arguments = ("demo", "--incidents", "--only", names, "--out", str(tmp_path), "--width", "160")
     process = subprocess.Popen(
-        command("demo", "--incidents", "--only", names, "--out", str(tmp_path), "--width", "160"),
+        command(*arguments, python=warm.python()),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,13 +9,13 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
 from tests.live import local_programs as programs
+from tests.live import warm
 from tests.live.launch import ROOT, run_ranks
 
 pytestmark = [
@@ -30,7 +30,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.live.local_programs"],
+        [warm.python(), "-m", "tests.live.local_programs"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
