@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, worth_showing
-from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
@@ -29,14 +30,19 @@ class Bar:
     name: str
     total_ns: float
     parts: tuple[tuple[int, float], ...]
-    """(place in `PARTS`, ns) of the parts that are known, in the order of `PARTS`."""
+    """(place in `DRAWN`, ns) of the parts that are known, in the order of `DRAWN`."""
+    split: bool = False
+    """Whether waiting or moving is known of some rank's exposed communication."""
 
     @property
     def shares(self) -> tuple[str, ...]:
         """Return the parts, as `compute 97 %`, the largest first; none where no part is known."""
         large = [part for part in self.parts if part[1] >= LEAST_SHARE * self.total_ns > 0]
         named = sorted(large, key=lambda part: -part[1])
-        return tuple(f"{PARTS[place][1]} {human.share(part_ns, self.total_ns)}" for place, part_ns in named)
+        return tuple(
+            f"{words(place, split=self.split)[0]} {human.share(part_ns, self.total_ns)}"
+            for place, part_ns in named
+        )
 
 
 def bars(report: Report) -> list[Bar]:
@@ -57,9 +63,9 @@ def bars(report: Report) -> list[Bar]:
         fewer, others = step_times.fold(times, len(marks) + 1, first=late)
         if len(fewer) < len(shown) and all(time.ranks in marks for time in fewer):
             shown, rest = fewer, others
-    return [
-        _bar(time, marks.get(time.ranks, ""), alone=not shown) for time in ([*shown, rest] if rest else shown)
-    ]
+    listed = [*shown, rest] if rest else shown
+    split = any(time.waiting_ns or time.moving_ns for time in listed)
+    return [_bar(time, marks.get(time.ranks, ""), alone=not shown, split=split) for time in listed]
 
 
 def late_rank(report: Report) -> int | None:
@@ -74,12 +80,12 @@ def _alike(times: Sequence[RankTime]) -> bool:
     return min(time.step_ns for time in times) >= (1 - LEAST_SHARE) * longest
 
 
-def _bar(time: RankTime, mark: str, *, alone: bool) -> Bar:
+def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
     """Return the bar of a rank or a mean; `alone`: no rank stands beside the mean."""
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
-    known = tuple((place, part) for place, part in enumerate(time.parts_ns) if part is not None)
-    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known)
+    known = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
+    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known, split)
 
 
 def run_line(report: Report, width: int | None = None) -> str:

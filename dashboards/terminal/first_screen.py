@@ -11,10 +11,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from shardtoll.dashboards.facts import first_facts, summary, together
+from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, largest_toll, worth_showing
 from shardtoll.dashboards.facts.legend import legend
-from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
@@ -27,10 +27,10 @@ LINES: Final = 24
 LEAST_VERDICT: Final = 2
 MOST_VERDICT: Final = 4
 """Lines that the verdict takes before the last finding: its end says what to do."""
-_BLOCKS: Final = "█▓▒░·"
-_ASCII: Final = "#=+-."
-"""One mark for each of `PARTS`."""
-_COLOURS: Final = ("green", "red", "magenta", "blue", "dim")
+_BLOCKS: Final = "█▞▓▚▒░·"
+_ASCII: Final = "#:=%+-."
+"""One mark for each of `DRAWN`."""
+_COLOURS: Final = ("green", "yellow", "red", "red", "magenta", "blue", "dim")
 _LEAST_PLACES: Final = (24, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
 where a file's name and its line have no room."""
@@ -114,11 +114,18 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
     drawn = {
         place for bar in bars for place, part_ns in bar.parts if part_ns >= LEAST_SHARE * bar.total_ns > 0
     }
-    parts = "  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn))
-    legend = f"step, {summary.mean_of(report)}: {parts}"
-    if cell_len(legend) > width:
-        # What a mark stands for is needed more than how the parts were divided.
-        legend = f"{summary.mean_of(report, brief=True)}: {parts}"
+    brief, whole = (
+        "  ".join(f"{marks[place]} {words(place, split=bars[0].split)[which]}" for place in sorted(drawn))
+        for which in (0, 1)
+    )
+    # What a mark stands for is needed more than how the parts were divided.
+    legends = (
+        f"step, {summary.mean_of(report)}: {whole}",
+        f"{summary.mean_of(report, brief=True)}: {whole}",
+        f"{summary.mean_of(report, brief=True)}: {brief}",
+        brief,
+    )
+    legend = next((each for each in legends if cell_len(each) <= width), legends[-1])
     names = max(cell_len(bar.name) for bar in bars)
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
     room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))

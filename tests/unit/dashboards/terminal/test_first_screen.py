@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from shardtoll.dashboards.facts import first_facts, together
-from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.dashboards.facts.drawn import drawn_ns, words
+from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.terminal import first_screen
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.ledger import Figure, Finding, Report, Where
@@ -86,9 +87,28 @@ def test_shares_of_a_bar_are_those_of_its_step():
     for bar in first_facts.bars(sample_reports.report()):
         assert sum(part_ns for _, part_ns in bar.parts) == pytest.approx(bar.total_ns)
         largest = max(bar.parts, key=lambda part: part[1])
-        words = f"{PARTS[largest[0]][1]} {human.share(largest[1], bar.total_ns)}"
-        assert bar.shares[0] == words
-        assert words in shown(sample_reports.report(), 200)
+        said = f"{words(largest[0], split=bar.split)[0]} {human.share(largest[1], bar.total_ns)}"
+        assert bar.shares[0] == said
+        assert said in shown(sample_reports.report(), 200)
+
+
+def test_waiting_for_ranks_is_drawn_apart_from_moving_data(monkeypatch: pytest.MonkeyPatch):
+    """15 ms are exposed: 9 ms of waiting, 4 ms of moving; of the rest it is unknown which."""
+    time = RankTime((0,), 1, 20.0, (5.0, 15.0, 0.0, 0.0, 0.0), 9.0, 4.0, 0.0)
+    assert drawn_ns(time) == (5.0, 9.0, 4.0, 2.0, 0.0, 0.0, 0.0)
+    # Neither known: all of it is exposed communication, as before.
+    unsplit = replace(time, waiting_ns=None, moving_ns=None)
+    assert drawn_ns(unsplit)[1:4] == (0.0, 0.0, 15.0)
+    assert drawn_ns(replace(time, parts_ns=(None, None, None, None, 20.0)))[1:4] == (None, None, None)
+    # Both are means over collectives; they never draw more than is exposed.
+    assert drawn_ns(replace(time, waiting_ns=14.0, moving_ns=4.0))[1:4] == (14.0, 1.0, 0.0)
+    monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: [time])
+    text = shown(sample_reports.report(), 120)
+    assert "▞ waiting for ranks  ▓ moving data  ▚ exposed comm, waiting or moving" in text
+    assert "waiting 45 % · compute 25 % · moving data 20 % · other exposed comm 10 %" in text
+    assert "▞ waiting  ▓ moving data" in shown(sample_reports.report(), 80)
+    monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: [unsplit])
+    assert "▚ exposed comm\n" in shown(sample_reports.report(), 100)
 
 
 def test_many_ranks_are_three_bars():
@@ -101,9 +121,9 @@ def test_the_legend_gives_way_to_no_words_on_how_parts_were_divided(monkeypatch:
     monkeypatch.setattr(
         first_screen.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long
     )
-    marks = "█ compute  ▓ exposed comm"
-    assert f"step, {long}: {marks}" in shown(report, 140)
-    assert f"\n{brief}: {marks}" in shown(report, 80)
+    marks = "█ compute  ▓ moving data"
+    assert f"step, {long}: {marks}" in shown(report, 200)
+    assert f"\n{brief}: {marks}" in shown(report, 100)
 
 
 def test_figures_give_way_to_the_place():
