@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary, together
+from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
 from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, largest_toll, worth_showing
@@ -61,12 +61,13 @@ class FirstScreen:
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(_cut(Text(text, style="bold red"), width))
-        lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
+        lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS)]
+        lines += [*_wrapped(under_bars.sentences(report), console, width), Text()]
         verdict = _verdict(report, console, width)
         end = self._end(console, width, len(report.findings))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - len(end)
-        bill, left_out = _bill(report, width, room)
+        bill, left_out = _bill(report, console, width, room)
         end = self._end(console, width, left_out)
         # A finding is worth more than an empty line.
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
@@ -80,6 +81,15 @@ class FirstScreen:
         more = f"{human.plural(left_out, 'more finding')}: "
         sentences = [re.sub(r"^More: ", more, each) if left_out else each for each in self.more]
         return [line for sentence in sentences for line in Text(clean(sentence)).wrap(console, width)]
+
+
+def _wrapped(sentences: Iterable[str], console: Console, width: int, style: str = "") -> list[Text]:
+    """Return sentences in whole lines: one that is cut has to be guessed."""
+    lines = []
+    for sentence in sentences:
+        held = Text(_UNIT.sub(_UNBROKEN, clean(sentence))).wrap(console, width)
+        lines += [Text(line.plain.replace(_UNBROKEN, " ").rstrip(), style=style) for line in held]
+    return lines
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
@@ -123,15 +133,16 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
         f"step, {summary.mean_of(report)}: {whole}",
         f"{summary.mean_of(report, brief=True)}: {whole}",
         f"{summary.mean_of(report, brief=True)}: {brief}",
-        brief,
     )
-    legend = next((each for each in legends if cell_len(each) <= width), legends[-1])
+    legend = [next((each for each in legends if cell_len(each) <= width), "")]
+    if not legend[0]:
+        legend = [summary.mean_of(report, brief=True), brief]
     names = max(cell_len(bar.name) for bar in bars)
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
     room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
     longest = max(bar.total_ns for bar in bars)
     return [
-        _cut(Text(legend, style="dim"), width),
+        *(_cut(Text(line, style="dim"), width) for line in legend),
         *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars),
     ]
 
@@ -161,13 +172,13 @@ def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: in
     return line
 
 
-def _bill(report: Report, width: int, most: int) -> tuple[list[Text], int]:
+def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list[Text], int]:
     """Return what figures mean, the findings and what links them; and how many findings have no row.
 
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)], 0
+        return _wrapped([f"no findings; checked: {summary.checked(report)}"], console, width), 0
     shown = worth_showing(report)
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
@@ -177,7 +188,7 @@ def _bill(report: Report, width: int, most: int) -> tuple[list[Text], int]:
         if meaning is not None:
             lines.insert(0, _cut(Text(meaning, style="dim"), width))
         linked = together.on_one_screen(report, [row.number for row in shown])
-        lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
+        lines += _wrapped(linked, console, width, "bold")
         if len(lines) <= most or len(shown) == 1:
             return lines, len(report.findings) - sum(len(row.numbers) for row in shown)
         shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, summary, together
+from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
 from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import Row, worth_showing
@@ -45,9 +45,13 @@ def _steps(report: Report) -> str:
         for place in drawn
     )
     rows = "".join(_bar(bar, longest) for bar in bars)
+    said = under_bars.between_steps(report)
+    # The line under the verdict says it otherwise.
+    idle = under_bars.not_explained(report) if summary.second_line(report) is None else None
+    notes = "".join(f'<p class="note">{_safe(line)}</p>' for line in (*said, *([idle] if idle else [])))
     return (
         f'<div class="steps"><p class="keys">step, {escape(summary.mean_of(report))}: {keys}</p>\n'
-        f"<table>{rows}</table></div>"
+        f"<table>{rows}</table>{notes}</div>"
     )
 
 
