@@ -28,8 +28,8 @@ from shardtoll.analyzers.findings.stragglers.late_habit import waiting
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
+from shardtoll.analyzers.headline import host_waits, lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import idle as headline_idle
-from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
 from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
@@ -132,6 +132,9 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
 
 def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
+    host = host_waits.clause(context, findings)
+    if host is not None:
+        return host
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
