@@ -18,6 +18,8 @@ RANKS: Final = 3
 CLAUSE: Final = 94
 """Characters of a remedy with its effort on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
+LEAST_LATE: Final = 0.05
+"""Part of a step that others must wait for a rank before information on it marks the rank."""
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
 _BETWEEN: Final = "outside forward, backward, optimizer"
@@ -52,13 +54,11 @@ def bars(report: Report) -> list[Bar]:
     """
     times = step_times.rank_times(report)
     late = late_rank(report)
-    marks = step_times.marks(times) if len(times) > 1 and not _alike(times) else {}
-    if late is not None:
-        marks[(late,)] = "late" if (late,) not in marks else f"late, {marks[(late,)]}"
+    marks = marks_of(report, times) if late is not None or (len(times) > 1 and not _alike(times)) else {}
     shown, rest = step_times.fold(times, RANKS, first=late)
     if rest is not None:
         second = next((time for time in shown if time.ranks not in marks), None)
-        if second is not None and marks and not _alike([second, rest]):
+        if second is not None and marks and late is None and not _alike([second, rest]):
             marks[second.ranks] = "2nd slowest"
         fewer, others = step_times.fold(times, len(marks) + 1, first=late)
         if len(fewer) < len(shown) and all(time.ranks in marks for time in fewer):
@@ -69,9 +69,25 @@ def bars(report: Report) -> list[Bar]:
 
 
 def late_rank(report: Report) -> int | None:
-    """Return the rank that a finding on the screen says is late; None if there is none, or several."""
+    """Return the rank that a finding on the screen says is late; None if there is none, or several.
+
+    None too if others hardly wait for it.
+    """
     late = [row.finding for row in worth_showing(report) if row.finding.kind == "straggler"]
-    return late[0].ranks[0] if late and len(late[0].ranks) == 1 else None
+    if not late or len(late[0].ranks) != 1:
+        return None
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    matters = late[0].severity != "info" or (late[0].toll_ns or 0) >= LEAST_LATE * longest
+    return late[0].ranks[0] if matters else None
+
+
+def marks_of(report: Report, times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
+    """Return ranks -> the word to stand by their name: the rank to look at.
+
+    That is the late rank if there is one. The slowest is often another one, which waits for it longest.
+    """
+    late = late_rank(report)
+    return step_times.marks(times) if late is None else {(late,): "late"}
 
 
 def _alike(times: Sequence[RankTime]) -> bool:

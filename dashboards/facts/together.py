@@ -59,7 +59,15 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     linked = [numbers[place] for place in of_late_launches([report.findings[each - 1] for each in numbers])]
     if not linked:
         return []
-    return [f"Findings {_listed(linked)} have one cause, hosts that launch late: fix one, then report again."]
+    named = [report.findings[each - 1] for each in linked]
+    waiting = sorted({rank for finding in named if finding.kind == "launch-bound" for rank in finding.ranks})
+    latest = sorted({rank for finding in named if finding.kind != "launch-bound" for rank in finding.ranks})
+    others = sorted(set(waiting) - set(latest))
+    waits = "waits" if len(others) == 1 else "wait"
+    return [
+        f"Findings {_listed(linked)} have one cause: hosts launch late, most of all that of "
+        f"{human.ranks(latest)}, for which {human.ranks(others)} {waits}. Fix launching on all ranks."
+    ]
 
 
 def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:

@@ -13,7 +13,9 @@ from rich.console import Console
 from shardtoll.dashboards.facts import first_facts, together
 from shardtoll.dashboards.facts.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.step_times import RankTime
+from shardtoll.dashboards.page.html import tables
 from shardtoll.dashboards.terminal import first_screen
+from shardtoll.dashboards.terminal import steps as terminal_steps
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.ledger import Figure, Finding, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
@@ -189,7 +191,10 @@ def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
     late = Finding("straggler", "warning", "t", 9_000_000, None, 0, None, 1, (3,), Where())
     bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     slow = replace(late, figures=(Figure("late_launches_ns", 5_000_000, "ns"),))
-    said = ["Findings 1 and 2 have one cause, hosts that launch late: fix one, then report again."]
+    said = [
+        "Findings 1 and 2 have one cause: hosts launch late, most of all that of rank 3, for which rank 0 "
+        "waits. Fix launching on all ranks."
+    ]
     for findings, sentences in (((bound, slow), said), ((bound, late), []), ((slow, late), [])):
         report = replace(sample_reports.report(), findings=findings)
         assert together.on_one_screen(report, [1, 2]) == sentences
@@ -228,7 +233,8 @@ def times(*step_ns: float) -> list[RankTime]:
         ((9.0, 9.0, 9.05, 9.0), 1, ["rank 1 late", "mean of 3 others"]),
         ((9.0, 9.0, 12.0, 9.0), None, ["rank 2 slowest", "mean of 3 others"]),
         ((9.0, 11.0, 12.0, 9.0), None, ["rank 1 2nd slowest", "rank 2 slowest", "mean of 2 others"]),
-        ((9.0, 11.0, 12.0, 9.0), 0, ["rank 0 late", "rank 2 slowest", "mean of 2 others"]),
+        ((9.0, 11.0, 12.0, 9.0), 0, ["rank 0 late", "mean of 3 others"]),
+        ((9.0, 12.0), 0, ["rank 0 late", "rank 1"]),
         ((9.0, 12.0), None, ["rank 0", "rank 1 slowest"]),
     ],
 )
@@ -238,6 +244,26 @@ def test_a_rank_beside_a_mean_says_why_it_stands_there(
     monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: times(*step_ns))
     monkeypatch.setattr(first_facts, "late_rank", lambda _: late)
     assert [bar.name for bar in first_facts.bars(sample_reports.report())] == names
+
+
+@pytest.mark.parametrize(
+    ("severity", "toll_ms", "late"), [("warning", 1, 3), ("info", 9, 3), ("info", 1, None)]
+)
+def test_a_rank_is_marked_late_in_bars_and_tables_if_that_matters(
+    severity: str, toll_ms: int, late: int | None
+):
+    """A step takes 53 ms; rank 2 is slowest, and the late rank is the one to look at."""
+    toll = toll_ms * 1_000_000
+    finding = Finding("straggler", severity, "t", toll, None, toll, None, 1, (3,), Where())
+    report = replace(sample_reports.report(), findings=(finding,))
+    assert first_facts.late_rank(report) == late
+    mark = "rank 2 slowest" if late is None else "rank 3 late"
+    assert any(bar.name == mark for bar in first_facts.bars(report))
+    table = io.StringIO()
+    Console(file=table, width=120).print(terminal_steps.steps(report, 120))
+    assert mark in table.getvalue()
+    assert ("slowest" in table.getvalue()) == (late is None)
+    assert f"<b>{mark.split()[-1]}</b>" in tables.steps(report)
 
 
 def test_ascii_holds_the_same_words():
