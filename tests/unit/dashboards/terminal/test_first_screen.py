@@ -201,6 +201,25 @@ def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
         assert together.on_the_bill(report) == sentences
 
 
+def test_errors_of_one_parameter_are_said_to_have_one_cause():
+    kinds = (
+        ("unsynced-parameter", "a.weight"),
+        ("wrong-gradient", "a.weight"),
+        ("wrong-gradient", "b.weight"),
+    )
+    made = [
+        Finding(kind, "error", "t", None, None, None, None, 1, (0,), Where(parameter=name))
+        for kind, name in kinds
+    ]
+    report = replace(sample_reports.report(), findings=tuple(made))
+    assert together.on_one_screen(report, [1, 2, 3]) == [
+        "Findings 1 and 2 have one cause: fix finding 1, then report again."
+    ]
+    assert together.on_one_screen(report, [1, 3]) == []
+    mild = replace(report, findings=(made[0], replace(made[1], severity="info")))
+    assert together.on_one_screen(mild, [1, 2]) == []
+
+
 def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():
     finding = Finding("below-roofline", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     overlap = Overlap((1, 2, 6), 20_000_000)
