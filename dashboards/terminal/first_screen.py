@@ -14,7 +14,8 @@ from shardtoll.dashboards.facts import first_facts, summary, together, under_bar
 from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, largest_toll, worth_showing
-from shardtoll.dashboards.facts.legend import legend
+from shardtoll.dashboards.facts.legend import legend as meaning_of_figures
+from shardtoll.dashboards.facts.legend import words as words_meaning
 from shardtoll.dashboards.terminal.coded import coded
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
@@ -141,9 +142,11 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
     room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
     longest = max(bar.total_ns for bar in bars)
+    meaning = words_meaning(report, drawn, width)
     return [
         *(_cut(Text(line, style="dim"), width) for line in legend),
         *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars),
+        *([] if meaning is None else [_cut(Text(meaning, style="dim"), width)]),
     ]
 
 
@@ -184,7 +187,7 @@ def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list
     while True:
         names: set[str] = set()
         lines = [line for row in shown for line in _finding(report, row, width, names, error)]
-        meaning = legend(report, [row.finding for row in shown], names, width)
+        meaning = meaning_of_figures(report, [row.finding for row in shown], names, width)
         if meaning is not None:
             lines.insert(0, _cut(Text(meaning, style="dim"), width))
         linked = together.on_one_screen(report, [row.number for row in shown])

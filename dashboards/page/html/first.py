@@ -10,6 +10,7 @@ from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import Row, worth_showing
 from shardtoll.dashboards.facts.legend import legend
+from shardtoll.dashboards.facts.legend import words as words_meaning
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
@@ -45,7 +46,8 @@ def _steps(report: Report) -> str:
         for place in drawn
     )
     rows = "".join(_bar(bar, longest) for bar in bars)
-    said = under_bars.between_steps(report)
+    meaning = words_meaning(report, drawn)
+    said = [*([meaning] if meaning else []), *under_bars.between_steps(report)]
     # The line under the verdict says it otherwise.
     idle = under_bars.not_explained(report) if summary.second_line(report) is None else None
     notes = "".join(f'<p class="note">{_safe(line)}</p>' for line in (*said, *([idle] if idle else [])))
