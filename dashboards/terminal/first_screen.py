@@ -62,7 +62,7 @@ class FirstScreen:
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
             lines.append(_cut(Text(text, style="bold red"), width))
-        lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS)]
+        lines += [Text(), *_steps(report, console, width, _ASCII if plain else _BLOCKS)]
         lines += [*_wrapped(under_bars.sentences(report), console, width), Text()]
         verdict = _verdict(report, console, width)
         end = self._end(console, width, len(report.findings))
@@ -89,14 +89,19 @@ def _wrapped(sentences: Iterable[str], console: Console, width: int, style: str 
     lines = []
     for sentence in sentences:
         held = Text(_UNIT.sub(_UNBROKEN, clean(sentence))).wrap(console, width)
-        lines += [Text(line.plain.replace(_UNBROKEN, " ").rstrip(), style=style) for line in held]
+        lines += [Text(_freed(line.plain), style=style) for line in held]
     return lines
+
+
+def _freed(line: str) -> str:
+    """Return a line that ends where it was broken, with the spaces that were held."""
+    return line.replace(_UNBROKEN, " ").rstrip()
 
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
     """Return the verdict in lines; none of them ends between a number and its unit."""
     whole = _UNIT.sub(_UNBROKEN, coded(clean(report.verdict)).plain)
-    return [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
+    return [_freed(line.plain) for line in Text(whole).wrap(console, width)]
 
 
 def _plain(text: str) -> str:
@@ -118,7 +123,7 @@ def _cut(line: Text, width: int) -> Text:
     return Text(text, style=line.style, no_wrap=True)
 
 
-def _steps(report: Report, width: int, marks: str) -> list[Text]:
+def _steps(report: Report, console: Console, width: int, marks: str) -> list[Text]:
     bars = first_facts.bars(report)
     if not bars:
         return [_cut(Text("no step finished, so there is no step time to divide"), width)]
@@ -137,7 +142,10 @@ def _steps(report: Report, width: int, marks: str) -> list[Text]:
     )
     legend = [next((each for each in legends if cell_len(each) <= width), "")]
     if not legend[0]:
-        legend = [summary.mean_of(report, brief=True), brief]
+        # Each mark stays with its words.
+        held = brief.replace("  ", "\n").replace(" ", _UNBROKEN).replace("\n", "  ")
+        lines = Text(held).wrap(console, width)
+        legend = [summary.mean_of(report, brief=True), *(_freed(line.plain) for line in lines)]
     names = max(cell_len(bar.name) for bar in bars)
     totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
     room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
@@ -186,7 +194,7 @@ def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
         names: set[str] = set()
-        lines = [line for row in shown for line in _finding(report, row, width, names, error)]
+        lines = [line for row in shown for line in _finding(report, row, console, width, names, error)]
         meaning = meaning_of_figures(report, [row.finding for row in shown], names, width)
         if meaning is not None:
             lines.insert(0, _cut(Text(meaning, style="dim"), width))
@@ -198,8 +206,8 @@ def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list
 
 
 def _finding(
-    report: Report, row: Row, width: int, names: set[str], error_ns: float | None
-) -> tuple[Text, Text]:
+    report: Report, row: Row, console: Console, width: int, names: set[str], error_ns: float | None
+) -> list[Text]:
     """Return the lines of a row; the figures that they show are added to `names`."""
     finding = row.finding
     head = f"{row.number:>2} {finding.severity} {finding.kind}"
@@ -223,4 +231,5 @@ def _finding(
     line = _cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
     clause = first_facts.remedy(finding, min(first_facts.CLAUSE, width - len(_INDENT)))
-    return line, _cut(Text(f"{_INDENT}{coded(clause).plain}"), width)
+    told = _wrapped([coded(clause).plain], console, max(width - len(_INDENT), 1))
+    return [line, *(Text(f"{_INDENT}{each.plain}", no_wrap=True) for each in told)]

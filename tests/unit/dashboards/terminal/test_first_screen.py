@@ -201,6 +201,21 @@ def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
         assert together.on_the_bill(report) == sentences
 
 
+def test_a_sentence_under_a_finding_is_wrapped_and_never_cut():
+    title = (
+        "rank 0 sends the same tensor of parameters again in each micro-batch although no rank has changed it"
+    )
+    finding = Finding("host-sync", "warning", title, 9_000_000, None, None, None, 1, (0, 1, 2, 3), Where())
+    overlap = Overlap((1, 2, 3), 10_000_000)
+    report = replace(sample_reports.report(), findings=(finding,) * 3, overlaps=(overlap,))
+    for width in (60, 80):
+        lines = shown(report, width).splitlines()
+        assert title in " ".join(" ".join(lines).split())
+        assert "savings do not add up." in " ".join(" ".join(lines).split())
+        assert not any(line.endswith("…") for line in lines[6:])
+        assert len(lines) <= LINES
+
+
 def test_errors_of_one_parameter_are_said_to_have_one_cause():
     kinds = (
         ("unsynced-parameter", "a.weight"),
