@@ -61,6 +61,8 @@ SHOTS: Final = (
     Shot("duplicated", "dit-scatter"),
     Shot("pipeline", "made-up"),
 )
+FIRST: Final = "first"
+"""Picture of how a page begins: the verdict, the step as bars, the findings that cost most."""
 SERVED: Final = ("serve", "runs")
 """Pictures of the server: one run, and the list of them."""
 SERVED_RUN: Final = "dit-scatter/run"
@@ -69,7 +71,8 @@ SERVED_TALL: Final = 720
 
 def files() -> list[str]:
     """Return the names of all pictures."""
-    return [f"{name}-{scheme}.png" for name in (*(s.name for s in SHOTS), *SERVED) for scheme in SCHEMES]
+    names = (FIRST, *(shot.name for shot in SHOTS), *SERVED)
+    return [f"{name}-{scheme}.png" for name in names for scheme in SCHEMES]
 
 
 def take(demo: Path, images: Path) -> None:
@@ -91,6 +94,8 @@ def take(demo: Path, images: Path) -> None:
                 page = context.new_page()
                 page.goto(path.as_uri())
                 page.wait_for_selector("html[data-drawn]", state="attached")
+                if of == SHOTS[0].of:
+                    _top(page, images / f"{FIRST}-{scheme}.png")
                 for shot in SHOTS:
                     if shot.of == of:
                         _section(page, shot, images / f"{shot.name}-{scheme}.png")
@@ -120,6 +125,16 @@ def _page(demo: Path, of: str, scratch: Path) -> Path:
 def _shardtoll(*words: str) -> None:
     program = "from shardtoll.cli import main; main()"
     subprocess.run([sys.executable, "-c", program, *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def _top(page: Any, target: Path) -> None:
+    """Take a page from its verdict to the end of its first screen."""
+    top, bottom = page.evaluate(
+        """() => [document.getElementById("headline").getBoundingClientRect().top - 16,
+        document.querySelector("details.more").getBoundingClientRect().top]"""
+    )
+    clip = {"x": 0, "y": top, "width": WIDTH, "height": min(bottom - top, TALLEST)}
+    page.screenshot(path=str(target), full_page=True, clip=clip, animations="disabled")
 
 
 def _section(page: Any, shot: Shot, target: Path) -> None:

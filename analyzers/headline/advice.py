@@ -8,7 +8,7 @@ from typing import Final
 from shardtoll.ledger import Finding
 from shardtoll.ledger.records.one_cause import of_late_launches
 
-WIDTH: Final = 190
+WIDTH: Final = 194
 """Characters of the whole sentence: two lines of 100 columns."""
 
 IMPERATIVES: Final = frozenset(

@@ -28,8 +28,8 @@ from shardtoll.analyzers.findings.stragglers.late_habit import waiting
 from shardtoll.analyzers.findings.stragglers.lateness import late_to, waits
 from shardtoll.analyzers.findings.trust import counted
 from shardtoll.analyzers.headline import copies as headline_copies
+from shardtoll.analyzers.headline import host_waits, lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import idle as headline_idle
-from shardtoll.analyzers.headline import lower_bound, shared_cores, unattributed
 from shardtoll.analyzers.headline import moving as headline_moving
 from shardtoll.analyzers.headline.advice import WIDTH, ends, ends_of_both, first_of, room, with_advice
 from shardtoll.analyzers.headline.step_words import after, lead, step_word
@@ -132,6 +132,9 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
 
 def _leading(context: Context, findings: Sequence[Finding]) -> tuple[str | None, tuple[str, ...]]:
     """Return what costs more than communication, and the kinds of findings that say what to do about it."""
+    host = host_waits.clause(context, findings)
+    if host is not None:
+        return host
     copies = headline_copies.clause(context)
     if copies is not None:
         return copies, ("transfer-stall",)
@@ -161,15 +164,18 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
     moving = float(np.minimum(split["exposed_ns"], split["transfer_ns"]).sum())
     waited = split_ns - moving
     unknown = 1 - split_ns / exposed
-    rest = f", {percent(unknown)} unknown" if unknown >= LEAST_UNKNOWN else ""
+    part = _Parts(share * waited / exposed, share * moving / exposed)
+    rest = f", {percent(share * unknown)} unknown" if unknown >= LEAST_UNKNOWN else ""
     bubbles = float(message_waits(context)["lost_ns"].sum())
-    if waited > moving and bubbles > waited / 2:
-        between = f", {percent(bubbles / exposed)} of it waiting between stages"
-        return Said(_stages(context), (f"; {brief}", between), first_of(findings, headline_idle.STAGES))
     if waited > moving:
-        return _late(context, brief, (f", {percent(waited / exposed)} of it waiting", rest), findings)
+        brief = f"waiting takes {_of_step(context, part.waiting)}"
+        if bubbles > waited / 2:
+            between = f", {percent(share * bubbles / exposed)} between stages"
+            return Said(_stages(context), (f"; {brief}", between), first_of(findings, headline_idle.STAGES))
+        return _late(context, brief, (part.besides("moving data", part.moving), rest), findings)
     rate, factor = _rate(split, moving)
-    moves = (f", {percent(moving / exposed)} of it moving data", rate, rest)
+    brief = f"moving data takes {_of_step(context, part.moving)}"
+    moves = (rate, part.besides("waiting", part.waiting), rest)
     late = _warned(context, findings)
     if late is not None:
         # The rank that waits has the waiting, every rank the moving: over all ranks that looks like more.
@@ -178,8 +184,6 @@ def _sentence(context: Context, share: float, findings: Sequence[Finding]) -> Sa
         advice = first_of(findings, LATE, rank)
         return Said(head, (f"; {brief}", *moves), advice, also=first_of(findings, headline_moving.MOVING))
     head, kinds = headline_moving.clause(context, share, factor, findings)
-    if head.startswith("Exposed communication"):
-        brief = brief.replace("exposed communication", "it", 1)
     said = Said(f"{head}: {brief}", moves, *headline_moving.advised(findings, kinds))
     if kinds == LATE:
         said = replace(said, also=first_of(findings, headline_moving.MOVING))
@@ -230,9 +234,26 @@ def _off_record(context: Context) -> str | None:
 
 def _brief(context: Context, share: float) -> str:
     """Return how much communication is exposed, in few words."""
-    word = step_word(context)
-    whose = f"{word} time" if len(context.ledger.run.ranks_seen) > 1 else f"the {word}"
-    return f"exposed communication takes {_bound(context)}{percent(share)} of {whose}"
+    return f"exposed communication takes {_of_step(context, share)}"
+
+
+def _of_step(context: Context, share: float) -> str:
+    """Return `22 % of the mean step`; of one rank, of the step."""
+    mean = "mean " if len(context.ledger.run.ranks_seen) > 1 else ""
+    return f"{_bound(context)}{percent(share)} of the {mean}{step_word(context)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Shares of the steps: waiting for other ranks, and moving data."""
+
+    waiting: float
+    moving: float
+
+    @staticmethod
+    def besides(name: str, share: float) -> str:
+        """Return the smaller part after the larger one, as `, moving data 4.4 %`; empty if it is nothing."""
+        return f", {name} {percent(share)}" if share >= LEAST_SAID else ""
 
 
 def _bound(context: Context) -> str:

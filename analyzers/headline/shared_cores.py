@@ -27,7 +27,7 @@ def sentence(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the sentence, and what may follow it as far as there is room.
 
-    `brief`: how much communication is exposed; `more`: how much of it is waiting. Tolls hold waiting that
+    `brief`: how much waiting takes; `more`: how much moving data does. Tolls hold waiting that
     ends with the sharing of cores. A kind comes first if its tolls are at least `MOST_OF_EXPOSED` of what is
     exposed on the worst rank.
     """
@@ -43,9 +43,8 @@ def sentence(
             findings[number - 1].toll_ns or 0 for number in warned if findings[number - 1].kind == kind
         )
         if kind in HEADS and tolls >= MOST_OF_EXPOSED * exposed:
-            waiting = "".join(more).removeprefix(", ").replace(" of it ", " of exposed time is ", 1)
-            head = f"{HEADS[kind]} most: {brief}; start with finding {warned[0]}"
-            return f"{head}. Also, {both(shared)}{f': {waiting}' if waiting else ''}", ()
+            head = f"{HEADS[kind]} most: {brief}{''.join(more)}; start with finding {warned[0]}"
+            return f"{head}. Also, {both(shared)}", ()
     worth = [number for number in warned if (findings[number - 1].toll_ns or 0) >= WORTH_NAMING * exposed]
     then = f", then see finding {worth[0]} ({findings[worth[0] - 1].kind})" if worth else ""
     return f"The network is not at fault: {both(shared)}; {brief}", (*more, f"; give each rank a core{then}")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.drawn import drawn_ns, words
 from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, worth_showing
-from shardtoll.dashboards.facts.step_times import PARTS, RankTime
+from shardtoll.dashboards.facts.step_times import RankTime
 from shardtoll.dashboards.words.mesh_words import mesh_words
 from shardtoll.ledger import Finding, Report
 from shardtoll.ledger.words import human
@@ -17,6 +18,8 @@ RANKS: Final = 3
 CLAUSE: Final = 94
 """Characters of a remedy with its effort on the first screen, if it can be cut after a clause."""
 LEAST_WORDS: Final = 4
+LEAST_LATE: Final = 0.05
+"""Part of a step that others must wait for a rank before information on it marks the rank."""
 DIVIDED: Final = ("compute", "schedule")
 """Families of findings whose tolls are compute and idle time."""
 _BETWEEN: Final = "outside forward, backward, optimizer"
@@ -29,14 +32,19 @@ class Bar:
     name: str
     total_ns: float
     parts: tuple[tuple[int, float], ...]
-    """(place in `PARTS`, ns) of the parts that are known, in the order of `PARTS`."""
+    """(place in `DRAWN`, ns) of the parts that are known, in the order of `DRAWN`."""
+    split: bool = False
+    """Whether waiting or moving is known of some rank's exposed communication."""
 
     @property
     def shares(self) -> tuple[str, ...]:
         """Return the parts, as `compute 97 %`, the largest first; none where no part is known."""
         large = [part for part in self.parts if part[1] >= LEAST_SHARE * self.total_ns > 0]
         named = sorted(large, key=lambda part: -part[1])
-        return tuple(f"{PARTS[place][1]} {human.share(part_ns, self.total_ns)}" for place, part_ns in named)
+        return tuple(
+            f"{words(place, split=self.split)[0]} {human.share(part_ns, self.total_ns)}"
+            for place, part_ns in named
+        )
 
 
 def bars(report: Report) -> list[Bar]:
@@ -46,26 +54,40 @@ def bars(report: Report) -> list[Bar]:
     """
     times = step_times.rank_times(report)
     late = late_rank(report)
-    marks = step_times.marks(times) if len(times) > 1 and not _alike(times) else {}
-    if late is not None:
-        marks[(late,)] = "late" if (late,) not in marks else f"late, {marks[(late,)]}"
+    marks = marks_of(report, times) if late is not None or (len(times) > 1 and not _alike(times)) else {}
     shown, rest = step_times.fold(times, RANKS, first=late)
     if rest is not None:
         second = next((time for time in shown if time.ranks not in marks), None)
-        if second is not None and marks and not _alike([second, rest]):
+        if second is not None and marks and late is None and not _alike([second, rest]):
             marks[second.ranks] = "2nd slowest"
         fewer, others = step_times.fold(times, len(marks) + 1, first=late)
         if len(fewer) < len(shown) and all(time.ranks in marks for time in fewer):
             shown, rest = fewer, others
-    return [
-        _bar(time, marks.get(time.ranks, ""), alone=not shown) for time in ([*shown, rest] if rest else shown)
-    ]
+    listed = [*shown, rest] if rest else shown
+    split = any(time.waiting_ns or time.moving_ns for time in listed)
+    return [_bar(time, marks.get(time.ranks, ""), alone=not shown, split=split) for time in listed]
 
 
 def late_rank(report: Report) -> int | None:
-    """Return the rank that a finding on the screen says is late; None if there is none, or several."""
+    """Return the rank that a finding on the screen says is late; None if there is none, or several.
+
+    None too if others hardly wait for it.
+    """
     late = [row.finding for row in worth_showing(report) if row.finding.kind == "straggler"]
-    return late[0].ranks[0] if late and len(late[0].ranks) == 1 else None
+    if not late or len(late[0].ranks) != 1:
+        return None
+    longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
+    matters = late[0].severity != "info" or (late[0].toll_ns or 0) >= LEAST_LATE * longest
+    return late[0].ranks[0] if matters else None
+
+
+def marks_of(report: Report, times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
+    """Return ranks -> the word to stand by their name: the rank to look at.
+
+    That is the late rank if there is one. The slowest is often another one, which waits for it longest.
+    """
+    late = late_rank(report)
+    return step_times.marks(times) if late is None else {(late,): "late"}
 
 
 def _alike(times: Sequence[RankTime]) -> bool:
@@ -74,12 +96,12 @@ def _alike(times: Sequence[RankTime]) -> bool:
     return min(time.step_ns for time in times) >= (1 - LEAST_SHARE) * longest
 
 
-def _bar(time: RankTime, mark: str, *, alone: bool) -> Bar:
+def _bar(time: RankTime, mark: str, *, alone: bool, split: bool) -> Bar:
     """Return the bar of a rank or a mean; `alone`: no rank stands beside the mean."""
     several = f"mean of {len(time.ranks):,} {'ranks' if alone else 'others'}"
     name = f"rank {time.ranks[0]}" if len(time.ranks) == 1 else several
-    known = tuple((place, part) for place, part in enumerate(time.parts_ns) if part is not None)
-    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known)
+    known = tuple((place, part) for place, part in enumerate(drawn_ns(time)) if part is not None)
+    return Bar(f"{name} {mark}".rstrip(), time.total_ns, known, split)
 
 
 def run_line(report: Report, width: int | None = None) -> str:

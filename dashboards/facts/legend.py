@@ -1,4 +1,4 @@
-"""What the figures of the findings on the first screen mean, in a line."""
+"""What the figures of the findings on the first screen and the words by its bars mean, a line each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts.drawn import UNATTRIBUTED
 from shardtoll.ledger import Finding, Report
 
 _FIGURES: Final = ("toll", "floor", "saving")
@@ -20,6 +21,12 @@ _WORDS: Final = (
     ("cost per step", "at best", "gain"),
 )
 """The same meanings of toll, floor and saving, for narrower and narrower lines."""
+
+
+_SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole")
+_WATCHED: Final = ("watched step: collectives only", "watched: collectives only")
+_UNATTRIBUTED: Final = ("unattributed: no record explains it", "unattributed: no record")
+"""What words by the bars mean, in full and for narrower lines."""
 
 
 def legend(
@@ -41,6 +48,21 @@ def legend(
         if width is None or len(line) <= width:
             break
     return line or None
+
+
+def words(report: Report, drawn: Collection[int], width: int | None = None) -> str | None:
+    """Return what those words about steps mean that stand by the bars, within `width` columns; None without.
+
+    `drawn`: places in `DRAWN` of the parts that the bars show.
+    """
+    said = []
+    if summary.levels(report) is not None:
+        surveyed = summary.surveyed_count(report)
+        said = [_SURVEYED, _WATCHED] if surveyed else [_WATCHED]
+    if UNATTRIBUTED in drawn:
+        said.append(_UNATTRIBUTED)
+    lines = [" · ".join(each[which] for each in said) for which in range(len(_WATCHED))]
+    return next((line for line in lines if width is None or len(line) <= width), lines[-1]) or None
 
 
 def longer_than_shown(report: Report, findings: Sequence[Finding]) -> bool:

@@ -53,13 +53,34 @@ def of_one_line(report: Report, shown: Collection[int]) -> list[str]:
     ]
 
 
+def of_one_parameter(report: Report, shown: Collection[int]) -> list[str]:
+    """Return a sentence for the first parameter with several errors, of which the first causes the others."""
+    numbers: dict[str, list[int]] = {}
+    for number in sorted(shown):
+        finding = report.findings[number - 1]
+        if finding.family == "correctness" and finding.severity == "error" and finding.where.parameter:
+            numbers.setdefault(finding.where.parameter, []).append(number)
+    several = next((each for each in numbers.values() if len(each) > 1), None)
+    if several is None:
+        return []
+    return [f"Findings {_listed(several)} have one cause: fix finding {several[0]}, then report again."]
+
+
 def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     """Return a sentence if ranks wait for launches and another one is late as its host launches late."""
     numbers = sorted(shown)
     linked = [numbers[place] for place in of_late_launches([report.findings[each - 1] for each in numbers])]
     if not linked:
         return []
-    return [f"Findings {_listed(linked)} have one cause, hosts that launch late: fix one, then report again."]
+    named = [report.findings[each - 1] for each in linked]
+    waiting = sorted({rank for finding in named if finding.kind == "launch-bound" for rank in finding.ranks})
+    latest = sorted({rank for finding in named if finding.kind != "launch-bound" for rank in finding.ranks})
+    others = sorted(set(waiting) - set(latest))
+    waits = "waits" if len(others) == 1 else "wait"
+    return [
+        f"Findings {_listed(linked)} have one cause: hosts launch late, most of all that of "
+        f"{human.ranks(latest)}, for which {human.ranks(others)} {waits}. Fix launching on all ranks."
+    ]
 
 
 def of_largest_toll(report: Report, shown: Collection[int]) -> list[str]:
@@ -84,7 +105,7 @@ def on_the_bill(report: Report) -> list[str]:
 
 def on_one_screen(report: Report, shown: Collection[int]) -> list[str]:
     """Return what must be known before figures of the findings shown are added, or all their fixes made."""
-    linked = [*of_largest_toll(report, shown), *overlaps(report, shown)]
+    linked = [*of_one_parameter(report, shown), *of_largest_toll(report, shown), *overlaps(report, shown)]
     linked += [*from_late_launches(report, shown), *of_one_line(report, shown)]
     return linked[:_MOST_LINES]
 

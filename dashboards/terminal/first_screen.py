@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
-from shardtoll.dashboards.facts import first_facts, summary, together
-from shardtoll.dashboards.facts.first_facts import Bar
-from shardtoll.dashboards.facts.first_rows import LEAST_SHARE, Row, largest_toll, worth_showing
+from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
+from shardtoll.dashboards.facts.first_rows import Row, largest_toll, worth_showing
 from shardtoll.dashboards.facts.legend import legend
-from shardtoll.dashboards.facts.step_times import PARTS
 from shardtoll.dashboards.terminal.coded import coded
+from shardtoll.dashboards.terminal.lines import broken, cut, wrapped
+from shardtoll.dashboards.terminal.step_bars import ASCII, BLOCKS, steps
 from shardtoll.dashboards.terminal.terminal_bill import STYLE
 from shardtoll.dashboards.words.text import clean
 from shardtoll.ledger import Report
@@ -27,19 +27,10 @@ LINES: Final = 24
 LEAST_VERDICT: Final = 2
 MOST_VERDICT: Final = 4
 """Lines that the verdict takes before the last finding: its end says what to do."""
-_BLOCKS: Final = "█▓▒░·"
-_ASCII: Final = "#=+-."
-"""One mark for each of `PARTS`."""
-_COLOURS: Final = ("green", "red", "magenta", "blue", "dim")
 _LEAST_PLACES: Final = (24, 14, 14)
 """Columns for a finding's place, before a figure is left to `--finding`: the floor goes first, and the toll
 where a file's name and its line have no room."""
 _INDENT: Final = 5 * " "
-_UNIT: Final = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B)\b)")
-_UNBROKEN: Final = "\ue000"
-"""Stands for a space while lines are broken: rich ends lines at every kind of space."""
-_LEAST_BAR: Final = 10
-_MOST_BAR: Final = 30
 _PLAIN: Final = str.maketrans({"·": "|", "×": "x", "µ": "u", "±": "~", "–": "-", "…": "~", "\u00a0": " "})
 
 
@@ -57,16 +48,17 @@ class FirstScreen:
 
     def _lines(self, console: Console, width: int, *, plain: bool) -> list[Text]:
         report, missing = self.report, self.report.run.ranks_missing
-        lines = [_cut(Text(first_facts.run_line(report, width), style="dim"), width)]
+        lines = [cut(Text(first_facts.run_line(report, width), style="dim"), width)]
         if missing:
             text = f"{human.ranks(missing)} of {report.run.world_size:,} left no records"
-            lines.append(_cut(Text(text, style="bold red"), width))
-        lines += [Text(), *_steps(report, width, _ASCII if plain else _BLOCKS), Text()]
+            lines.append(cut(Text(text, style="bold red"), width))
+        lines += [Text(), *steps(report, console, width, ASCII if plain else BLOCKS)]
+        lines += [*wrapped(under_bars.sentences(report), console, width), Text()]
         verdict = _verdict(report, console, width)
         end = self._end(console, width, len(report.findings))
         kept = min(max(len(verdict), LEAST_VERDICT), MOST_VERDICT)
         room = LINES - kept - len(lines) - len(end)
-        bill, left_out = _bill(report, width, room)
+        bill, left_out = _bill(report, console, width, room)
         end = self._end(console, width, left_out)
         # A finding is worth more than an empty line.
         lines += [*bill, *([Text()] if end and len(bill) < room else []), *end]
@@ -84,8 +76,7 @@ class FirstScreen:
 
 def _verdict(report: Report, console: Console, width: int) -> list[str]:
     """Return the verdict in lines; none of them ends between a number and its unit."""
-    whole = _UNIT.sub(_UNBROKEN, coded(clean(report.verdict)).plain)
-    return [line.plain.replace(_UNBROKEN, " ").rstrip() for line in Text(whole).wrap(console, width)]
+    return broken(coded(clean(report.verdict)).plain, console, width)
 
 
 def _plain(text: str) -> str:
@@ -99,86 +90,31 @@ def _ended(line: str, width: int) -> str:
     return f"{line}…"
 
 
-def _cut(line: Text, width: int) -> Text:
-    """Return the line without what has no glyph, cut at the width where a mark stands."""
-    text = clean(line.plain)
-    if cell_len(text) > width:
-        text = set_cell_size(text, max(width - 1, 0)).rstrip() + "…"
-    return Text(text, style=line.style, no_wrap=True)
-
-
-def _steps(report: Report, width: int, marks: str) -> list[Text]:
-    bars = first_facts.bars(report)
-    if not bars:
-        return [_cut(Text("no step finished, so there is no step time to divide"), width)]
-    drawn = {
-        place for bar in bars for place, part_ns in bar.parts if part_ns >= LEAST_SHARE * bar.total_ns > 0
-    }
-    parts = "  ".join(f"{marks[place]} {PARTS[place][1]}" for place in sorted(drawn))
-    legend = f"step, {summary.mean_of(report)}: {parts}"
-    if cell_len(legend) > width:
-        # What a mark stands for is needed more than how the parts were divided.
-        legend = f"{summary.mean_of(report, brief=True)}: {parts}"
-    names = max(cell_len(bar.name) for bar in bars)
-    totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
-    room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
-    longest = max(bar.total_ns for bar in bars)
-    return [
-        _cut(Text(legend, style="dim"), width),
-        *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars),
-    ]
-
-
-def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: int, marks: str) -> Text:
-    line = Text(f"{set_cell_size(bar.name, names)} {human.duration(bar.total_ns):>{totals}} ", no_wrap=True)
-    drawn = 0
-    until = 0.0
-    for place, part_ns in bar.parts:
-        until += part_ns
-        if part_ns < LEAST_SHARE * bar.total_ns:
-            # The part beside it takes its cell: a colour that no share explains is a riddle.
-            continue
-        cells = round(room * until / longest) - drawn if longest else 0
-        line.append(marks[place] * cells, style=_COLOURS[place])
-        drawn += cells
-    line.append(" " * (room - drawn))
-    words = " "
-    for share in bar.shares or (f"parts {human.UNKNOWN}",):
-        longer = f"{words}{' · ' if words.strip() else ''}{share}"
-        if cell_len(line.plain) + cell_len(longer) > width:
-            # Parts that take less have no room; the step table has them.
-            break
-        words = longer
-    line.append(words.rstrip())
-    line.truncate(width)
-    return line
-
-
-def _bill(report: Report, width: int, most: int) -> tuple[list[Text], int]:
+def _bill(report: Report, console: Console, width: int, most: int) -> tuple[list[Text], int]:
     """Return what figures mean, the findings and what links them; and how many findings have no row.
 
     There are as many rows as `most` lines hold, but always one; the largest toll stays longest.
     """
     if not report.findings:
-        return [_cut(Text(f"no findings; checked: {summary.checked(report)}"), width)], 0
+        return wrapped([f"no findings; checked: {summary.checked(report)}"], console, width), 0
     shown = worth_showing(report)
     largest, error = largest_toll(report.findings), summary.parts_error_ns(report)
     while True:
         names: set[str] = set()
-        lines = [line for row in shown for line in _finding(report, row, width, names, error)]
+        lines = [line for row in shown for line in _finding(report, row, console, width, names, error)]
         meaning = legend(report, [row.finding for row in shown], names, width)
         if meaning is not None:
-            lines.insert(0, _cut(Text(meaning, style="dim"), width))
+            lines.insert(0, cut(Text(meaning, style="dim"), width))
         linked = together.on_one_screen(report, [row.number for row in shown])
-        lines += [_cut(Text(sentence, style="bold"), width) for sentence in linked]
+        lines += wrapped(linked, console, width, "bold")
         if len(lines) <= most or len(shown) == 1:
             return lines, len(report.findings) - sum(len(row.numbers) for row in shown)
         shown.pop(-2 if len(shown) > 2 and shown[-1].number == largest else -1)
 
 
 def _finding(
-    report: Report, row: Row, width: int, names: set[str], error_ns: float | None
-) -> tuple[Text, Text]:
+    report: Report, row: Row, console: Console, width: int, names: set[str], error_ns: float | None
+) -> list[Text]:
     """Return the lines of a row; the figures that they show are added to `names`."""
     finding = row.finding
     head = f"{row.number:>2} {finding.severity} {finding.kind}"
@@ -199,7 +135,8 @@ def _finding(
         kept = max(room - 1, 0)
         place = f"{where[:kept]}…" if row.place else "…" + where[len(where) - kept :]
     whole = "  ".join(part for part in (head, place, figures) if part)
-    line = _cut(Text(whole), width)
+    line = cut(Text(whole), width)
     line.stylize(STYLE[finding.severity], 3, 3 + len(finding.severity))
     clause = first_facts.remedy(finding, min(first_facts.CLAUSE, width - len(_INDENT)))
-    return line, _cut(Text(f"{_INDENT}{coded(clause).plain}"), width)
+    told = wrapped([coded(clause).plain], console, max(width - len(_INDENT), 1))
+    return [line, *(Text(f"{_INDENT}{each.plain}", no_wrap=True) for each in told)]

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts import first_facts, step_times, summary
 from shardtoll.dashboards.facts.step_times import PARTS, RankTime
 from shardtoll.dashboards.terminal.fitted import width_of
 from shardtoll.dashboards.words.text import unbroken
@@ -32,9 +32,11 @@ def steps(report: Report, width: int) -> RenderableType:
     if not times:
         return Text("step: no step finished, so its time cannot be divided")
     shown, rest = step_times.fold(times, RANKS_SHOWN)
-    marks = step_times.marks(times)
+    marks = first_facts.marks_of(report, times)
     head = Text("the step", style="bold")
     head.append(f", {summary.mean_of(report)}", style="not bold")
+    if "late" in marks.values():
+        head.append("; the others wait for the late rank", style="not bold")
     if rest is not None:
         slow = f"; the {len(shown)} slowest of {len(times)} ranks"
         head.append(f"{slow}, the other {len(rest.ranks)} folded into their mean", style="not bold")

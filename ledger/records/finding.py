@@ -352,11 +352,17 @@ class Finding:
         return next((figure.value for figure in self.figures if figure.name == name), None)
 
 
+_CONSEQUENCES: Final = {"wrong-gradient": 1, "replica-drift": 2}
+"""Kind of an error that another kind may cause -> its place after that."""
+
+
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors, then warnings, then infos; each by what fixing it saves, the most first, unknown ones
     last: by its predicted saving if that is replayed, else by its toll, which bounds it.
 
-    Equal ones stay as they came. An info may cost more than a warning: it is not known to be anybody's fault.
+    Errors of equal cost begin with the cause of others: a parameter that was never synchronised has a wrong
+    gradient, and its replicas drift. Other equal ones stay as they came. An info may cost more than a
+    warning: it is not known to be anybody's fault.
     """
     return tuple(
         sorted(
@@ -365,6 +371,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 SEVERITIES.index(finding.severity),
                 finding.toll_ns is None,
                 -((finding.toll_ns if finding.replayed is None else finding.saving_ns) or 0),
+                _CONSEQUENCES.get(finding.kind, 0),
             ),
         )
     )

@@ -122,5 +122,9 @@ def _finding(
         evidence=tuple(evidence),
         remedy=Remedy(TEXT, CODE, COUNTERFACTUAL),
         confidence="certain",
-        figures=(Figure("blocked_ns", each_ns, "ns"), Figure("interval_ns", round(interval_s * 1e9), "ns")),
+        figures=(
+            Figure("blocked_ns", each_ns, "ns"),
+            Figure("interval_ns", round(interval_s * 1e9), "ns"),
+            Figure("before_step_ns", round(float(here["before_ns"].fillna(0).sum()) / steps), "ns"),
+        ),
     )

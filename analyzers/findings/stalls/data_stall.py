@@ -17,7 +17,7 @@ from shardtoll.analyzers.findings.stalls.stalled import NAMED, WARNING_SHARE, co
 from shardtoll.analyzers.findings.stragglers.step_excess import told_steps
 from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.tally import keep, steps_spoken_of, text
-from shardtoll.ledger import Evidence, Finding, Remedy, Where
+from shardtoll.ledger import Evidence, Figure, Finding, Remedy, Where
 from shardtoll.ledger.records.stall import BETWEEN_STEPS
 from shardtoll.ledger.words.human import duration, percent, ranks
 
@@ -162,6 +162,7 @@ def _fetched(context: Context, rows: pd.DataFrame) -> list[Finding]:
                 ),
             ),
             remedy=Remedy(TEXT, CODE, COUNTERFACTUAL),
+            figures=(Figure("before_step_ns", round(before), "ns"),),
             # Behind the host a device may still compute the step before.
             confidence="certain" if context.on_cpu else "possible",
         )
@@ -216,6 +217,7 @@ def _between(context: Context) -> list[Finding]:
                 "often, or during the next step.",
                 CODE,
             ),
+            figures=(Figure("before_step_ns", toll, "ns"),),
             confidence="possible",
         )
     ]

@@ -5,17 +5,18 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import first_facts, summary, together
+from shardtoll.dashboards.facts import first_facts, summary, together, under_bars
+from shardtoll.dashboards.facts.drawn import words
 from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import Row, worth_showing
 from shardtoll.dashboards.facts.legend import legend
-from shardtoll.dashboards.facts.step_times import PARTS
+from shardtoll.dashboards.facts.legend import words as words_meaning
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
 
-CLASSES: Final = ("compute", "comm", "copies", "idle", "unknown")
-"""Style of each of `PARTS`, in page.css."""
+CLASSES: Final = ("compute", "waiting", "moving", "comm", "copies", "idle", "unknown")
+"""Style of each of `DRAWN`, in page.css."""
 _PLACE: Final = 120
 _CLAUSE: Final = 200
 
@@ -40,11 +41,19 @@ def _steps(report: Report) -> str:
         return '<p class="note">No step finished, so there is no step time to divide.</p>'
     longest = max(bar.total_ns for bar in bars)
     drawn = sorted({place for bar in bars for place, part_ns in bar.parts if part_ns > 0})
-    keys = "".join(f'<span><i class="{CLASSES[place]}"></i>{PARTS[place][1]}</span>' for place in drawn)
+    keys = "".join(
+        f'<span><i class="{CLASSES[place]}"></i>{words(place, split=bars[0].split)[1]}</span>'
+        for place in drawn
+    )
     rows = "".join(_bar(bar, longest) for bar in bars)
+    meaning = words_meaning(report, drawn)
+    said = [*([meaning] if meaning else []), *under_bars.between_steps(report)]
+    # The line under the verdict says it otherwise.
+    idle = under_bars.not_explained(report) if summary.second_line(report) is None else None
+    notes = "".join(f'<p class="note">{_safe(line)}</p>' for line in (*said, *([idle] if idle else [])))
     return (
         f'<div class="steps"><p class="keys">step, {escape(summary.mean_of(report))}: {keys}</p>\n'
-        f"<table>{rows}</table></div>"
+        f"<table>{rows}</table>{notes}</div>"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from shardtoll.dashboards.facts import step_times, summary
+from shardtoll.dashboards.facts import first_facts, step_times, summary
 from shardtoll.dashboards.facts.hta_tables import contradiction, hta_tables, named_ranks
 from shardtoll.dashboards.facts.sites import Site
 from shardtoll.dashboards.facts.waits import HEADS, late_ranks
@@ -36,7 +36,7 @@ def steps(report: Report) -> str:
     """Return each rank's mean step; its parts add up to the total."""
     times = step_times.rank_times(report)
     shown, rest = step_times.fold(times, RANKS_SHOWN)
-    marks = step_times.marks(times)
+    marks = first_facts.marks_of(report, times)
     mixed = step_times.mixed(times)
     rows = []
     listed = [*shown, rest] if rest is not None else shown

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shardtoll.dashboards.facts import first_facts
-from shardtoll.dashboards.facts.legend import exceed, legend
+from shardtoll.dashboards.facts.drawn import UNATTRIBUTED
+from shardtoll.dashboards.facts.legend import exceed, legend, words
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.dashboards.terminal.first_screen import LINES
 from shardtoll.ledger import Finding, Report, Where
@@ -92,3 +93,19 @@ def test_a_toll_below_the_error_of_the_parts_is_within_noise():
 def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
     assert "tolls are means of all steps" in shown(divided(cost("data-stall", 41)), 100)
     assert "all steps" not in shown(divided(cost("data-stall", 4)), 100)
+
+
+def test_the_words_by_the_bars_are_explained_where_they_stand():
+    said = (
+        "surveyed step: recorded whole · watched step: collectives only · unattributed: no record explains it"
+    )
+    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: no record"
+    report = divided()
+    drawn = (0, UNATTRIBUTED)
+    assert words(report, drawn, 110) == said
+    assert words(report, drawn, 80) == narrow
+    assert "surveyed step: recorded whole · watched step: collectives only" in first_screen(report)
+    # Every step was surveyed: only what is drawn is explained.
+    assert words(sample_reports.report(), drawn) == "unattributed: no record explains it"
+    assert words(sample_reports.report(), (0,)) is None
+    assert "unattributed: no record explains it" in shown(sample_reports.report(), 100).splitlines()

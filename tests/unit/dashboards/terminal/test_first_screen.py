@@ -11,8 +11,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from shardtoll.dashboards.facts import first_facts, together
-from shardtoll.dashboards.facts.step_times import PARTS, RankTime
-from shardtoll.dashboards.terminal import first_screen
+from shardtoll.dashboards.facts.drawn import drawn_ns, words
+from shardtoll.dashboards.facts.step_times import RankTime
+from shardtoll.dashboards.page.html import tables
+from shardtoll.dashboards.terminal import step_bars
+from shardtoll.dashboards.terminal import steps as terminal_steps
 from shardtoll.dashboards.terminal.first_screen import LINES, FirstScreen
 from shardtoll.ledger import Figure, Finding, Report, Where
 from shardtoll.ledger.answers.overlap import Overlap
@@ -86,9 +89,28 @@ def test_shares_of_a_bar_are_those_of_its_step():
     for bar in first_facts.bars(sample_reports.report()):
         assert sum(part_ns for _, part_ns in bar.parts) == pytest.approx(bar.total_ns)
         largest = max(bar.parts, key=lambda part: part[1])
-        words = f"{PARTS[largest[0]][1]} {human.share(largest[1], bar.total_ns)}"
-        assert bar.shares[0] == words
-        assert words in shown(sample_reports.report(), 200)
+        said = f"{words(largest[0], split=bar.split)[0]} {human.share(largest[1], bar.total_ns)}"
+        assert bar.shares[0] == said
+        assert said in shown(sample_reports.report(), 200)
+
+
+def test_waiting_for_ranks_is_drawn_apart_from_moving_data(monkeypatch: pytest.MonkeyPatch):
+    """15 ms are exposed: 9 ms of waiting, 4 ms of moving; of the rest it is unknown which."""
+    time = RankTime((0,), 1, 20.0, (5.0, 15.0, 0.0, 0.0, 0.0), 9.0, 4.0, 0.0)
+    assert drawn_ns(time) == (5.0, 9.0, 4.0, 2.0, 0.0, 0.0, 0.0)
+    # Neither known: all of it is exposed communication, as before.
+    unsplit = replace(time, waiting_ns=None, moving_ns=None)
+    assert drawn_ns(unsplit)[1:4] == (0.0, 0.0, 15.0)
+    assert drawn_ns(replace(time, parts_ns=(None, None, None, None, 20.0)))[1:4] == (None, None, None)
+    # Both are means over collectives; they never draw more than is exposed.
+    assert drawn_ns(replace(time, waiting_ns=14.0, moving_ns=4.0))[1:4] == (14.0, 1.0, 0.0)
+    monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: [time])
+    text = shown(sample_reports.report(), 120)
+    assert "▞ waiting for ranks  ▓ moving data  ▚ exposed comm, waiting or moving" in text
+    assert "waiting 45 % · compute 25 % · moving data 20 % · other exposed comm 10 %" in text
+    assert "▞ waiting  ▓ moving data" in shown(sample_reports.report(), 80)
+    monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: [unsplit])
+    assert "▚ exposed comm\n" in shown(sample_reports.report(), 100)
 
 
 def test_many_ranks_are_three_bars():
@@ -98,12 +120,10 @@ def test_many_ranks_are_three_bars():
 def test_the_legend_gives_way_to_no_words_on_how_parts_were_divided(monkeypatch: pytest.MonkeyPatch):
     report = sample_reports.report()
     long, brief = "mean of 12 watched steps; compute and idle are divided as in 8 surveyed ones", "mean of 12"
-    monkeypatch.setattr(
-        first_screen.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long
-    )
-    marks = "█ compute  ▓ exposed comm"
-    assert f"step, {long}: {marks}" in shown(report, 140)
-    assert f"\n{brief}: {marks}" in shown(report, 80)
+    monkeypatch.setattr(step_bars.summary, "mean_of", lambda _, brief=False: "mean of 12" if brief else long)
+    marks = "█ compute  ▓ moving data"
+    assert f"step, {long}: {marks}" in shown(report, 200)
+    assert f"\n{brief}: {marks}" in shown(report, 100)
 
 
 def test_figures_give_way_to_the_place():
@@ -169,11 +189,48 @@ def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
     late = Finding("straggler", "warning", "t", 9_000_000, None, 0, None, 1, (3,), Where())
     bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     slow = replace(late, figures=(Figure("late_launches_ns", 5_000_000, "ns"),))
-    said = ["Findings 1 and 2 have one cause, hosts that launch late: fix one, then report again."]
+    said = [
+        "Findings 1 and 2 have one cause: hosts launch late, most of all that of rank 3, for which rank 0 "
+        "waits. Fix launching on all ranks."
+    ]
     for findings, sentences in (((bound, slow), said), ((bound, late), []), ((slow, late), [])):
         report = replace(sample_reports.report(), findings=findings)
         assert together.on_one_screen(report, [1, 2]) == sentences
         assert together.on_the_bill(report) == sentences
+
+
+def test_a_sentence_under_a_finding_is_wrapped_and_never_cut():
+    title = (
+        "rank 0 sends the same tensor of parameters again in each micro-batch although no rank has changed it"
+    )
+    finding = Finding("host-sync", "warning", title, 9_000_000, None, None, None, 1, (0, 1, 2, 3), Where())
+    overlap = Overlap((1, 2, 3), 10_000_000)
+    report = replace(sample_reports.report(), findings=(finding,) * 3, overlaps=(overlap,))
+    for width in (60, 80):
+        lines = shown(report, width).splitlines()
+        assert title in " ".join(" ".join(lines).split())
+        assert "savings do not add up." in " ".join(" ".join(lines).split())
+        assert not any(line.endswith("…") for line in lines[6:])
+        assert len(lines) <= LINES
+
+
+def test_errors_of_one_parameter_are_said_to_have_one_cause():
+    kinds = (
+        ("unsynced-parameter", "a.weight"),
+        ("wrong-gradient", "a.weight"),
+        ("wrong-gradient", "b.weight"),
+    )
+    made = [
+        Finding(kind, "error", "t", None, None, None, None, 1, (0,), Where(parameter=name))
+        for kind, name in kinds
+    ]
+    report = replace(sample_reports.report(), findings=tuple(made))
+    assert together.on_one_screen(report, [1, 2, 3]) == [
+        "Findings 1 and 2 have one cause: fix finding 1, then report again."
+    ]
+    assert together.on_one_screen(report, [1, 3]) == []
+    mild = replace(report, findings=(made[0], replace(made[1], severity="info")))
+    assert together.on_one_screen(mild, [1, 2]) == []
 
 
 def test_the_time_of_findings_not_shown_is_not_said_to_be_of_those_shown():
@@ -208,7 +265,8 @@ def times(*step_ns: float) -> list[RankTime]:
         ((9.0, 9.0, 9.05, 9.0), 1, ["rank 1 late", "mean of 3 others"]),
         ((9.0, 9.0, 12.0, 9.0), None, ["rank 2 slowest", "mean of 3 others"]),
         ((9.0, 11.0, 12.0, 9.0), None, ["rank 1 2nd slowest", "rank 2 slowest", "mean of 2 others"]),
-        ((9.0, 11.0, 12.0, 9.0), 0, ["rank 0 late", "rank 2 slowest", "mean of 2 others"]),
+        ((9.0, 11.0, 12.0, 9.0), 0, ["rank 0 late", "mean of 3 others"]),
+        ((9.0, 12.0), 0, ["rank 0 late", "rank 1"]),
         ((9.0, 12.0), None, ["rank 0", "rank 1 slowest"]),
     ],
 )
@@ -218,6 +276,26 @@ def test_a_rank_beside_a_mean_says_why_it_stands_there(
     monkeypatch.setattr(first_facts.step_times, "rank_times", lambda _: times(*step_ns))
     monkeypatch.setattr(first_facts, "late_rank", lambda _: late)
     assert [bar.name for bar in first_facts.bars(sample_reports.report())] == names
+
+
+@pytest.mark.parametrize(
+    ("severity", "toll_ms", "late"), [("warning", 1, 3), ("info", 9, 3), ("info", 1, None)]
+)
+def test_a_rank_is_marked_late_in_bars_and_tables_if_that_matters(
+    severity: str, toll_ms: int, late: int | None
+):
+    """A step takes 53 ms; rank 2 is slowest, and the late rank is the one to look at."""
+    toll = toll_ms * 1_000_000
+    finding = Finding("straggler", severity, "t", toll, None, toll, None, 1, (3,), Where())
+    report = replace(sample_reports.report(), findings=(finding,))
+    assert first_facts.late_rank(report) == late
+    mark = "rank 2 slowest" if late is None else "rank 3 late"
+    assert any(bar.name == mark for bar in first_facts.bars(report))
+    table = io.StringIO()
+    Console(file=table, width=120).print(terminal_steps.steps(report, 120))
+    assert mark in table.getvalue()
+    assert ("slowest" in table.getvalue()) == (late is None)
+    assert f"<b>{mark.split()[-1]}</b>" in tables.steps(report)
 
 
 def test_ascii_holds_the_same_words():

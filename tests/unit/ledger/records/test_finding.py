@@ -164,3 +164,14 @@ def test_errors_stand_before_warnings_before_infos_each_by_toll(make):
     assert [(one.severity, one.toll_ns) for one in ranked(findings)] == [
         ("error", 1), ("error", None), ("warning", 9), ("warning", None), ("info", 60), ("info", 50)
     ]  # fmt: skip
+
+
+def test_the_cause_of_other_errors_stands_before_them(make):
+    kinds = ("replica-drift", "wrong-gradient", "unsynced-parameter", "wrong-gradient")
+    findings = [make.finding(kind=kind, severity="error", toll_ns=None, saving_ns=None) for kind in kinds]
+    assert [one.kind for one in ranked(findings)] == [
+        "unsynced-parameter", "wrong-gradient", "wrong-gradient", "replica-drift"
+    ]  # fmt: skip
+    # What costs time still comes first.
+    findings[0] = make.finding(kind="replica-drift", severity="error", toll_ns=5, saving_ns=None)
+    assert ranked(findings)[0].kind == "replica-drift"

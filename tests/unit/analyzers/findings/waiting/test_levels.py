@@ -321,13 +321,13 @@ class TestHeadline:
         assert report.headline is not None
         # 70 % of the 90 ms that are no exposed communication.
         assert "for 63.0 ms (63 %) of its 100 ms step" in report.headline
-        assert report.headline.endswith("exposed communication takes 10 % of step time.")
+        assert report.headline.endswith("exposed communication takes 10 % of the mean step.")
 
     def test_exposed_communication_is_that_of_watched_steps(self):
         watched = {"exposed_comm_ns": 2 * MS, "unattributed_ns": 98 * MS}
         report = run(ledger(steps=steps(watch=watched)))
         assert report.headline is not None
-        assert "exposed communication takes 2.0 % of step time" in report.headline
+        assert "exposed communication takes 2.0 % of the mean step" in report.headline
 
     def test_the_step_is_the_table_s(self):
         """Of a watched step, capture is left out; one without times is in no share."""
@@ -338,7 +338,7 @@ class TestHeadline:
         rows[-1] = replace(rows[-1], exposed_ns=None)
         assert (rows[-1].step, rows[-1].rank) == (last.step, last.rank)
         report = run(ledger(rows, steps=[*given[:-1], last]))
-        assert "25 % of step time" in report.headline
+        assert "25 % of the mean step" in report.headline
 
     def test_where_no_step_has_times_nothing_is_told(self):
         rows = each_step(seq=lambda n: n, exposed_ns=lambda _: None)
@@ -353,15 +353,15 @@ class TestHeadline:
         ("untold", "each_ns", "said"),
         [
             (0, MS, "Neither the network nor a late rank is at fault: exposed communication takes 0.001 % of "
-             "step time."),
+             "the mean step."),
             # One of twenty, or too short all together to be 5 % of the step: no matter, and it is said.
             (1, 9 * MS, "Neither the network nor a late rank is at fault: exposed communication takes at "
-             "least 0.001 % of step time."),
+             "least 0.001 % of the mean step."),
             (19, MS // 10, "Neither the network nor a late rank is at fault: exposed communication takes at "
-             "least 0.001 % of step time."),
+             "least 0.001 % of the mean step."),
             (19, 9 * MS, "Cannot tell whether the network or a late rank is at fault, as 152 of 160 "
-             "collectives have no known exposed time: exposed communication takes at least 0.001 % of step "
-             "time."),
+             "collectives have no known exposed time: exposed communication takes at least 0.001 % of the "
+             "mean step."),
         ],
     )  # fmt: skip
     def test_a_lower_bound_clears_nobody(self, untold, each_ns, said):

@@ -1,0 +1,52 @@
+"""The part of the headline that speaks of what the host does in place of training, if that costs most.
+
+Its time is often in no part of a step: a batch is waited for before the step, and an operator that reads a
+value counts as compute on CPUs. The findings have its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from shardtoll.analyzers.context.context import Context
+from shardtoll.ledger import Finding
+from shardtoll.ledger.words.human import duration, ranks
+
+HEADS: Final = {
+    "data-stall": "Waiting for batches costs most",
+    "host-sync": "Reading values on the host costs most",
+    "checkpoint-stall": "Writing checkpoints costs most",
+}
+"""Kind of the finding -> what costs most."""
+LEAST_SHARE: Final = 0.2
+"""Part of the longest step that it must cost."""
+BETWEEN: Final = 0.9
+"""Part of a toll that passes between steps from which all of it is said to."""
+
+
+def clause(context: Context, findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]] | None:
+    """Return what costs most with its figures, and the kind of its finding; None if something else does.
+
+    It costs more than a rank's exposed communication and idle time: then it leads, whatever these are. A rank
+    that alone is late for it is a matter of the late rank.
+    """
+    late = {finding.ranks for finding in findings if finding.kind == "straggler" and len(finding.ranks) == 1}
+    warned = [
+        finding
+        for finding in findings
+        if finding.kind in HEADS and finding.severity == "warning" and finding.ranks not in late
+    ]
+    most = max(warned, key=lambda finding: finding.toll_ns or 0, default=None)
+    if most is None or not most.toll_ns:
+        return None
+    told, parted = context.told_rows, context.parts_rows
+    exposed = float(told.groupby("rank")["exposed_comm_ns"].mean().max())
+    idle = float(parted.groupby("rank")["idle_ns"].mean().max())
+    step = float(told.groupby("rank")["duration_ns"].mean().max())
+    if not most.toll_ns > max(exposed, idle, LEAST_SHARE * step):
+        return None
+    before = most.figure("before_step_ns") or 0
+    when = " between steps" if before >= BETWEEN * most.toll_ns else ""
+    who = "" if set(most.ranks) == set(context.ledger.run.ranks_seen) else f" on {ranks(most.ranks)}"
+    return f"{HEADS[most.kind]}: {duration(most.toll_ns)} per step{when}{who}", (most.kind,)

@@ -1,0 +1,83 @@
+"""The mean step on the first screen: a bar for each rank that stands out, and what its marks mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from shardtoll.dashboards.facts import first_facts, summary
+from shardtoll.dashboards.facts.drawn import words
+from shardtoll.dashboards.facts.first_facts import Bar
+from shardtoll.dashboards.facts.first_rows import LEAST_SHARE
+from shardtoll.dashboards.facts.legend import words as words_meaning
+from shardtoll.dashboards.terminal.lines import cut, in_parts
+from shardtoll.ledger import Report
+from shardtoll.ledger.words import human
+
+BLOCKS: Final = "█▞▓▚▒░·"
+ASCII: Final = "#:=%+-."
+"""One mark for each of `DRAWN`."""
+_COLOURS: Final = ("green", "yellow", "red", "red", "magenta", "blue", "dim")
+_LEAST_BAR: Final = 10
+_MOST_BAR: Final = 30
+
+
+def steps(report: Report, console: Console, width: int, marks: str) -> list[Text]:
+    """Return the legend, a bar for each rank that stands out, and what words beside them mean."""
+    bars = first_facts.bars(report)
+    if not bars:
+        return [cut(Text("no step finished, so there is no step time to divide"), width)]
+    drawn = {
+        place for bar in bars for place, part_ns in bar.parts if part_ns >= LEAST_SHARE * bar.total_ns > 0
+    }
+    brief, whole = (
+        [f"{marks[place]} {words(place, split=bars[0].split)[which]}" for place in sorted(drawn)]
+        for which in (0, 1)
+    )
+    # What a mark stands for is needed more than how the parts were divided.
+    legends = (
+        f"step, {summary.mean_of(report)}: {'  '.join(whole)}",
+        f"{summary.mean_of(report, brief=True)}: {'  '.join(whole)}",
+        f"{summary.mean_of(report, brief=True)}: {'  '.join(brief)}",
+    )
+    legend = [next((each for each in legends if cell_len(each) <= width), "")]
+    if not legend[0]:
+        legend = [summary.mean_of(report, brief=True), *in_parts(brief, console, width)]
+    names = max(cell_len(bar.name) for bar in bars)
+    totals = max(cell_len(human.duration(bar.total_ns)) for bar in bars)
+    room = min(_MOST_BAR, max(_LEAST_BAR, (width - names - totals - 4) // 4))
+    longest = max(bar.total_ns for bar in bars)
+    meaning = words_meaning(report, drawn, width)
+    return [
+        *(cut(Text(line, style="dim"), width) for line in legend),
+        *(_bar(bar, names, totals, room, longest, width, marks) for bar in bars),
+        *([] if meaning is None else [cut(Text(meaning, style="dim"), width)]),
+    ]
+
+
+def _bar(bar: Bar, names: int, totals: int, room: int, longest: float, width: int, marks: str) -> Text:
+    line = Text(f"{set_cell_size(bar.name, names)} {human.duration(bar.total_ns):>{totals}} ", no_wrap=True)
+    drawn = 0
+    until = 0.0
+    for place, part_ns in bar.parts:
+        until += part_ns
+        if part_ns < LEAST_SHARE * bar.total_ns:
+            # The part beside it takes its cell: a colour that no share explains is a riddle.
+            continue
+        cells = round(room * until / longest) - drawn if longest else 0
+        line.append(marks[place] * cells, style=_COLOURS[place])
+        drawn += cells
+    line.append(" " * (room - drawn))
+    words = " "
+    for share in bar.shares or (f"parts {human.UNKNOWN}",):
+        longer = f"{words}{' · ' if words.strip() else ''}{share}"
+        if cell_len(line.plain) + cell_len(longer) > width:
+            # Parts that take less have no room; the step table has them.
+            break
+        words = longer
+    line.append(words.rstrip())
+    line.truncate(width)
+    return line

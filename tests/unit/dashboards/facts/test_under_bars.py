@@ -1,0 +1,57 @@
+"""What bars cannot show stands under them: waiting between steps, and idle time without a finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardtoll.dashboards.facts import under_bars
+from shardtoll.dashboards.page.html.first import first_screen
+from shardtoll.ledger import Figure, Finding, Where
+from tests import sample_reports
+from tests.unit.dashboards.facts.test_summary import idle_report
+from tests.unit.dashboards.terminal.test_first_screen import shown
+
+MS = 1_000_000
+
+
+def before(kind: str, before_ns: int, where: Where | None = None) -> Finding:
+    return Finding(
+        *(kind, "warning", "t", 50 * MS, None, None, None, 1, (1,), where or Where(source="train.py:7")),
+        figures=(Figure("before_step_ns", before_ns, "ns"),),
+    )
+
+
+def test_waiting_between_steps_is_said_as_no_bar_holds_it():
+    said = "Between steps, in no bar: 41.0 ms per step of waiting for a batch (rank 1, finding 2)."
+    waits = (replace(before("host-sync", 0), figures=()), before("data-stall", 41 * MS))
+    report = replace(sample_reports.report(), findings=waits)
+    assert under_bars.sentences(report) == [said]
+    assert said in shown(report, 100)
+    assert said in first_screen(report)
+    # 53 ms are a step: 2 ms before it are not worth a line.
+    assert not under_bars.between_steps(replace(report, findings=(before("data-stall", 2 * MS),)))
+
+
+def test_time_between_steps_without_a_reason_is_not_called_a_batch():
+    report = replace(sample_reports.report(), findings=(before("data-stall", 41 * MS, Where()),))
+    (said,) = under_bars.between_steps(report)
+    assert "waiting for an unknown reason" in said
+
+
+def test_idle_time_without_a_finding_says_what_it_may_be_and_what_to_record():
+    report = idle_report(70)
+    live = replace(report, run=replace(report.run, source="live"))
+    said = "Idle, in no finding: 70.0 ms (88 %) on rank 0: its host launches nothing then; "
+    assert under_bars.not_explained(live) == f"{said}py-spy dump shows the line."
+    trace = replace(report, run=replace(report.run, source="trace"))
+    assert under_bars.not_explained(trace) == f"{said}trace with_stack=True to see its code."
+    on_cpu = replace(live, run=replace(live.run, device="cpu"))
+    assert "rank 0: Python, loading or sleep; py-spy" in (under_bars.not_explained(on_cpu) or "")
+    assert "Idle, in no finding: 70.0 ms" in shown(live, 100)
+    # The page has it in the line under its verdict.
+    assert "Idle, in no finding" not in first_screen(live)
+
+
+def test_idle_time_that_findings_explain_is_not_mentioned():
+    assert under_bars.sentences(replace(idle_report(70), unbilled=None)) == []
+    assert under_bars.sentences(idle_report(2)) == []
