@@ -43,7 +43,10 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Return the spread of at least two samples."""
+        """Return the spread of at least one sample; that of a single one is the sample itself."""
+        if len(samples) == 1:
+            # Python before 3.13 refuses quantiles of one value.
+            return cls(samples[0], samples[0], samples[0], 1)
         low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
         return cls(median, low, high, len(samples))
 

@@ -32,7 +32,7 @@ sys.path.insert(0, {folder!r})
 from harness import Result, Spread, main
 
 def measure(arguments):
-    spread = Spread.of([1.0, 2.0, 4.0, arguments.last])
+    spread = Spread.of([1.0, 2.0, 4.0, arguments.last] if arguments.last else [3.0])
     figures = {{"median_ms": spread.median, "low_ms": spread.low, "high_ms": spread.high, "gpu_ms": None}}
     return Result(figures, {{"median_ms": 2.5, "gpu_ms": 1.0}})
 
@@ -62,6 +62,15 @@ def test_the_harness_writes_figures_aims_and_machine(tmp_path):
     assert "median_ms: 3 (aim 2.5)" in printed
     assert "gpu_ms: not measured here (aim 1)" in printed
     assert "Counts to three." in _run(program, "--help")
+
+
+def test_the_spread_of_one_repeat_is_that_repeat(tmp_path):
+    program, out = tmp_path / "trivial.py", tmp_path / "x.json"
+    program.write_text(TRIVIAL.format(folder=str(FOLDER)))
+    _run(program, "-o", out, "--last", "0")
+    assert json.loads(out.read_text())["figures"] == {
+        "median_ms": 3.0, "low_ms": 3.0, "high_ms": 3.0, "gpu_ms": None,
+    }  # fmt: skip
 
 
 def test_the_harness_writes_nothing_without_being_asked(tmp_path):

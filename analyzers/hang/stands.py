@@ -22,7 +22,8 @@ def rank_stand(job: Job, number: int, waits: Mapping[int, Wait]) -> RankStand:
         rank=number,
         standing=standing,
         call=call,
-        for_ns=rank.for_ns,
+        # 0: it moved after its last heartbeat.
+        for_ns=rank.for_ns or None,
         line=flight.line if flight.line and standing != "waits" else _line(call, flight.line),
         waits_for=() if wait is None else wait.missing,
         step=flight.step,

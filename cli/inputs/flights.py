@@ -12,6 +12,7 @@ from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.hang.hang_files import looks_like, read_file
 
 _MOST_NOTES = 20
+_MOST_NAMED = 3
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
@@ -32,13 +33,28 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
     if not flights:
         why = f" ({notes[0]})" if notes else ""
         raise UsageError(
-            f"nothing in {', '.join(map(str, paths[:3]))} says what ranks were doing{why}",
-            "name the folder given as out= to audit(), a flight recorder dump or a log with torch's timeouts",
+            f"nothing in {', '.join(map(str, paths[:3]))} says what ranks were doing{why}", _remedy(paths)
         )
     runs = {each.run_id for each in flights if each.run_id is not None}
     if len(runs) > 1:
         notes.append(f"the files are of {len(runs)} runs: give the folders of one job")
     return flights, read_at_ns, notes[:_MOST_NOTES]
+
+
+def _remedy(paths: Sequence[Path]) -> str:
+    """Say what to name: run folders one level below, as of several nodes, if there are any."""
+    below = [
+        str(each)
+        for path in paths
+        if path.is_dir()
+        for each in sorted(path.iterdir())
+        if each.is_dir() and flights_in(each)
+    ]
+    if below:
+        return (
+            f"name run folders: {' '.join(below[:_MOST_NAMED])}{' ...' if len(below) > _MOST_NAMED else ''}"
+        )
+    return "name the folder given as out= to audit(), a flight recorder dump or a log with torch's timeouts"
 
 
 def flights_of(folder: Path) -> tuple[list[RankFlight], int, list[str]]:

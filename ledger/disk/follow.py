@@ -105,7 +105,7 @@ class Follower:
             if live:
                 tables = tables if cut is None else _until(tables, cut)
             elif not rank.known.closed:
-                tables = ended_early(self._folder, rank.known.run.ranks_seen[0], tables)
+                tables = ended_early(self._folder, rank.known, tables)
             parts.append(rank_ledger(rank.known, tables))
         ledger = one_run(parts, {rank.known.run_id for rank in ranks}, self._folder)
         return Followed(ledger, live, self._version(seen))

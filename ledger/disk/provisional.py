@@ -1,7 +1,8 @@
 """Rows of watched steps that a rank has yet to append to its journals: all that a kill would leave of them.
 
-One file holds them: a JSON head, then a stream of Arrow for each table. The rows of steps that are in the
-journals by now do not count: those are complete.
+One file holds them: a JSON head, then a stream of Arrow for each table. The head names the run: a file that
+an earlier run left in the folder is no part of this one. The rows of steps that are in the journals by now do
+not count either: those are complete.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ TABLES: Final = ("collectives", "counts", "stalls", "values", "steps")
 _HEAD_BYTES: Final = 8
 
 
-def packed(made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> bytes:
-    """Return the rows of steps as bytes."""
+def packed(made: Iterable[Mapping[str, pa.RecordBatch] | StepRows], run_id: str) -> bytes:
+    """Return the rows of steps of a run as bytes."""
     batches: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
     for rows in made:
         for table in TABLES:
@@ -34,7 +35,8 @@ def packed(made: Iterable[Mapping[str, pa.RecordBatch] | StepRows]) -> bytes:
             elif table in rows:
                 batches[table].append(rows[table])
     blobs = {table: _stream(table, each) for table, each in batches.items() if each}
-    head = json.dumps({table: len(blob) for table, blob in blobs.items()}).encode()
+    sizes = {table: len(blob) for table, blob in blobs.items()}
+    head = json.dumps({"run_id": run_id, "bytes": sizes}).encode()
     return b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *blobs.values()])
 
 
@@ -53,14 +55,22 @@ def _stream(table: str, batches: Iterable[pa.RecordBatch]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpacked(data: bytes) -> dict[str, pa.Table]:
-    """Return the tables; raises ValueError or pa.ArrowException if the bytes are damaged."""
+def unpacked(data: bytes, run_id: str | None) -> dict[str, pa.Table]:
+    """Return the tables, none if they are of another run than `run_id` (None: not known).
+
+    Raises ValueError or pa.ArrowException if the bytes are damaged.
+    """
     begin = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     head = json.loads(data[_HEAD_BYTES:begin])
-    if not isinstance(head, dict) or not head.keys() <= set(TABLES):
+    sizes = head.get("bytes") if isinstance(head, dict) else None
+    if not isinstance(sizes, dict) or not sizes.keys() <= set(TABLES):
         raise ValueError("its head names no tables")
+    if not isinstance(head.get("run_id"), str):
+        raise ValueError("its head names no run")
+    if head["run_id"] != run_id:
+        return {}
     tables = {}
-    for table, size in head.items():
+    for table, size in sizes.items():
         if type(size) is not int or not 0 <= size <= len(data) - begin:
             raise ValueError(f"{table} has {size!r:.20} bytes by its head")
         with pa.ipc.open_stream(pa.py_buffer(data[begin : begin + size])) as stream:

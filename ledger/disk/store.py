@@ -146,7 +146,7 @@ class RankWriter:
 
         Any thread may call it. Raises OSError where they cannot be written.
         """
-        _write_whole(provisional_path(self.folder, self.rank), packed(made))
+        _write_whole(provisional_path(self.folder, self.rank), packed(made, self._run_id))
 
     def close(self, run: Run, groups: Sequence[Group], findings: Sequence[Finding] = ()) -> Ledger:
         """Turn the journals into Parquet, mark the rank closed and return its ledger.
@@ -380,7 +380,7 @@ def read_rank(folder: Path, rank: int) -> Ledger:
     """
     head = known_of(folder, rank)
     tables = {table: read_table(folder, table, rank, closed=head.closed) for table in SCHEMAS}
-    return rank_ledger(head, tables if head.closed else ended_early(folder, rank, finished_only(tables)))
+    return rank_ledger(head, tables if head.closed else ended_early(folder, head, finished_only(tables)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,12 +410,13 @@ def known_of(folder: Path, rank: int) -> Known:
         raise RunFolderError(f"{path} is damaged ({first_line(error)})", _AGAIN) from error
 
 
-def ended_early(folder: Path, rank: int, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+def ended_early(folder: Path, head: Known, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables of a rank that never closed with its provisional rows, and notices that say so.
 
     `tables`: the rows of finished steps. Provisional ones that are damaged count as none: a notice says so.
     """
-    provisional, trouble = _provisional(folder, rank)
+    (rank,) = head.run.ranks_seen
+    provisional, trouble = _provisional(folder, rank, head.run_id)
     tables, later = with_provisional(tables, provisional)
     steps = tables["steps"].num_rows
     text = f"rank {rank} ended before its session closed; finished steps counted: {steps}"
@@ -431,11 +432,11 @@ def ended_early(folder: Path, rank: int, tables: dict[str, pa.Table]) -> dict[st
     return {**tables, "notices": pa.concat_tables([tables["notices"], to_table("notices", notices)])}
 
 
-def _provisional(folder: Path, rank: int) -> tuple[dict[str, pa.Table], str | None]:
+def _provisional(folder: Path, rank: int, run_id: str | None) -> tuple[dict[str, pa.Table], str | None]:
     """Return the provisional tables, and what is wrong with their file."""
     path = provisional_path(folder, rank)
     try:
-        return unpacked(read_regular(path, _PROVISIONAL_MOST_BYTES)), None
+        return unpacked(read_regular(path, _PROVISIONAL_MOST_BYTES), run_id), None
     except FileNotFoundError:
         return {}, None
     except (pa.ArrowException, KeyError, ValueError, OSError, RecursionError) as error:

@@ -52,6 +52,14 @@ def test_folders_of_several_nodes_are_one_job(shardtoll, tmp_path: Path):
     assert [each["rank"] for each in json.loads(ran.out)["ranks"]] == [0, 1]
 
 
+def test_a_folder_of_run_folders_names_them(shardtoll, tmp_path: Path):
+    for rank in range(2):
+        write_flight(tmp_path / f"node{rank}", rank)
+    ran = shardtoll("hang", tmp_path)
+    assert ran.code == 2
+    assert ran.err.rstrip().endswith(f": name run folders: {tmp_path / 'node0'} {tmp_path / 'node1'}")
+
+
 def test_a_damaged_file_is_a_note(shardtoll, tmp_path: Path):
     for rank in range(2):
         write_flight(tmp_path / "run", rank)

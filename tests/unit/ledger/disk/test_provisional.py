@@ -22,6 +22,12 @@ def killed(make, folder, provisional):
     writer.abandon()
 
 
+def headed(head):
+    """Return a file that is nothing but its head."""
+    data = json.dumps(head).encode()
+    return len(data).to_bytes(8, "little") + data
+
+
 def steps_of(ledger, table="steps"):
     return [row.step for row in to_records(table, ledger.tables[table]) if row.step is not None]
 
@@ -68,6 +74,21 @@ def test_a_rank_that_closed_has_no_provisional_rows(make, tmp_path):
     assert steps_of(ledger) == steps_of(read_run(tmp_path)) == [0]
 
 
+def test_rows_of_an_earlier_run_are_not_taken_for_this_ones(make, tmp_path):
+    killed(make, tmp_path, [make.rows(2), make.rows(3)])
+    of_before = provisional_path(tmp_path, 0).read_bytes()
+    later = RankWriter(tmp_path, 0, "two")
+    later.describe(make.run(), [make.group()])
+    later.append(make.rows(0))
+    later.abandon()
+    # Copied there with an archive of both runs.
+    provisional_path(tmp_path, 0).write_bytes(of_before)
+    ledger = read_run(tmp_path)
+    assert steps_of(ledger) == [0]
+    said = [row["text"] for row in ledger.tables["notices"].to_pylist()]
+    assert not [text for text in said if "the rows of its last" in text or "provisional" in text]
+
+
 def test_a_later_run_in_the_folder_removes_them(make, tmp_path):
     killed(make, tmp_path, [make.rows(2)])
     half = provisional_path(tmp_path, 0).with_suffix(".arrows.part")
@@ -89,10 +110,11 @@ def test_who_follows_a_run_has_them_once_it_has_ended(make, tmp_path):
     [
         b"",
         b"\xff" * 8,
-        packed([])[:-1],
+        packed([], "one")[:-1],
         (2).to_bytes(8, "little") + b"[]",
-        (14).to_bytes(8, "little") + json.dumps({"steps": 9e9}).encode(),
-        (13).to_bytes(8, "little") + json.dumps({"notices": 0}).encode(),
+        headed({"bytes": {"steps": 9e9}, "run_id": "one"}),
+        headed({"bytes": {"notices": 0}, "run_id": "one"}),
+        headed({"bytes": {}}),
         (5000).to_bytes(8, "little") + b"[" * 5000,
     ],
 )
@@ -107,8 +129,8 @@ def test_damaged_ones_are_said_to_be_so(data, make, tmp_path):
 
 
 def test_every_cut_is_seen(make):
-    data = packed([make.rows(2), make.rows(3)])
-    assert unpacked(data)["steps"].num_rows == 2
+    data = packed([make.rows(2), make.rows(3)], "one")
+    assert unpacked(data, "one")["steps"].num_rows == 2
     for at in range(0, len(data) - 16, 97):
         with pytest.raises((ValueError, OSError)):
-            unpacked(data[:at])
+            unpacked(data[:at], "one")
