@@ -6,6 +6,9 @@ sums their gradients and scatters them, as Megatron's sequence parallelism does.
 a replicated gradient, all_reduces first. The scatter then sums what every rank has in full: the network is
 used twice, and gradients come out too large by the number of ranks, which the project divides away.
 
+The mended twin says that the gradient stays Partial. If torch's `from_local` cannot be told (2.11), DTensor
+gathers the tokens itself: its backward then sums and scatters in one.
+
 https://github.com/pytorch/pytorch/pull/175867
 
     torchrun --nproc-per-node 2 -m shardtoll.samples.incidents.colwise_allreduce
@@ -13,13 +16,14 @@ https://github.com/pytorch/pytorch/pull/175867
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from shardtoll.profiler import Session
@@ -29,6 +33,9 @@ RANKS: Final = 2
 DIM: Final = 32
 TOKENS: Final = 64
 STEPS: Final = 3
+
+TAKES_GRADIENTS: Final = "grad_placements" in inspect.signature(DTensor.from_local).parameters
+"""Whether `DTensor.from_local` can be told how the gradient lies."""
 
 
 class GatherTokens(torch.autograd.Function):
@@ -64,12 +71,19 @@ class Model(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return this rank's columns for all tokens."""
-        gather: Any = GatherTokens.apply
-        x = gather(self.before(tokens), self.fixed)
-        gradients = [Partial()] if self.fixed else None
-        x = DTensor.from_local(x, self.mesh, [Replicate()], grad_placements=gradients)
-        columns: torch.Tensor = self.up(x)
+        own = self.before(tokens)
+        columns: torch.Tensor = self.up(
+            self._by_dtensor(own) if self.fixed and not TAKES_GRADIENTS else self._by_hand(own)
+        )
         return columns
+
+    def _by_hand(self, own: torch.Tensor) -> DTensor:
+        gather: Any = GatherTokens.apply
+        gradients: dict[str, Any] = {"grad_placements": [Partial()]} if self.fixed else {}
+        return DTensor.from_local(gather(own, self.fixed), self.mesh, [Replicate()], **gradients)
+
+    def _by_dtensor(self, own: torch.Tensor) -> DTensor:
+        return DTensor.from_local(own, self.mesh, [Shard(0)]).redistribute(placements=[Replicate()])
 
 
 def build(fixed: bool) -> Program:

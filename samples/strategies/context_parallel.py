@@ -79,7 +79,7 @@ class Ulysses(Shared):
 
     def _turn(self, x: torch.Tensor, ranks: int) -> torch.Tensor:
         """Share out the first dimension among the ranks, and join up the second."""
-        parts = x.reshape(ranks, -1, *x.shape[1:])
+        parts = x.reshape(ranks, -1, *x.shape[1:]).contiguous()  # torch 2.11 sends nothing else
         got = functional.all_to_all_single_autograd(parts, None, None, self.mesh)
         return got.transpose(0, 1).flatten(1, 2)
 

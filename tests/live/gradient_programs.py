@@ -58,6 +58,11 @@ def own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.chunk(dist.get_world_size())[dist.get_rank()]
 
 
+def mean_squared(out: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return mse_loss in the dtype of what is wanted: not every torch differentiates it of two dtypes."""
+    return mse_loss(out.to(wanted.dtype), wanted)
+
+
 def global_loss(d: int = D, dtype: torch.dtype = torch.float32) -> Loss:
     x, y = batch(d, dtype)
     return lambda module: mse_loss(module(x), y)
@@ -73,7 +78,7 @@ def pair(make: Callable[[], nn.Module] = Net) -> tuple[nn.Module, nn.Module]:
 
 def local_backward(model: nn.Module, scale: float = 1.0, d: int = D) -> None:
     x, y = batch(d)
-    (scale * mse_loss(model(own(x)), own(y))).backward()
+    (scale * mean_squared(model(own(x)), own(y))).backward()
 
 
 def plain(reduce: str, world_scale: float = 1.0) -> Built:

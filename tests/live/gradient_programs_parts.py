@@ -42,6 +42,7 @@ from tests.live.gradient_programs import (
     batch,
     global_loss,
     local_backward,
+    mean_squared,
     own,
     pair,
     world_mesh,
@@ -73,7 +74,7 @@ def fsdp1(how: str, *, orig: bool = False, **options: Any) -> Case:
         with wrapped.no_sync():
             mse_loss(wrapped(own(x)), own(y)).backward()
     else:
-        (scale * mse_loss(wrapped(own(x)), own(y))).backward()
+        (scale * mean_squared(wrapped(own(x)), own(y))).backward()
     if how == "piece off":
         _double_the_first_row(wrapped, orig)
     return wrapped, reference, global_loss(d), {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def by_gloo() -> dict[str, Any]:
 
 def by_local_tensors() -> dict[str, Any]:
     """By variant: every rank's gradients, and which are wrong against one device's in float64."""
-    from torch.distributed._local_tensor import LocalTensorMode, rank_map
+    from torch.distributed._local_tensor import LocalTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=DP * TP, store=FakeStore())
@@ -83,14 +84,14 @@ def by_local_tensors() -> dict[str, Any]:
     wide = reference.double()
     models.loss_of(wide, *models.data()).backward()
 
-    def mine() -> Batch:
-        tokens, targets = (rank_map(lambda rank, n=n: shares[rank // TP][n]) for n in (0, 1))
+    def mine(mode: Any) -> Batch:
+        tokens, targets = (mode.rank_map(lambda rank, n=n: shares[rank // TP][n]) for n in (0, 1))
         return tokens, targets
 
     found: dict[str, Any] = {}
     for variant in VARIANTS:
-        with LocalTensorMode(DP * TP):
-            model = trained(variant, mine)
+        with LocalTensorMode(DP * TP) as mode:
+            model = trained(variant, partial(mine, mode))
             gradients = {name: p.grad for name, p in model.named_parameters()}
             shards = {name: _by_rank(gradient.to_local()) for name, gradient in gradients.items()}
             full = {name: _by_rank(gradient.full_tensor()) for name, gradient in gradients.items()}

@@ -25,6 +25,7 @@ from torch.distributed.pipelining import (
 
 from shardtoll.ledger import Report
 from shardtoll.profiler import audit
+from tests.live.abilities import STAGES_NEXT_TO_EACH_OTHER
 
 CPU = torch.device("cpu")
 SHORT_S = 0.002
@@ -161,7 +162,7 @@ def all_pipelines() -> dict[str, Any]:
         "1f1b even": single(Schedule1F1B, uneven=False),
         "1f1b in capitals": single(Schedule1F1B, uneven=True, dim="PP"),
         "interleaved": several(ScheduleInterleaved1F1B),
-        "zero bubble": several(ScheduleZBVZeroBubble),
+        **({"zero bubble": several(ScheduleZBVZeroBubble)} if STAGES_NEXT_TO_EACH_OTHER else {}),
         "traced": traced(),
         "sliced": sliced(),
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -75,7 +78,11 @@ def record(kind: str, folder: str, marked: bool) -> dict[str, Any]:
             step()
             if marked:
                 profiler.step()
-    profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+    path = Path(folder) / f"rank{dist.get_rank()}.json"
+    profiler.export_chrome_trace(str(path))
+    if '"host_name"' not in path.read_text():
+        # Older versions of torch name the host only in the file names of their trace handler.
+        path.rename(path.with_name(f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json"))
     return {}
 
 

@@ -31,6 +31,7 @@ from shardtoll.samples.strategies import (
 )
 from shardtoll.samples.strategies.transformer import Sizes
 from tests.live import strategy_programs_model as programs
+from tests.live.abilities import BATCHED_FUNCTIONAL_MESSAGES, STAGES_NEXT_TO_EACH_OTHER
 from tests.live.coverage import covered
 from tests.live.launch import run_ranks
 
@@ -328,6 +329,8 @@ def one_f_one_b_plan(rank: int, ranks: int, batches: int) -> list[tuple[str, str
 
 @pytest.mark.parametrize("variant", list(pipeline.PIPELINES))
 def test_pipeline_schedules(variant: str, request: pytest.FixtureRequest) -> None:
+    if variant == "zero_bubble" and not STAGES_NEXT_TO_EACH_OTHER:
+        pytest.skip("this torch runs no such schedule on gloo")
     p, m, v = PIPELINE_RANKS, MICROBATCHES, pipeline.PIPELINES[variant].per_rank
     ranks = results(programs.pipelines, p, {**SIZES, "layers": 2 * p})
     found = ranks[0][variant]
@@ -694,6 +697,7 @@ def test_exchanges_by_hand(variant: str, request: pytest.FixtureRequest) -> None
     covered(request.config, "point_to_point", variant)
 
 
+@pytest.mark.skipif(not BATCHED_FUNCTIONAL_MESSAGES, reason="this torch has no batches of them")
 def test_a_batch_of_functional_messages_is_counted_one_by_one(request: pytest.FixtureRequest) -> None:
     world = 3
     batch = results(programs.by_hand, world)[0]["batch"]

@@ -16,7 +16,11 @@ from shardtoll.analyzers.findings.needless.needless import (
     with_first,
     without_first,
 )
-from shardtoll.analyzers.findings.needless.partly_used import FROM_LOCAL
+from shardtoll.analyzers.findings.needless.partly_used import (
+    FROM_LOCAL,
+    PARTIAL_GRADIENT,
+    gathered_by_dtensor,
+)
 from shardtoll.analyzers.shared.memo import once
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.ledger import Evidence, Finding, Remedy
@@ -147,7 +151,7 @@ def _before_scatter(cause: str, source: str | None, first_op: str, reduce_op: st
             text=f"Let the gradient of DTensor.from_local at {source or 'that line'} stay Partial. It says "
             "Replicate, so backward all_reduces the gradient there, although the code around it reduces by "
             "itself.",
-            code="x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])",
+            code=f"{PARTIAL_GRADIENT}\n{gathered_by_dtensor(0)}",
             counterfactual=counterfactual,
         )
     code = f"dist.reduce_scatter_tensor(part, x, op=dist.ReduceOp.{reduce_op})  # no all_reduce before"

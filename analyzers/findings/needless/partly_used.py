@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 
 from shardtoll.analyzers.context.context import Context
@@ -18,6 +20,8 @@ from shardtoll.ledger import Evidence, Finding, Remedy
 from shardtoll.ledger.words.human import some_size
 
 FROM_LOCAL = "DTensor.from_local"
+
+PARTIAL_GRADIENT: Final = "x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])"
 
 
 @once
@@ -79,6 +83,14 @@ def _told(line: Line) -> Told:
     )
 
 
+def gathered_by_dtensor(dim: int) -> str:
+    """Return the code that does the same if `from_local` lacks `grad_placements`, as in torch 2.11."""
+    return (
+        "# if from_local takes no grad_placements: gather part by DTensor, whose backward reduce_scatters\n"
+        f"x = DTensor.from_local(part, mesh, [Shard({dim})]).redistribute(placements=[Replicate()])"
+    )
+
+
 def _scattered(cause: str, source: str | None, dim: int, reduce_op: str) -> Remedy:
     counterfactual = "a reduce_scatter in its place, which sends half of an all_reduce's bytes"
     if cause == FROM_LOCAL:
@@ -86,9 +98,10 @@ def _scattered(cause: str, source: str | None, dim: int, reduce_op: str) -> Reme
             text=f"Let the gradient of DTensor.from_local at {source or 'that line'} stay Partial, and "
             "reduce_scatter it where it is cut. It says Replicate, so backward reduces the gradient on every "
             "rank and keeps only a part.",
-            code="x = DTensor.from_local(x, mesh, [Replicate()], grad_placements=[Partial()])\n"
+            code=f"{PARTIAL_GRADIENT}\n"
             "# and in the backward of what gathered x:\n"
-            "dist.reduce_scatter_tensor(part, grad)",
+            "dist.reduce_scatter_tensor(part, grad)\n"
+            f"{gathered_by_dtensor(dim)}",
             counterfactual=counterfactual,
         )
     if cause.startswith("RowwiseParallel"):

@@ -87,6 +87,7 @@ class TestPartlyUsed:
         cause = {"op": "all_reduce", "phase": "backward", "caused_by_op": "DTensor.from_local"}
         (finding,) = found(on_both(**(GATHER | cause)))
         assert "grad_placements=[Partial()]" in finding.remedy.code
+        assert "(part, mesh, [Shard(0)]).redistribute(" in finding.remedy.code, "for torch without the above"
         assert finding.where.op == "DTensor.from_local"
 
     @pytest.mark.parametrize(
@@ -252,6 +253,7 @@ class TestEqualInputs:
         assert (finding.where.op, finding.where.source) == ("DTensor.from_local", "t.py:9 (forward)")
         assert (finding.toll_ns, finding.saving_ns, finding.bytes) == (3 * MS, 3 * MS, 4 * KIB)
         assert "grad_placements=[Partial()]" in finding.remedy.code
+        assert "(part, mesh, [Shard(0)]).redistribute(" in finding.remedy.code, "for torch without the above"
         assert evidence(finding)["pairs with"].startswith("reduce_scatter, backward, seq 2")
 
 

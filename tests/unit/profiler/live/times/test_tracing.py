@@ -90,6 +90,7 @@ def test_a_step_that_fails_is_not_traced_but_the_next_is(tmp_path: Path) -> None
     assert steps_in(tmp_path) == ["ProfilerStep#1"]
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle:UserWarning")
 def test_the_users_own_profiler_goes_first(tmp_path: Path) -> None:
     model = nn.Linear(D, D)
     with audit(model, out=tmp_path, trace=True) as session:
