@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from shardtoll.analyzers.context.divided import BY_HOST
 from shardtoll.analyzers.shared.tally import keep, numbered
 from shardtoll.ledger import Ledger
 
@@ -23,9 +24,6 @@ PLACE: Final = (
 
 STEPS: Final = 64
 """Watched steps that are looked at, the last ones: their mean is as good as that of thousands."""
-
-BY_HOST: Final = ("launch", "host", "host-sync")
-"""Kinds of lost time that grow with what a survey adds to each operator on the host."""
 
 MOST_FACTOR: Final = 2.0
 """Bound on how much longer or shorter compute of a watched step may be than that of a surveyed one."""
@@ -76,26 +74,28 @@ def computes_as_watched(
 
 
 def surveyed_on_device(ledger: Ledger) -> bool:
-    """Whether surveyed steps are those of an accelerator, whose host a survey slows and whose kernels not."""
+    """Whether surveyed steps are those of an accelerator: a survey slows their host, and no kernel."""
     return ledger.run.source == "live" and ledger.run.device not in (None, "cpu")
 
 
 def stalls_as_watched(ledger: Ledger, stalls: pd.DataFrame, step_rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the lost time with its idle part as in watched steps: what the survey made of it is taken out.
+    """Return the lost time without what surveys added to it: see `divided`, whose rows `step_rows` are.
 
-    `step_rows` are without the survey's cost (see `divided`); idle time shrinks alike for all reasons.
+    Only what is put down to the host shrinks, all of it alike: by as much as the idle time of its step did.
     """
     if stalls.empty or not surveyed_on_device(ledger):
         return stalls
     rows = keep(step_rows, step_rows["level"] == "survey")
-    whole = (rows["idle_ns"] + rows["capture_ns"]).astype("float64").replace(0, np.nan)
-    factor = (rows["idle_ns"].astype("float64") / whole).fillna(1.0)
-    of_each = pd.Series(
-        factor.to_numpy(), pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64")), dtype="float64"
+    cost = pd.Series(
+        rows["capture_ns"].astype("float64").to_numpy(),
+        pd.MultiIndex.from_frame(rows[["step", "rank"]].astype("int64")),
+        dtype="float64",
     )
     slowed = stalls["kind"].isin(BY_HOST).to_numpy(dtype=bool) & stalls["step"].notna().to_numpy(dtype=bool)
     places = pd.MultiIndex.from_frame(stalls.loc[slowed, ["step", "rank"]].astype("int64"))
     lost = stalls["lost_ns"].astype("float64").to_numpy(copy=True)
-    lost[slowed] *= of_each.reindex(places).fillna(1.0).to_numpy()
+    whole = pd.Series(lost[slowed]).groupby(places).transform("sum").to_numpy()
+    taken = cost.reindex(places).fillna(0).to_numpy()
+    lost[slowed] *= np.maximum(0.0, 1 - np.divide(taken, whole, out=np.zeros(len(whole)), where=whole > 0))
     priced: pd.DataFrame = stalls.assign(lost_ns=pd.array(np.rint(lost).astype(np.int64), dtype="Int64"))
     return priced

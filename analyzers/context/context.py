@@ -111,13 +111,17 @@ class Context:
         return _stalls(self)
 
     @property
-    def slowed_host(self) -> bool:
-        """Whether idle time is known only of steps that were surveyed, on an accelerator.
+    def slowed_ranks(self) -> frozenset[int]:
+        """The ranks of accelerators whose idle time is known of surveyed steps only, with the survey's in it.
 
         A survey slows the host that launches kernels, so that the device waits; how much of its idle time is
-        the job's own is not known then.
+        the job's own is not known of these.
         """
-        return surveyed_on_device(self.ledger) and not self.parts_rows["parts_error_ns"].notna().any()
+        rows = self.parts_rows
+        if not surveyed_on_device(self.ledger):
+            return frozenset()
+        with_it = (rows["level"] == "survey") & (rows["idle_ns"] > 0) & (rows["capture_ns"] == 0)
+        return frozenset(int(rank) for rank in rows.loc[with_it, "rank"])
 
     @property
     def surveyed_rows(self) -> pd.DataFrame:
@@ -158,7 +162,7 @@ class Context:
         A device without a name is unknown, and no CPU: recordings without device work say `cpu`.
         """
         run = self.ledger.run
-        return run.device == "cpu" or "gloo" in (run.backend or "")
+        return run.device == "cpu" or (run.device is None and "gloo" in (run.backend or ""))
 
     @property
     def serves(self) -> bool:

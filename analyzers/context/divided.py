@@ -7,8 +7,9 @@ how the rest divides into compute, copies and idle time. A surveyed step knows t
   awake for as long as the watched steps like it; this is `capture_ns`, and no part of compute or idle time;
 - the watched steps' time awake is divided as that of such surveyed steps is, and their time asleep by itself:
   steps that sleep longer than the surveyed ones are idle for longer, and those that compute more are not;
-- on an accelerator a survey slows the host alone: by what a surveyed step takes longer than watched ones its
-  device is idle for the survey, and the rest of a watched step is idle that does not compute or copy.
+- on an accelerator a survey slows the host and no kernel: what a surveyed step takes longer than watched ones
+  like it is idle time that the survey made, as far as its idle time is put down to the host. A watched step
+  is idle for what remains of it beside compute, copies and exposed communication.
 
 Every figure stays whole: the parts of a row still add up to its duration.
 """
@@ -31,6 +32,9 @@ Array = npt.NDArray[np.float64]
 LEAST_SCALE: Final = 0.5
 MOST_SCALE: Final = 2.0
 """Bounds on what surveying an operator costs, in costs of a tiny one: beyond them steps themselves differ."""
+
+BY_HOST: Final = ("launch", "host", "host-sync")
+"""Kinds of lost time that grow with what a survey adds to each operator on the host."""
 
 SPLIT_DOUBT: Final = 0.25
 """Part of the estimated cost of a survey that may stand in the wrong part."""
@@ -62,7 +66,8 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
         if ledger.run.device == "cpu":
             rows.rid(told, _settled(rows, told), light, alike)
         else:
-            rows.rid_device(told, light, alike)
+            host = _host_lost(ledger, frame)
+            rows.rid_device(told, _settled(rows, told), light, alike, host)
         for sequence in np.unique(alike[light]):
             here = light[alike[light] == sequence]
             like = told[alike[told] == sequence]
@@ -83,6 +88,16 @@ def _watched(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     known = places.isin(pd.MultiIndex.from_frame(told)) & ~places.isin(pd.MultiIndex.from_frame(part))
     light: npt.NDArray[np.bool_] = known & (frame["level"] == "watch").to_numpy(dtype=bool)
     return light
+
+
+def _host_lost(ledger: Ledger, frame: pd.DataFrame) -> Array:
+    """Return the idle time of each row that is put down to its host."""
+    stalls = ledger.tables["stalls"].select(["step", "rank", "kind", "lost_ns"]).to_pandas()
+    stalls = stalls.loc[stalls["kind"].isin(BY_HOST) & stalls["step"].notna()]
+    sums = stalls.astype({"step": "int64", "rank": "int64"}).groupby(["step", "rank"])["lost_ns"].sum()
+    places = pd.MultiIndex.from_frame(frame[["step", "rank"]].astype("int64"))
+    lost: Array = sums.reindex(places).fillna(0).to_numpy(dtype=np.float64)
+    return lost
 
 
 def _sequences(ledger: Ledger, frame: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -187,16 +202,29 @@ class _Rows:
         self.slowed_compute[told], self.slowed_idle[told] = compute, idle
 
     def rid_device(
-        self, told: npt.NDArray[np.int64], light: npt.NDArray[np.int64], alike: npt.NDArray[np.int64]
+        self,
+        told: npt.NDArray[np.int64],
+        settled: npt.NDArray[np.int64],
+        light: npt.NDArray[np.int64],
+        alike: npt.NDArray[np.int64],
+        host: Array,
     ) -> None:
-        """Take out of idle time what surveyed steps of a device take longer than watched ones like them."""
+        """Take out of idle time what surveyed steps of a device take longer than watched ones like them.
+
+        `host`: idle time that is put down to the host, of each row; a survey makes no other. The first step
+        loses no more than later ones do: what else it takes longer, as setting things up, is its own.
+        """
+        cost = np.zeros(len(self.idle))
         for place in told:
             like = light[alike[light] == alike[place]]
             usual = float(np.median(self.own(like if len(like) else light)))
             surplus = float(self.own(np.array([place]))[0]) - usual
-            cost = min(max(0.0, surplus), float(self.idle[place]))
-            self.idle[place] -= cost
-            self.capture[place] += cost
+            cost[place] = min(max(0.0, surplus), host[place], self.idle[place])
+        first = np.setdiff1d(told, settled)
+        if len(settled):
+            cost[first] = np.minimum(cost[first], cost[settled].max())
+        self.idle[told] -= cost[told]
+        self.capture[told] += cost[told]
 
     def divide(self, here: npt.NDArray[np.int64], base: npt.NDArray[np.int64]) -> None:
         """Divide watched steps of a host that computes as the `base` steps divide."""

@@ -36,7 +36,12 @@ BY_HOST: Final = ("data-stall", "host-sync", "checkpoint-stall")
 """Kinds of findings on what a host does in place of operators."""
 ADVISE: Final = (*BY_HOST, "launch-bound", "pipeline-imbalance", "pipeline-bubble")
 """Kinds of findings that say why a device is idle."""
+BY_SLOW_HOST: Final = (("host-sync",), ("launch-bound",))
+"""What of `REASONS` a survey makes worse."""
 SURVEYED: Final = "Every step was surveyed, which slows the host"
+SURVEYED_HINT: Final = "audit at the default level to see how much of that is the job's own"
+UNTOLD: Final = "Only surveyed steps tell idle time, and a survey slows the host"
+UNTOLD_HINT: Final = "how much of that is the job's own is unknown"
 ON_CPU: Final = "The host is busy outside operators"
 
 
@@ -96,12 +101,11 @@ def clause(context: Context, kinds: Collection[str]) -> tuple[str, tuple[str, ..
         f"{who} {does} for {duration(float(worst['idle_ns']))} ({share}) of its "
         f"{duration(float(worst['own_ns']))} {step_word(context)}"
     )
-    if context.slowed_host:
-        # What else the host did matters less than that it recorded.
-        return (
-            f"{SURVEYED}: {fact}; audit at the default level to see how much of that is the job's own",
-            (),
-        )
+    if mean.index[row] in context.slowed_ranks and advise in (ADVISE, BY_HOST, *BY_SLOW_HOST):
+        # What else the host did matters less than that it recorded. Loaders and schedules are not slowed.
+        watched = (context.step_rows["level"] == "watch").any()
+        head, hint = (UNTOLD, UNTOLD_HINT) if watched else (SURVEYED, SURVEYED_HINT)
+        return f"{head}: {fact}; {hint}", ()
     if float(steps["capture_ns"].sum()) >= TELLING * float(steps["duration_ns"].sum()):
         # The step that is shown beside it holds the recording.
         fact += " without recording"

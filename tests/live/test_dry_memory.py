@@ -17,8 +17,16 @@ MEASURED = ROOT / "benchmarks" / "results" / "gpu-h200" / "models.csv"
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize(("model", "variant"), [("125M", "plain"), ("760M", "recompute")])
-def test_peak_memory_is_what_the_card_measured(model: str, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "variant", "within"),
+    [
+        ("125M", "plain", 0.01),
+        ("760M", "recompute", 0.05),
+        # So small that one choice of the allocator's decides: the worst of all cases.
+        ("125M", "recompute", 0.21),
+    ],
+)
+def test_peak_memory_is_what_the_card_measured(model: str, variant: str, within: float) -> None:
     with MEASURED.open(encoding="utf-8") as file:
         rows = {(each["model"], each["variant"]): each for each in csv.DictReader(file)}
     row = rows[model, variant]
@@ -34,4 +42,4 @@ def test_peak_memory_is_what_the_card_measured(model: str, variant: str) -> None
     memory = json.loads(done.stdout.strip().rpartition("\n")[2])["memory"]
     assert memory["allocated_bytes"] == pytest.approx(int(row["allocated_bytes"]), rel=0.001)
     reserved = memory["reserved_bytes"]["expected"] - memory["outside_bytes"]
-    assert reserved == pytest.approx(int(row["reserved_bytes"]), rel=0.05)
+    assert reserved == pytest.approx(int(row["reserved_bytes"]), rel=within)

@@ -46,15 +46,13 @@ def find(context: Context) -> list[Finding]:
 
     Toll: idle time per step in short gaps before work that was launched late, on the worst rank. Time with
     another reason (a batch, a wait of the host, a pipeline's schedule) is in no such gap. Ranks that are
-    billed as stragglers are left out: what makes them late is said there. Nothing is found where a survey
-    slowed the host in all steps that tell idle time.
+    billed as stragglers are left out: what makes them late is said there. So are those whose host a survey
+    slowed in all steps that tell their idle time.
     """
-    if context.slowed_host:
-        return []
     late = {bill.rank for bill in bills(context)[1] if bill.rank is not None}
     return [
         _finding(context, stall)
-        for stall in lost(context, "launch", without=late)
+        for stall in lost(context, "launch", without=late | context.slowed_ranks)
         if stall.share >= LEAST_SHARE and (stall.line.figures["count"] or 0) >= LEAST_GAPS
     ]
 

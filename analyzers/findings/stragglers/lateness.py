@@ -111,8 +111,7 @@ def late_to(rows: pd.DataFrame) -> pd.DataFrame:
 
 def host_computes(context: Context) -> bool:
     """Whether there is no device beside the host that could stand idle."""
-    run = context.ledger.run
-    return run.device == "cpu" or (run.device is None and "gloo" in (run.backend or ""))
+    return context.on_cpu
 
 
 def at_the_start(rows: pd.DataFrame) -> bool:

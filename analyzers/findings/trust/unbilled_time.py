@@ -45,7 +45,7 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     if rank is None or rank not in parted or rank not in surveyed:
         return None
     mean = {name: float(parted[rank][name].mean()) for name in _PARTS}
-    stalls = keep(context.stalls, context.stalls["step"].isin(context.surveyed))
+    stalls = keep(context.stalls_in_steps, context.stalls_in_steps["step"].isin(context.surveyed))
     kinds = {
         IDLE_BILLS[finding.kind]
         for finding in findings

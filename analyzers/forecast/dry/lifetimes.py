@@ -59,26 +59,31 @@ def happenings(storages: Sequence[DryStorage]) -> Iterator[Happening]:
         of_last, left = left, defaultdict(list)
         taken: dict[int, Hashable] = {}
         for place, row in enumerate(storages):
-            # What the step before left to this one, which frees it.
-            if row.step is None and row.freed is not None and (held := of_last.get((row.stream, row.bytes))):
+            if row.step is not None or row.freed is None:
+                continue
+            # The step before left it to this one, which frees it.
+            held = of_last.get((row.stream, row.bytes))
+            if held:
                 taken[place] = held.pop()
+            elif recorded:
+                taken[place] = ("before", place)
+                yield Happening(taken[place], True, row, -1, False)
+        for (stream, size), unknown in of_last.items():
+            # No row of the recording knows these: they were gone before it began.
+            gone = DryStorage(None, 0, 0, None, None, size, "temporary", stream)
+            yield from (Happening(each, False, gone, -1, False) for each in unknown)
         for event in events:
             row = storages[event.place]
             if states and event.order > after_backward:
                 for place, state in states:
                     yield Happening(("before", place), True, state, event.order, recorded)
                 states = []
-            key = taken.get(event.place) if row.step is None else (replay, event.place)
-            if key is None or (row.step is None and event.born):
+            name: Hashable | None = taken.get(event.place) if row.step is None else (replay, event.place)
+            if name is None:
                 continue
-            yield Happening(key, event.born, row, event.order, recorded)
+            yield Happening(name, event.born, row, event.order, recorded)
             if event.born and row.freed is None:
-                left[row.stream, row.bytes].append(key)
-        for (stream, size), held in of_last.items():
-            # No row of the recording says when it went: by the end of the step at the latest.
-            for key in held:
-                gone = DryStorage(None, 0, 0, None, None, size, "temporary", stream)
-                yield Happening(key, False, gone, events[-1].order, recorded)
+                left[row.stream, row.bytes].append(name)
     for place, state in states:
         yield Happening(("before", place), True, state, -1, True)
 

@@ -44,10 +44,13 @@ def peak_memory(
     allocator.malloc("workspace of program", _WORKSPACE_BYTES)
     live: dict[Hashable, DryStorage] = {}
     at_peak: dict[Hashable, DryStorage] = {}
-    peak, reserved_peak = 0, allocator.reserved_bytes
+    peak: int | None = None
+    reserved_peak = allocator.reserved_bytes
     timeline: list[tuple[float, int, int]] = []
     for each in happenings(storages):
         storage = each.storage
+        if each.recorded and peak is None:
+            peak, at_peak = allocator.allocated_bytes, dict(live)
         if each.born:
             if storage.phase in BACKWARD and "autograd" not in threads:
                 threads.add("autograd")
@@ -60,9 +63,13 @@ def peak_memory(
             live.pop(each.key)
         reserved_peak = max(reserved_peak, allocator.reserved_bytes)
         if each.recorded:
+            assert peak is not None
             if allocator.allocated_bytes > peak:
                 peak, at_peak = allocator.allocated_bytes, dict(live)
             timeline.append((float(each.order), allocator.allocated_bytes, allocator.reserved_bytes))
+    if peak is None:
+        # Nothing happened in the recorded steps.
+        peak, at_peak = allocator.allocated_bytes, dict(live)
     outside = _CONTEXT_BYTES + sum(_NCCL_BYTES for group in groups if group.size > 1)
     reserved = float(reserved_peak + outside)
     step = max(1, len(timeline) // _MOST_POINTS)

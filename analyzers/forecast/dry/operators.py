@@ -14,6 +14,7 @@ from shardtoll.analyzers.forecast.compute import (
     Work,
     price_operator,
 )
+from shardtoll.analyzers.forecast.compute.grid import shares
 from shardtoll.analyzers.forecast.plan.constants import Constants
 from shardtoll.analyzers.forecast.plan.network import FabricNetwork, Timed
 from shardtoll.analyzers.roofline import Placement, place
@@ -22,10 +23,13 @@ from shardtoll.ledger.records.record import Collective, Group
 
 _FUSED: Final = 0.5
 """Share of the bytes of fused elementwise operators that still move: the rest stays in registers."""
-_SLOWER: Final = (("gelu", 1.47), ("layer_norm", 2.44), ("softmax", 1.56))
-"""Part of an operator's name -> how much longer it takes than its bytes do at the rate of a copy: they reach
-0.55, 0.33 and 0.51 of an H200's memory bandwidth where a copy is priced at 0.8. Median of the two largest
-sizes, forward (benchmarks/results/gpu-h200/tables.csv); backward is taken to be like it."""
+_RATES: Final = {
+    **dict.fromkeys(("aten.gelu", "aten.gelu_backward"), "memory_gelu"),
+    **dict.fromkeys(("aten.native_layer_norm", "aten.native_layer_norm_backward"), "memory_layer_norm"),
+    **dict.fromkeys(("aten._softmax", "aten._log_softmax"), "memory_softmax"),
+    **dict.fromkeys(("aten._softmax_backward_data", "aten._log_softmax_backward_data"), "memory_softmax"),
+}
+"""Operator that reaches less of the memory bandwidth than a copy -> which of `shares` it reaches."""
 _PCIE_GBPS: Final = 25.0
 """Between host and device: a 16-lane link of the fourth generation moves so many GB/s in practice."""
 
@@ -112,4 +116,5 @@ def work_of(op: DryOp) -> Work:
     moved = op.read_bytes + op.written_bytes
     if op.fused is not None:
         return Streamed(moved * _FUSED)
-    return Streamed(moved * next((slower for name, slower in _SLOWER if name in op.op), 1.0))
+    rate = shares()[_RATES.get(op.op.rpartition(".")[0], "memory")]
+    return Streamed(moved * shares()["memory"] / rate)

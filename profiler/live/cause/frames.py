@@ -52,6 +52,11 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 """Folders of installed libraries, in whichever environment."""
 
 
+def _in_backward() -> bool:
+    """Whether autograd runs a backward on this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def _nowhere() -> FrameType | None:
     return None
 
@@ -174,7 +179,7 @@ class Stack:
         cause = Cause()
         table = self.known
         beyond = frame is None
-        if beyond:
+        if beyond and not (to_engine and _in_backward()):
             frame = self.engine_beyond()
         while frame is not None:
             code = frame.f_code
@@ -198,8 +203,11 @@ class Stack:
             if to_engine and cause.phase is not None:
                 break
             frame = frame.f_back
-            if frame is None and not beyond:
+            if frame is None and not beyond and not (to_engine and _in_backward()):
                 beyond, frame = True, self.engine_beyond()
+        if to_engine and cause.phase is None and _in_backward():
+            # Another thread than this one has begun it, and where is not asked for.
+            cause.phase, cause.settled = "backward", True
         if cause.source is None:
             # No line of the user's is known to have called it.
             cause.source, cause.library = cause.in_library, None

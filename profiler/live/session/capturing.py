@@ -134,7 +134,8 @@ class Capturing:
                 on_failure=self.stop,
             )
         )
-        self.recorder.fingerprints.prepare(self._device)
+        if self._schedule.surveys:
+            self.recorder.fingerprints.prepare(self._device)
 
     def install(self) -> None:
         """Install all that records; `uninstall` must follow, also where this is interrupted."""

@@ -6,7 +6,7 @@ when it must: while sequences are new that C++ has a part in, as with DDP, which
 first steps; and after a step that repeats none of the surveyed ones, first at once, then where such steps
 seem to come back, and soon hardly ever where that teaches nothing, as where sequences change in every step.
 All further steps together are at most a few and one in twenty; what stays watched is attributed by its own
-stack. Where surveyed steps take much longer than watched ones, all this is done less often.
+stack. Where surveyed steps take much longer than watched ones, those that are always due are fewer.
 """
 
 from __future__ import annotations
@@ -63,30 +63,22 @@ class Schedule:
         """Whether any step may be surveyed."""
         return self._level != "watch"
 
-    def wants_survey(self, step: int, now_ns: int | None = None) -> bool:
-        """Return whether to survey the step that begins now; `now_ns`: when that is, by one clock."""
+    def wants_survey(self, step: int) -> bool:
+        """Return whether to survey the step that is about to begin."""
         if self._level != "schedule":
             return self._level == "survey"
-        wants = self._wants(step)
-        if self._cost is not None and now_ns is not None:
-            self._cost.begins(step, surveyed=wants, now_ns=now_ns)
-        return wants
-
-    @property
-    def _spacing(self) -> int:
-        return self._every if self._cost is None else self._cost.spacing(self._every)
-
-    def _wants(self, step: int) -> bool:
         again, self._again = self._again, False
-        due = step == 0 or (step >= _FIRST and (step - _FIRST) % self._every == 0)
-        if due and (step <= _FIRST or (step - _FIRST) % self._spacing == 0):
-            return True
-        if not (again or step == self._extra):
-            return False
-        one_in = _ONE_IN * self._spacing // self._every
-        extra = self._extras < _WARM_UP + step // one_in
+        if step == 0 or (step >= _FIRST and (step - _FIRST) % self._every == 0):
+            spacing = self._every if self._cost is None else self._cost.spacing(self._every)
+            return step <= _FIRST or (step - _FIRST) % spacing == 0
+        extra = (again or step == self._extra) and self._extras < _WARM_UP + step // _ONE_IN
         self._extras += extra
         return extra
+
+    def begins(self, step: int, *, surveyed: bool, now_ns: int) -> None:
+        """Note that a step begins, for whatever reason it is surveyed; `now_ns` is when, by one clock."""
+        if self._cost is not None:
+            self._cost.begins(step, surveyed=surveyed, now_ns=now_ns)
 
     def surveyed(self, *, new: bool, all_seen: bool) -> None:
         """Note a surveyed step: whether its sequence was new, and whether Python issued all of it."""
@@ -104,7 +96,7 @@ class Schedule:
             if before is not None:
                 self._extra = step + (step - before)
             self._not_before = step + self._gap
-            self._gap = min(_SELDOM * self._gap, self._spacing)
+            self._gap = min(_SELDOM * self._gap, self._every)
 
 
 CHECKS: Final = ("gradients", "replicas", "data")

@@ -72,8 +72,7 @@ def audit(
     job: each takes its cause from the surveyed step of which it repeats the sequence, and a step that repeats
     none is attributed by its own stack and the next one surveyed. `schedule` surveys steps 0 and 2, then one
     in `survey_every`, and watches all others; `survey` and `watch` do the one or the other to every step.
-    With the usual 100, where surveyed steps take so much longer that they would add more than 1 % to the job,
-    it is one in 400, in 1,600 and so on.
+    With 100, where these would add more than 1 % to the job, it is one in 400, in 1,600 and so on.
 
     `trace` has torch's profiler record the first `trace_steps` steps too; each rank writes them to
     `trace.rankN.json.gz` in the run folder after the last step, and what only a trace knows is joined to
@@ -409,7 +408,9 @@ class Session:
         self._in_step, self._with, self._just_begun = True, None, True
         tracer = self._capture.recorder.recording.tracer
         traced = tracer is not None and tracer.wanting
-        self._begin_region(number, survey=self._schedule.wants_survey(number, time.monotonic_ns()) or traced)
+        survey = self._schedule.wants_survey(number) or traced
+        self._schedule.begins(number, surveyed=survey, now_ns=time.monotonic_ns())
+        self._begin_region(number, survey=survey)
 
     def end_step(self, *, finished: bool = True) -> None:
         """End the step begun by `begin_step`; with `finished` false it is dropped, as one that failed.

@@ -14,8 +14,8 @@ from typing import Final
 MOST_ADDED: Final = 0.01
 """Share of a job's time that surveys which are due may add."""
 _FACTOR: Final = 4
-"""Spacings are the first one times powers of it: steps that a rank surveys with a longer one, all others
-survey too, whatever each has measured."""
+"""Spacings are the first one times powers of it: of the steps that are due, those that a rank surveys with a
+longer one, all others survey too, whatever each has measured."""
 _MOST_POWER: Final = 5
 _WATCHED: Final = 32
 """Watched steps that are remembered, the last ones."""
@@ -47,8 +47,8 @@ class SurveyCost:
         if not self._surveyed or len(self._watched) < _LEAST:
             return every
         usual_ns = max(1.0, statistics.median(self._watched))
-        # The shortest: what else happened to fall on a surveyed step, as a checkpoint, is no cost of it.
-        added = (min(self._surveyed) - usual_ns) / usual_ns
+        # The lower median: what else happened to fall on a surveyed step, as a checkpoint, is no cost of it.
+        added = (statistics.median_low(self._surveyed) - usual_ns) / usual_ns
         spacing = every
         while spacing * MOST_ADDED < added and spacing < every * _FACTOR**_MOST_POWER:
             spacing *= _FACTOR

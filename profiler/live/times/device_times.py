@@ -256,7 +256,7 @@ class DeviceTimes:
 
     def _carry(self, owner: Any) -> None:
         """Note that a side stream waited: events recorded there from now on stand for the collective."""
-        if owner is None or self._region is None:
+        if owner is None or self._region is None or self._device.capturing():
             return
         stream = self._device.current_stream()
         if stream != self._region.stream:

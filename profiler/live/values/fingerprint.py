@@ -9,6 +9,7 @@ arrived.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,10 @@ _EXPONENT: Final = {
     torch.complex128: 0x7FF0000000000000,
 }
 """Bits of an element that are all set in NaN and infinity, and only there."""
+
+_rehearsed: set[torch.device] = set()
+"""Devices on which the kernels of prints are loaded by now."""
+_FLOATS: Final = tuple(dtype for dtype in _EXPONENT if not dtype.is_complex)
 
 _IN_PLACE: Final[dict[torch.dtype, tuple[str, int]]] = {
     dtype: (np.dtype(kind).str, np.dtype(kind).itemsize)
@@ -281,7 +286,11 @@ class Fingerprints:
             index: int | None = device.index
             of = torch.device("cuda", torch.cuda.current_device() if index is None else index)
             self._side(of)
-            self._rehearse(of)
+            if of not in _rehearsed:
+                _rehearsed.add(of)
+                # On a card that is full the first surveyed step loads them, as it would have.
+                with contextlib.suppress(torch.OutOfMemoryError):
+                    self._rehearse(of)
 
     def _rehearse(self, device: torch.device) -> None:
         """Take a print of each kind of tensor, and forget them.
@@ -290,9 +299,10 @@ class Fingerprints:
         first surveyed step the host would stand still until all that it had launched was done, and what
         compute really hides of a collective could not be seen.
         """
-        for dtype in _BITS.values():
+        for dtype in (*_BITS.values(), *_FLOATS):
             for numel in (1, SAMPLE, 2 * SAMPLE):
                 self.take(torch.zeros(numel, dtype=dtype, device=device))
+            # Copied in their own type, and in the order of their elements.
             odd = torch.zeros((4, 3, 2), dtype=dtype, device=device)[:, ::2].transpose(0, 2)
             self.take(odd)
             self.take_in_order(odd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardtoll.analyzers.context.divided import MOST_SCALE
-from shardtoll.ledger import Step
+from shardtoll.ledger import Stall, Step
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 from tests.unit.analyzers.of_kinds import running
 
@@ -171,7 +171,8 @@ def test_a_device_is_idle_for_the_survey_by_what_watched_steps_do_not_take():
     slow = {"duration_ns": 300 * MS, "compute_ns": 40 * MS, "idle_ns": 250 * MS, "exposed_comm_ns": 10 * MS}
     traced = step(0, unattributed_ns=0, **slow)
     plain = watched(1, sleep=0, work=90 * MS, comm=10 * MS, asleep_ns=None)
-    rows = steps_of(traced, plain, run=run_of(1, device="NVIDIA H200"))
+    host = Stall(0, 0, "launch", "", "forward", 50, 240 * MS, 240 * MS)
+    rows = steps_of(traced, plain, run=run_of(1, device="NVIDIA H200"), stalls=[host])
     assert (rows[0].idle_ns, rows[0].capture_ns, rows[0].compute_ns) == (50 * MS, 200 * MS, 40 * MS)
     assert (rows[1].idle_ns, rows[1].compute_ns) == (50 * MS, 40 * MS)
     assert [sum(row.parts_ns) - row.duration_ns for row in rows] == [0, 0]

@@ -100,9 +100,9 @@ def test_a_surveyed_steps_launches_are_billed_as_watched_steps_idle():
     steps = [step(0, duration_ns=300 * MS, **SLOW), *(step(number, **PLAIN) for number in range(1, 5))]
     report = run(ledger(run=LIVE, steps=steps, stalls=[launch(200 * MS), launch(26 * MS, kind="host")]))
     (finding,) = (each for each in report.findings if each.kind == "launch-bound")
-    # Of 260 ms of idle time 60 are the job's own.
-    assert finding.toll_ns == pytest.approx(200 * MS * 60 / 260, abs=1)
-    assert {each.name: each.value for each in finding.figures}["share_of_step"] == pytest.approx(0.4615)
+    # The survey made 200 ms of the host's 226.
+    assert finding.toll_ns == pytest.approx(200 * MS * 26 / 226, abs=1)
+    assert {each.name: each.value for each in finding.figures}["share_of_step"] == pytest.approx(0.2301)
     assert "is idle for 60.0 ms (60 %) of its 100 ms step" in report.headline
 
 
@@ -115,3 +115,40 @@ def test_steps_that_were_all_surveyed_do_not_tell_whether_launches_are_slow():
         "Every step was surveyed, which slows the host: rank 0's GPU is idle for"
     )
     assert report.headline.endswith("audit at the default level to see how much of that is the job's own.")
+
+
+def test_a_batch_that_was_waited_for_is_no_cost_of_a_survey():
+    """Of 60 ms of idle time 50 are the loader's; the survey adds 200 to the host's 10."""
+    steps = [step(0, duration_ns=300 * MS, **SLOW), *(step(number, **PLAIN) for number in range(1, 5))]
+    stalls = [launch(210 * MS), launch(50 * MS, kind="data")]
+    report = run(ledger(run=LIVE, steps=steps, stalls=stalls))
+    tolls = {each.kind: each.toll_ns for each in report.findings if each.toll_ns}
+    assert tolls["data-stall"] == 50 * MS
+    assert tolls["launch-bound"] == 10 * MS
+    (surveyed, *watched) = report.tables["steps"].to_pylist()
+    assert (surveyed["idle_ns"], surveyed["capture_ns"]) == (60 * MS, 200 * MS)
+    assert {row["idle_ns"] for row in watched} == {60 * MS}
+
+
+def test_a_step_that_waited_long_for_a_batch_did_not_wait_for_the_survey():
+    slow = {"compute_ns": 40 * MS, "exposed_comm_ns": 0, "idle_ns": 1260 * MS, "unattributed_ns": 0}
+    steps = [step(0, duration_ns=1300 * MS, **slow), *(step(number, **PLAIN) for number in range(1, 5))]
+    report = run(ledger(run=LIVE, steps=steps, stalls=[launch(60 * MS), launch(1200 * MS, kind="data")]))
+    (surveyed, *_) = report.tables["steps"].to_pylist()
+    assert (surveyed["idle_ns"], surveyed["capture_ns"]) == (1200 * MS, 60 * MS)
+
+
+def test_a_rank_that_was_only_surveyed_is_not_billed_beside_one_that_was_watched():
+    two = run_of(2, backend="nccl", device="NVIDIA H200", source="live")
+    steps = [step(0, rank, duration_ns=300 * MS, **SLOW) for rank in (0, 1)]
+    steps += [step(number, 0, **PLAIN) for number in range(1, 5)]
+    report = run(ledger(run=two, steps=steps, stalls=[launch(200 * MS, rank=rank) for rank in (0, 1)]))
+    assert [each for each in report.findings if each.kind == "launch-bound" and 1 in each.ranks] == []
+    assert "launches kernels too slowly" not in report.headline
+
+
+def test_a_loader_is_to_blame_also_where_all_steps_were_surveyed():
+    steps = [step(number, duration_ns=300 * MS, **SLOW) for number in (0, 1)]
+    stalls = [launch(200 * MS, number=number, kind="data") for number in (0, 1)]
+    report = run(ledger(run=LIVE, steps=steps, stalls=stalls))
+    assert report.headline.startswith("Data loading costs most: rank 0's GPU is idle for 260 ms")

@@ -118,7 +118,8 @@ def timed(schedule: Schedule, steps: int, surveyed_ms: float, watched_ms: float 
     surveyed: list[int] = []
     now = 0.0
     for step in range(steps):
-        wants = schedule.wants_survey(step, round(now * MS))
+        wants = schedule.wants_survey(step)
+        schedule.begins(step, surveyed=wants, now_ns=round(now * MS))
         # The first step sets things up, and a checkpoint is written in some, surveyed or not.
         now += 500 if step == 0 or step % 150 == 102 else surveyed_ms if wants else watched_ms
         if wants:
@@ -166,18 +167,26 @@ def test_steps_that_do_not_follow_one_another_tell_no_time() -> None:
     assert list(cost._watched) == [10 * MS]
 
 
-def test_steps_that_differ_are_surveyed_less_often_where_that_costs_more() -> None:
-    def extra(surveyed_ms: float) -> int:
-        schedule, now = Schedule("schedule"), 0.0
-        surveyed = 0
-        for step in range(5000):
-            wants = schedule.wants_survey(step, round(now * MS))
-            now += surveyed_ms if wants else 10
-            surveyed += wants
-            if wants:
-                schedule.surveyed(new=True, all_seen=True)
-            else:
-                schedule.watched(step, repeats=False)
-        return surveyed
+@pytest.mark.parametrize("period", [1, 7, 500])
+def test_which_steps_are_surveyed_beside_those_due_is_the_same_on_all_ranks(period: int) -> None:
+    """Ranks measure their own times; whoever surveys less often surveys no step that others do not."""
 
-    assert extra(15) > 2 * extra(150)
+    def surveyed(surveyed_ms: float) -> set[int]:
+        schedule, now, known = Schedule("schedule"), 0.0, set()
+        found = set()
+        for step in range(6000):
+            sequence = "B" if step % period == period - 1 else "A"
+            wants = schedule.wants_survey(step)
+            schedule.begins(step, surveyed=wants, now_ns=round(now * MS))
+            now += surveyed_ms if wants else 10
+            if wants:
+                found.add(step)
+                schedule.surveyed(new=sequence not in known, all_seen=True)
+                known.add(sequence)
+            else:
+                schedule.watched(step, repeats=sequence in known)
+        return found
+
+    often, seldom = surveyed(15), surveyed(150)
+    assert seldom <= often
+    assert len(seldom) < len(often) / 4

@@ -109,8 +109,22 @@ def test_the_device_path_gives_the_same_numbers() -> None:
 
 
 def test_a_rehearsal_leaves_no_prints() -> None:
-    prints = Fingerprints()
+    seen: list[tuple[torch.dtype, int, bool]] = []
+
+    class Listening(Fingerprints):
+        def take(
+            self, tensor: torch.Tensor, *, thorough: bool = False, numel: int | None = None
+        ) -> int | None:
+            seen.append((tensor.dtype, tensor.numel(), tensor.is_contiguous()))
+            return super().take(tensor, thorough=thorough, numel=numel)
+
+    prints = Listening()
     prints._rehearse(torch.device("cpu"))
+    types = {torch.uint8, torch.int16, torch.int32, torch.int64}
+    assert types | {torch.float16, torch.bfloat16, torch.float32, torch.float64} == {each[0] for each in seen}
+    for dtype in types:
+        assert {(dtype, 1, True), (dtype, SAMPLE, True), (dtype, 2 * SAMPLE, True)} <= set(seen)
+        assert any(each[0] == dtype and not each[2] for each in seen)
     assert prints.take(torch.ones(3)) == 0
     assert prints.read() == take(torch.ones(3))
 
