@@ -18,10 +18,13 @@ def skipped(diagnosis: Diagnosis) -> str:
         return unknown(diagnosis)
     call, theirs = divergence.call, divergence.others_call
     step = "" if theirs.step is None else f" in step {theirs.step}"
+    others = f"{numbers(divergence.others)} {verb(divergence.others, 'is', 'are')} in"
+    if theirs.finished_ns is not None:
+        others = f"{numbers(divergence.others)} issued"
     later = "" if call.step is None or call.step == theirs.step else f" in step {call.step}"
     return (
         f"Rank {divergence.rank} skipped {described(theirs)}{step} and issued {described(call)}{later} "
-        f"in its place; {numbers(divergence.others)} issued the skipped one."
+        f"in its place; {others} the skipped one."
     )
 
 

@@ -21,7 +21,7 @@ _REMEDIES: Final = {
     "dead": "Look at what ended that process: the kernel's log for memory, its own output for a signal.",
     "closed": "Have every rank run the same number of steps.",
     "stopped": "Continue the process with SIGCONT, or detach the debugger that holds it.",
-    "late": "Look at that rank's stacks: they show what keeps it from the collective.",
+    "late": "Look at that rank's stacks: it has not come to the collective that the others wait in.",
     "no peer": "Issue the other side of this send or receive on that rank.",
     "no file": "Give the run folders of the other nodes too.",
     "unknown": "Look at the network between these ranks, and compare the stacks of all threads.",

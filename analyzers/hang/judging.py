@@ -48,10 +48,6 @@ def judge(job: Job, limit_ns: int) -> Diagnosis:
         return _broken_down(job, limit_ns, waits) or _none_missing(job, stuck, limit_ns, waits)
     ends = {rank: ends_of(stuck, rank) for rank in waiting}
     reached = sorted({end for each in ends.values() for end in each})
-    came_late = {rank for wait in waiting.values() for rank in wait.came_late}
-    if reached and came_late.issuperset(reached):
-        # However it ended, or if it still waits: the others had waited for it and were gone.
-        return Diagnosis(job, "late", waits, limit_ns, tuple(reached), tuple(sorted(waiting)))
     gone = _first_gone(job, [rank for rank in reached if rank in job.ranks and not job.ranks[rank].is_victim])
     broken = _broken_down(job, limit_ns, waits) if gone is None else None
     if broken is not None:

@@ -10,17 +10,7 @@ from shardtoll.analyzers.hang import disagreeing
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.waiting import Wait
-from shardtoll.analyzers.hang.wording import (
-    capital,
-    described,
-    first_wait,
-    in_same,
-    stands_at,
-    verb,
-    waiters,
-    where,
-)
+from shardtoll.analyzers.hang.wording import capital, described, first_wait, stands_at, verb, waiters, where
 from shardtoll.ledger.words import human
 
 _ERROR_MOST: Final = 140
@@ -60,30 +50,11 @@ def _slow(diagnosis: Diagnosis) -> str:
 
 def _late(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
-    first = first_wait(diagnosis)
-    if first is not None and set(culprits) & set(first.came_late):
-        return _came_late(diagnosis, first)
     for_ns = diagnosis.job.ranks[culprits[0]].for_ns
     since = "" if for_ns is None else f" for {human.duration(for_ns)}"
     return (
         f"{capital(numbers(culprits))} {verb(culprits, 'has', 'have')} not arrived and "
         f"{verb(culprits, 'has', 'have')} been {where(diagnosis)}{since}; {waiters(diagnosis)}."
-    )
-
-
-def _came_late(diagnosis: Diagnosis, first: Wait) -> str:
-    """Say that ranks came once those that had waited for them had ended."""
-    culprits, ranks = diagnosis.culprits, diagnosis.job.ranks
-    since_ns, beat_ns = ranks[first.rank].waits_since_ns, ranks[first.rank].flight.heartbeat_ns
-    waited = "" if since_ns is None or beat_ns is None else f" for {human.duration(beat_ns - since_ns)}"
-    same = in_same(diagnosis, first)
-    late = ranks[culprits[0]]
-    came = late.by_place.get((first.key, first.place or 0))
-    before = None if came is None else late.flight.call(came.number - 1)
-    last = "" if before is None else f"; before that rank {late.rank} was in {described(before)}"
-    return (
-        f"{capital(numbers(culprits))} came too late to {described(came or first.call, first.place)}: "
-        f"{numbers(same)} had waited{waited} and {verb(same, 'was', 'were')} gone by then{last}."
     )
 
 

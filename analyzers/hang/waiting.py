@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.hang.job import Job, Key, Rank
@@ -24,8 +24,6 @@ class Wait:
     missing: tuple[int, ...]
     """Ranks that have not come; empty if all are there, or if nothing says who belongs to the group."""
     members_known: bool = True
-    came_late: tuple[int, ...] = ()
-    """Those of `missing` that came once this rank had waited for long and had ended."""
 
 
 def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
@@ -42,9 +40,6 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
         wait = _wait(job, rank)
         if wait is None:
             continue
-        if not wait.missing and _had_waited_in_vain(rank, limit_ns):
-            came_late = _came_after(job, rank, wait)
-            wait = replace(wait, missing=came_late, came_late=came_late)
         if rank.waits or job.over or (wait.missing and _had_waited(rank, limit_ns)):
             waits[number] = wait
     return waits
@@ -53,29 +48,6 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
 def _had_waited(rank: Rank, limit_ns: int) -> bool:
     """Whether a rank that ended had waited for so long by then."""
     return rank.for_ns is not None and rank.for_ns >= limit_ns
-
-
-def _had_waited_in_vain(rank: Rank, limit_ns: int) -> bool:
-    """Whether a rank was killed, or an exception ended its collective, after so long a wait."""
-    since_ns, beat_ns = rank.waits_since_ns, rank.flight.heartbeat_ns
-    return rank.is_gone and since_ns is not None and beat_ns is not None and beat_ns - since_ns >= limit_ns
-
-
-def _came_after(job: Job, rank: Rank, wait: Wait) -> tuple[int, ...]:
-    """Return the ranks on the same host that issued what a rank waited in when that one had ended."""
-    beat_ns = rank.flight.heartbeat_ns
-    if beat_ns is None or wait.place is None:
-        return ()
-    # It may have lived until its next heartbeat was due.
-    end_ns = beat_ns + (rank.flight.beat_every_ns or 0)
-    return tuple(
-        other
-        for other, call in sorted(job.at(wait.key, wait.place).items())
-        if other != rank.rank
-        and job.ranks[other].flight.host == rank.flight.host
-        and call.issued_ns is not None
-        and call.issued_ns > end_ns
-    )
 
 
 def _wait(job: Job, rank: Rank) -> Wait | None:

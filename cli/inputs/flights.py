@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,13 +44,14 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RankFlight], int, list[str]]:
 
 def _remedy(paths: Sequence[Path]) -> str:
     """Say what to name: run folders one level below, as of several nodes, if there are any."""
-    below = [
-        str(each)
-        for path in paths
-        if path.is_dir()
-        for each in sorted(path.iterdir())
-        if each.is_dir() and flights_in(each)
-    ]
+    below: list[str] = []
+    for path in paths:
+        # What is not ours to read holds no run of ours.
+        with contextlib.suppress(OSError):
+            folders = [each for each in sorted(path.iterdir()) if each.is_dir()] if path.is_dir() else []
+            for each in folders:
+                with contextlib.suppress(OSError):
+                    below += [str(each)] if flights_in(each) else []
     if below:
         return (
             f"name run folders: {' '.join(below[:_MOST_NAMED])}{' ...' if len(below) > _MOST_NAMED else ''}"

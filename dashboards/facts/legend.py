@@ -25,7 +25,10 @@ _WORDS: Final = (
 
 _SURVEYED: Final = ("surveyed step: recorded whole", "surveyed: recorded whole")
 _WATCHED: Final = ("watched step: collectives only", "watched: collectives only")
-_UNATTRIBUTED: Final = ("unattributed: no record explains it", "unattributed: no record")
+_UNATTRIBUTED: Final = (
+    "unattributed: recording, or in no record",
+    "unattributed: recording, unknown",
+)
 """What words by the bars mean, in full and for narrower lines."""
 
 

@@ -73,13 +73,10 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     if not linked:
         return []
     named = [report.findings[each - 1] for each in linked]
-    waiting = sorted({rank for finding in named if finding.kind == "launch-bound" for rank in finding.ranks})
     latest = sorted({rank for finding in named if finding.kind != "launch-bound" for rank in finding.ranks})
-    others = sorted(set(waiting) - set(latest))
-    waits = "waits" if len(others) == 1 else "wait"
     return [
         f"Findings {_listed(linked)} have one cause: hosts launch late, most of all that of "
-        f"{human.ranks(latest)}, for which {human.ranks(others)} {waits}. Fix launching on all ranks."
+        f"{human.ranks(latest)}. Fix launching on all ranks."
     ]
 
 

@@ -30,9 +30,10 @@ def between_steps(report: Report) -> list[str]:
     for number, finding in enumerate(report.findings, start=1):
         before_ns = finding.figure("before_step_ns") or 0
         if finding.kind in _WAITS and before_ns > LEAST_SHARE * longest:
-            what = _WAITS[finding.kind] if finding.where.source or finding.where.op else "an unknown reason"
+            known = finding.where.source or finding.where.op
+            why = f" of waiting for {_WAITS[finding.kind]}" if known else ", no record says why"
             said.append(
-                f"Between steps, in no bar: {human.duration(before_ns)} per step of waiting for {what} "
+                f"Between steps, in no bar: {human.duration(before_ns)} per step{why} "
                 f"({_who(finding, report)}, finding {number})."
             )
     return said

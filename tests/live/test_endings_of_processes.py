@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from shardtoll.ledger.disk.store import read_run
-from tests.live import warm
 from tests.live.launch import ROOT, free_port
 
 pytestmark = pytest.mark.live
@@ -116,14 +114,8 @@ assert session.report() is not None
 """
 
 
-_NEW: Final = {"in-a-step": sys.executable, "multiprocessing": sys.executable}
-
-
-def _run(text: str, how: str, out: Path, limit_s: float = 60.0, python: str | None = None) -> list[str]:
-    """Run the program on two ranks; return what each wrote. Each must leave with 0 within the limit.
-
-    Without `python` the interpreters are forked, see warm.py; one of each kind of ending is a new one.
-    """
+def _run(text: str, how: str, out: Path, limit_s: float = 60.0) -> list[str]:
+    """Run the program on two ranks; return what each wrote. Each must leave with 0 within the limit."""
     environment = {
         **os.environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -133,7 +125,7 @@ def _run(text: str, how: str, out: Path, limit_s: float = 60.0, python: str | No
     }
     ranks = [
         subprocess.Popen(
-            [python or warm.python(), "-c", _JOB + text, how, str(out)],
+            [sys.executable, "-c", _JOB + text, how, str(out)],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -157,7 +149,7 @@ def _run(text: str, how: str, out: Path, limit_s: float = 60.0, python: str | No
 
 @pytest.mark.parametrize("how", ["between-steps", "in-a-step", "without-a-group"])
 def test_a_session_never_closed_harms_no_exit_and_leaves_its_finished_steps(how: str, tmp_path: Path) -> None:
-    for text in _run(_LEFT_OPEN, how, tmp_path / "run", python=_NEW.get(how)):
+    for text in _run(_LEFT_OPEN, how, tmp_path / "run"):
         assert "ended without closing its audit; call session.close()" in text
     ledger = read_run(tmp_path / "run")
     assert sorted(ledger.tables["steps"].column("step").to_pylist()) == [0, 0, 1, 1]
@@ -166,7 +158,7 @@ def test_a_session_never_closed_harms_no_exit_and_leaves_its_finished_steps(how:
 
 @pytest.mark.parametrize("how", ["exit", "raise", "multiprocessing", "trains-on"])
 def test_a_forked_child_neither_writes_nor_waits_and_its_parent_records_on(how: str, tmp_path: Path) -> None:
-    _run(_FORKED, how, tmp_path / "run", python=_NEW.get(how))
+    _run(_FORKED, how, tmp_path / "run")
     ledger = read_run(tmp_path / "run")
     assert sorted(ledger.tables["steps"].column("step").to_pylist()) == [0, 0, 1, 1]
     notices = {notice["kind"] for notice in ledger.tables["notices"].to_pylist()}

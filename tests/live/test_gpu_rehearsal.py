@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import warm
-
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = ROOT / "benchmarks" / "gpu" / "run.py"
 LIMIT_S = 280
@@ -20,7 +18,7 @@ LIMIT_S = 280
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [warm.python(), PLAN, *arguments],
+        [sys.executable, PLAN, *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -87,7 +87,7 @@ def gathered_by_dtensor(dim: int) -> str:
     """Return the code that does the same if `from_local` lacks `grad_placements`, as in torch 2.11."""
     return (
         "# if from_local takes no grad_placements: gather part by DTensor, whose backward reduce_scatters\n"
-        f"x = DTensor.from_local(part, mesh, [Shard({dim})]).redistribute(placements=[Replicate()])"
+        f"# x = DTensor.from_local(part, mesh, [Shard({dim})]).redistribute(placements=[Replicate()])"
     )
 
 

@@ -55,6 +55,9 @@ def unbilled_time(context: Context, findings: Sequence[Finding]) -> Unbilled | N
     idle_ns = mean["idle_ns"] - int(billed["lost_ns"].sum()) / len(surveyed[rank])
     idle_ns -= _late_ns(findings, rank, kinds)
     unattributed_ns = mean["unattributed_ns"] - mean["capture_ns"]
+    if rank in context.slowed_ranks:
+        # How much of that the survey made is unknown, which the verdict says.
+        idle_ns = 0.0
     time_ns, step_ns = max(idle_ns, unattributed_ns), mean["duration_ns"]
     if step_ns <= 0 or time_ns < LEAST_SHARE * step_ns:
         return None

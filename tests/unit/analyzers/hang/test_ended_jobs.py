@@ -165,39 +165,6 @@ def test_an_abort_after_a_long_wait_does_not_hide_the_circle_it_waited_in(
     assert answer(*flights).why == why
 
 
-def came_after_both(state: str, ago_s: float) -> list[RankFlight]:
-    """Return ranks 0 and 2 that waited from 50 s ago until 5 s ago, and rank 1 that came `ago_s` ago."""
-    last = waiting(issued_ns=NOW - int(ago_s * SECOND))
-    late = waits(1, last, ago_s, life="alive" if state == "open" else "dead")
-    late = lost(late) if state == "failed" else late
-    return [aborted(waits(0, waiting(), 50)), late, aborted(waits(2, waiting(), 50))]
-
-
-@pytest.mark.parametrize("state", ["open", "dead", "failed"])
-def test_who_came_once_the_others_had_waited_and_were_aborted_came_too_late(state: str):
-    told = answer(*came_after_both(state, 2))
-    assert (told.why, told.hang) == ("late", True)
-    assert told.verdict == (
-        f"Rank 1 came too late to all_reduce 4 of group world (16 B float32) at {A}: ranks 0 and 2 had "
-        f"waited for 45.0 s and were gone by then; before that rank 1 was in all_reduce 3 of group world "
-        f"(16 B float32) at {A}."
-    )
-    assert [stand.waits_for for stand in told.ranks] == [(1,), (), (1,)]
-
-
-@pytest.mark.parametrize("state", ["dead", "failed"])
-def test_who_came_before_the_others_ended_was_not_too_late(state: str):
-    """They were together in the collective, perhaps for its transfer: the first end is the cause."""
-    assert answer(*came_after_both(state, 20)).why == "dead"
-
-
-@pytest.mark.parametrize("state", ["dead", "failed"])
-def test_ranks_whose_collective_timed_out_waited_for_the_one_that_came_after(state: str):
-    """As gloo's time-out does: an exception ends their audits."""
-    first, late, last = came_after_both(state, 2)
-    assert answer(lost(first), late, lost(last)).verdict.startswith("Rank 1 came too late to all_reduce 4")
-
-
 @pytest.mark.parametrize("blocked_s", [0.3, 3.0])
 def test_a_wait_that_was_too_short_for_a_hang_is_named_as_that(blocked_s: float):
     told = answer(*late(blocked_s))

@@ -10,7 +10,7 @@ from shardtoll.analyzers.context.context import make_context
 from shardtoll.analyzers.headline import sentence
 from shardtoll.ledger import Figure, Finding, Remedy
 from tests.unit.analyzers.fabrics import ROUND
-from tests.unit.analyzers.ledgers import MS, ledger, on_ranks, run_of, step
+from tests.unit.analyzers.ledgers import MS, collective, ledger, on_ranks, run_of, step
 
 ADVICE = Remedy("Fetch batches in worker processes ahead of the step (`num_workers`).")
 
@@ -41,7 +41,7 @@ def stall(kind: str, toll_ms: int, before_ms: int = 0, ranks: tuple[int, ...] = 
 def test_a_wait_before_the_step_that_exceeds_its_parts_leads():
     text = said(stall("data-stall", 400, 390))
     assert text.startswith(
-        "Waiting for batches costs most: 400 ms per step between steps; exposed communication takes 20 % of"
+        "Waiting for batches costs most: 390 ms before each step; exposed communication takes 20 % of"
     )
     assert text.endswith("; fetch batches in worker processes ahead of the step.")
 
@@ -65,3 +65,16 @@ def test_reading_values_leads_over_late_ranks():
 def test_what_costs_more_leads(findings: tuple[Finding, ...], idle_ms: int):
     assert "costs most: 30" not in said(*findings, idle_ms=idle_ms)
     assert not said(*findings, idle_ms=idle_ms).startswith(("Reading values", "Waiting for batches"))
+
+
+def test_what_is_unknown_does_not_lead_and_what_is_possible_neither():
+    none = {"compute_ns": 0, "exposed_comm_ns": 0, "idle_ns": 0, "unattributed_ns": 100 * MS}
+    rows = [step(rank=rank, level="watch", **none) for rank in (0, 1)]
+    unknown = [replace(collective(rank=rank), exposed_ns=None) for rank in (0, 1)]
+    context = make_context(ledger(unknown, run=run_of(2), steps=rows), ROUND)
+    text = sentence.sentence(context, [stall("data-stall", 400, 390)])
+    assert text is not None
+    assert text.startswith("Waiting for batches costs most: 390 ms before each step")
+    assert "costs most" not in said(replace(stall("data-stall", 400, 390), confidence="possible"))
+    dearer = replace(stall("host-sync", 30), kind="duplicated-compute", toll_ns=50 * MS)
+    assert "costs most" not in said(dearer, stall("host-sync", 30))

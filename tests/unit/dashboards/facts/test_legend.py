@@ -96,16 +96,15 @@ def test_a_toll_above_the_watched_step_is_said_to_be_of_all_steps():
 
 
 def test_the_words_by_the_bars_are_explained_where_they_stand():
-    said = (
-        "surveyed step: recorded whole · watched step: collectives only · unattributed: no record explains it"
-    )
-    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: no record"
+    said = "surveyed step: recorded whole · watched step: collectives only · "
+    said += "unattributed: recording, or in no record"
+    narrow = "surveyed: recorded whole · watched: collectives only · unattributed: recording, unknown"
     report = divided()
     drawn = (0, UNATTRIBUTED)
     assert words(report, drawn, 110) == said
     assert words(report, drawn, 80) == narrow
     assert "surveyed step: recorded whole · watched step: collectives only" in first_screen(report)
     # Every step was surveyed: only what is drawn is explained.
-    assert words(sample_reports.report(), drawn) == "unattributed: no record explains it"
+    assert words(sample_reports.report(), drawn) == "unattributed: recording, or in no record"
     assert words(sample_reports.report(), (0,)) is None
-    assert "unattributed: no record explains it" in shown(sample_reports.report(), 100).splitlines()
+    assert "unattributed: recording, or in no record" in shown(sample_reports.report(), 100).splitlines()

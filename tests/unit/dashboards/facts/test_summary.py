@@ -48,7 +48,8 @@ def idle_report(idle, stalls=(), **changes):
     ms = 1_000_000
     row = Step(0, 0, 0, (10 + idle) * ms, 10 * ms, 0, 0, idle * ms, 0)
     base = sample_reports.report()
-    run = replace(base.run, device="NVIDIA H100", ranks_seen=(0,), rank_hosts=())
+    source = changes.pop("source", "trace")
+    run = replace(base.run, device="NVIDIA H100", source=source, ranks_seen=(0,), rank_hosts=())
     tables = {**sample_reports.of_ranks(base.tables, (0,)), "steps": to_table("steps", [row])}
     tables["stalls"] = to_table("stalls", list(stalls))
     small = replace(sample_reports.FINDINGS[0], toll_ns=2 * ms, saving_ns=None)
@@ -64,6 +65,11 @@ def test_idle_time_that_no_finding_explains_is_said():
     assert summary.second_line(idle_report(2)) is None
     billed = replace(idle_report(70).findings[0], toll_ns=75_000_000)
     assert summary.second_line(replace(idle_report(70), findings=(billed,))) is None
+
+
+def test_idle_time_of_a_surveyed_device_may_be_the_surveys():
+    """The verdict says so: a line that asks what the host does would blame the program."""
+    assert idle_report(70, source="live").unbilled is None
 
 
 def test_idle_time_that_a_finding_prices_is_billed():

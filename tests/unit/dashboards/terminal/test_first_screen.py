@@ -190,8 +190,8 @@ def test_a_late_rank_and_waiting_for_launches_are_of_one_cause():
     bound = Finding("launch-bound", "warning", "t", 9_000_000, None, 8_000_000, None, 1, (0,), Where())
     slow = replace(late, figures=(Figure("late_launches_ns", 5_000_000, "ns"),))
     said = [
-        "Findings 1 and 2 have one cause: hosts launch late, most of all that of rank 3, for which rank 0 "
-        "waits. Fix launching on all ranks."
+        "Findings 1 and 2 have one cause: hosts launch late, most of all that of rank 3. Fix launching on "
+        "all ranks."
     ]
     for findings, sentences in (((bound, slow), said), ((bound, late), []), ((slow, late), [])):
         report = replace(sample_reports.report(), findings=findings)
