@@ -117,7 +117,8 @@ def _verdict(context: Context, findings: Sequence[Finding]) -> Said:
     leading, kinds = _leading(context, findings)
     unknown = _blind(context) or _off_record(context) or (_NO_STEP if share is None else None)
     if leading is not None:
-        advice = first_of(findings, kinds)
+        # What no finding explains has its hint in the sentence.
+        advice = first_of(findings, kinds) if kinds else None
         if unknown is not None or share is None:
             unknown = unknown or _NO_STEP
             return Said(f"{leading}; {unknown[0].lower()}{unknown[1:]}", advice=advice)

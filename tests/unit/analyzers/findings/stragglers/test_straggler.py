@@ -465,10 +465,18 @@ class TestHeadline:
         """Large idle time leads, also where communication is above the least share."""
         slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
         stalls = [Stall(0, 0, "launch", "", "forward", 400, 80 * MS, 80 * MS)]
-        about = run_of(RANKS, ranks_seen=(0,), backend="nccl", device="NVIDIA H200")
-        said = reported([collective(group_size=RANKS)], run=about, steps=slow, stalls=stalls).headline
+        about = {"ranks_seen": (0,), "backend": "nccl", "device": "NVIDIA H200"}
+        traced = run_of(RANKS, source="trace", **about)
+        said = reported([collective(group_size=RANKS)], run=traced, steps=slow, stalls=stalls).headline
         assert said.startswith(
             "The CPU launches kernels too slowly: rank 0's GPU is idle for 82.0 ms (82 %) of its 100 ms step"
+        )
+        # A survey slows the host: whatever else is found is no reason for it.
+        live = run_of(RANKS, **about)
+        said = reported([collective(group_size=RANKS)], run=live, steps=slow, stalls=stalls).headline
+        assert said == (
+            "Every step was surveyed, which slows the host: rank 0's GPU is idle for 82.0 ms (82 %) of its "
+            "100 ms step; audit at the default level to see how much of that is the job's own."
         )
 
     def test_idle_time_that_does_not_lead_is_said_besides(self):
