@@ -461,11 +461,12 @@ class TestHeadline:
         said = reported(on_ranks((0, 1)), run=run_of(2), steps=slow).headline
         assert "for 40.0 ms (80 %) of its 50.0 ms step without recording; " in said
 
-    def test_a_host_that_launches_too_little(self):
-        """Large idle time leads, also where communication is above the least share."""
+    @pytest.mark.parametrize("backend", ["nccl", "gloo"])
+    def test_a_host_that_launches_too_little(self, backend):
+        """Large idle time leads, also where communication is above the least share, and with gloo too."""
         slow = [step(compute_ns=10 * MS, exposed_comm_ns=8 * MS, idle_ns=82 * MS)]
         stalls = [Stall(0, 0, "launch", "", "forward", 400, 80 * MS, 80 * MS)]
-        about = {"ranks_seen": (0,), "backend": "nccl", "device": "NVIDIA H200"}
+        about = {"ranks_seen": (0,), "backend": backend, "device": "NVIDIA H200"}
         traced = run_of(RANKS, source="trace", **about)
         said = reported([collective(group_size=RANKS)], run=traced, steps=slow, stalls=stalls).headline
         assert said.startswith(
