@@ -57,22 +57,23 @@ def divided(ledger: Ledger, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     rows = _Rows.of(frame)
     alike = _sequences(ledger, frame)
+    on_cpu = ledger.run.device == "cpu"
+    host = np.zeros(0) if on_cpu else _host_lost(ledger, frame)
     ranks = frame["rank"].to_numpy(dtype=np.int64)
     for rank in np.unique(ranks[watched]):
         told = np.flatnonzero(surveyed & (ranks == rank))
         if not len(told):
             continue
         light = np.flatnonzero(watched & (ranks == rank))
-        if ledger.run.device == "cpu":
+        if on_cpu:
             rows.rid(told, _settled(rows, told), light, alike)
         else:
-            host = _host_lost(ledger, frame)
             rows.rid_device(told, _settled(rows, told), light, alike, host)
         for sequence in np.unique(alike[light]):
             here = light[alike[light] == sequence]
             like = told[alike[told] == sequence]
             base = _settled(rows, like if len(like) else told)
-            if ledger.run.device == "cpu":
+            if on_cpu:
                 rows.divide(here, base)
             else:
                 rows.divide_device(here, base)
