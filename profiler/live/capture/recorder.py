@@ -23,6 +23,7 @@ from shardtoll.profiler.live.cause.accounting import Interval
 from shardtoll.profiler.live.cause.attribute import Attribution, replicated_dims
 from shardtoll.profiler.live.cause.call import Call, Tensors
 from shardtoll.profiler.live.cause.callsite import Site
+from shardtoll.profiler.live.cause.frames import in_backward
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.module_names import Names, local_of
 from shardtoll.profiler.live.cause.pending import (
@@ -42,7 +43,7 @@ from shardtoll.profiler.live.times.clock import Clock
 from shardtoll.profiler.live.times.device_times import DeviceReading, DeviceTimes, RegionEvents
 from shardtoll.profiler.live.times.loading import Loading
 from shardtoll.profiler.live.times.recording import ON_FAKE, Recording, times_unknown
-from shardtoll.profiler.live.times.spans import RawSpan, compiles, in_backward
+from shardtoll.profiler.live.times.spans import RawSpan, compiles
 from shardtoll.profiler.live.values.blank import blank
 from shardtoll.profiler.live.values.contents import Contents
 from shardtoll.profiler.live.values.cuts import Cuts

@@ -15,7 +15,7 @@ from shardtoll.ledger.records import ddp_causes
 from shardtoll.profiler.live.cause.call import Tensors
 from shardtoll.profiler.live.cause.callsite import LEAF
 from shardtoll.profiler.live.cause.cause import Cause
-from shardtoll.profiler.live.cause.frames import Stack
+from shardtoll.profiler.live.cause.frames import Stack, in_backward
 from shardtoll.profiler.live.cause.groups import Groups
 from shardtoll.profiler.live.cause.module_names import Names, clean
 from shardtoll.profiler.live.cause.pending import Place
@@ -225,21 +225,21 @@ class Attribution:
 
     def place(self, frame: FrameType | None, inputs: Tensors = ()) -> tuple[Place, Cause]:
         """Return where the operator called from `frame` came from, and the stack's raw facts."""
-        in_backward = torch._C._current_graph_task_id() != -1
-        node = torch._C._current_autograd_node() if in_backward else None
+        backward = in_backward()
+        node = torch._C._current_autograd_node() if backward else None
         number = node._sequence_nr() if node is not None else None
         forward = self._nodes.get(number) if number is not None else None
-        cause = self.stack.cause(frame, to_engine=forward is not None, to_module=not in_backward)
+        cause = self.stack.cause(frame, to_engine=forward is not None, to_module=not backward)
         for spec in (cause.from_spec, cause.to_spec):
             mesh = getattr(spec, "mesh", None)
             if mesh is not None:
                 self._groups.note_mesh(mesh)
-        phase = self._phase(cause, in_backward)
+        phase = self._phase(cause, backward)
         module = self._module(cause, frame)
         source, api, library = cause.source, cause.api, cause.library
         parameter = self._parameter(cause, phase, inputs)
         by_tensor = cause.fsdp_group is None and cause.fsdp1_handle is None and cause.parameter_name is None
-        if cause.redistributed is not None and in_backward:
+        if cause.redistributed is not None and backward:
             # Which parameter's gradient DTensor moves is told by the node.
             by_tensor = False
         if phase == "backward":
@@ -319,7 +319,7 @@ class Attribution:
 
         It looks up which parameters were used, in memory of the host: nobody waits for a device.
         """
-        if torch._C._current_graph_task_id() == -1 or not self.stack.is_engine(frame):
+        if not in_backward() or not self.stack.is_engine(frame):
             return False
         return _is_reducers(torch._C._current_autograd_node())
 

@@ -52,8 +52,8 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 """Folders of installed libraries, in whichever environment."""
 
 
-def _in_backward() -> bool:
-    """Whether autograd runs a backward on this thread."""
+def in_backward() -> bool:
+    """Whether this thread is inside the autograd engine, which undoes what was set for the thread in it."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
@@ -179,7 +179,7 @@ class Stack:
         cause = Cause()
         table = self.known
         beyond = frame is None
-        if beyond and not (to_engine and _in_backward()):
+        if beyond and not (to_engine and in_backward()):
             frame = self.engine_beyond()
         while frame is not None:
             code = frame.f_code
@@ -203,9 +203,9 @@ class Stack:
             if to_engine and cause.phase is not None:
                 break
             frame = frame.f_back
-            if frame is None and not beyond and not (to_engine and _in_backward()):
+            if frame is None and not beyond and not (to_engine and in_backward()):
                 beyond, frame = True, self.engine_beyond()
-        if to_engine and cause.phase is None and _in_backward():
+        if to_engine and cause.phase is None and in_backward():
             # Another thread than this one has begun it, and where is not asked for.
             cause.phase, cause.settled = "backward", True
         if cause.source is None:

@@ -23,12 +23,12 @@ from torch.optim import Optimizer, optimizer
 from shardtoll.ledger.records.value import Parameter, Value
 from shardtoll.profiler.live.capture.closures import has_closure
 from shardtoll.profiler.live.capture.recorder import Recorder
+from shardtoll.profiler.live.cause.frames import in_backward
 from shardtoll.profiler.live.cause.module_names import address_of, clean_name, local_of
 from shardtoll.profiler.live.cause.positions import layout_of
 from shardtoll.profiler.live.session.check_hooks import compiled, inputs_of, watch_inputs, watch_norms
 from shardtoll.profiler.live.session.schedule import Checks
 from shardtoll.profiler.live.session.wrapping import flat_starts, wrappers_of
-from shardtoll.profiler.live.times.spans import in_backward
 from shardtoll.profiler.live.values.values import TakenValues, Values, settled, unseen
 
 Seam = Callable[[Callable[[], None]], None]

@@ -11,8 +11,9 @@ from typing import Final
 
 import torch
 
+from shardtoll.profiler.live.cause.frames import in_backward
 from shardtoll.profiler.live.times.device_times import DeviceReading
-from shardtoll.profiler.live.times.spans import RawSpan, SpanRecorder, in_backward
+from shardtoll.profiler.live.times.spans import RawSpan, SpanRecorder
 from shardtoll.profiler.live.times.tracing import MOST_OPERATORS, Tracer
 
 ON_FAKE: Final = (

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 
+from shardtoll.profiler.live.cause.frames import in_backward
 from shardtoll.profiler.live.times.patches import Patches, patched
 from shardtoll.profiler.live.times.settling import settle
 
@@ -234,11 +235,6 @@ class SpanRecorder:
         """Return torch's result of the last recording of everything, once; None where there is none."""
         recording, self._recording = self._recording, None
         return recording
-
-
-def in_backward() -> bool:
-    """Whether this thread is inside the autograd engine, which undoes what was set for the thread in it."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def compiles() -> bool:
