@@ -9,14 +9,29 @@ import pytest
 from shardtoll.profiler.live.session.schedule import Schedule
 from shardtoll.profiler.live.session.survey_cost import SurveyCost
 
+MS = 1_000_000
 
-def played(schedule: Schedule, steps: int, sequence_of: Callable[[int], object]) -> list[int]:
-    """Run steps whose sequences Python sees whole; return those surveyed. Watching teaches nothing here."""
+
+def played(
+    schedule: Schedule,
+    steps: int,
+    sequence_of: Callable[[int], object],
+    took_ms: Callable[[int, bool], float] | None = None,
+) -> list[int]:
+    """Run steps whose sequences Python sees whole; return those surveyed. Watching teaches nothing here.
+
+    `took_ms`: how long a step takes, by its number and whether it is surveyed.
+    """
     surveyed: list[int] = []
     known: set[object] = set()
+    now = 0.0
     for step in range(steps):
         sequence = sequence_of(step)
-        if schedule.wants_survey(step):
+        wants = schedule.wants_survey(step)
+        if took_ms is not None:
+            schedule.begins(step, surveyed=wants, now_ns=round(now * MS))
+            now += took_ms(step, wants)
+        if wants:
             surveyed.append(step)
             schedule.surveyed(new=sequence not in known, all_seen=True)
             known.add(sequence)
@@ -110,24 +125,14 @@ def test_what_is_surveyed_beyond_the_due_steps_is_a_few_and_one_in_twenty(sequen
     assert surveyed <= 2 + 8 + steps // 20
 
 
-MS = 1_000_000
-
-
 def timed(schedule: Schedule, steps: int, surveyed_ms: float, watched_ms: float = 10.0) -> list[int]:
     """Run steps of these times that repeat one sequence; return those surveyed."""
-    surveyed: list[int] = []
-    now = 0.0
-    for step in range(steps):
-        wants = schedule.wants_survey(step)
-        schedule.begins(step, surveyed=wants, now_ns=round(now * MS))
+
+    def took_ms(step: int, surveyed: bool) -> float:
         # The first step sets things up, and a checkpoint is written in some, surveyed or not.
-        now += 500 if step == 0 or step % 150 == 102 else surveyed_ms if wants else watched_ms
-        if wants:
-            surveyed.append(step)
-            schedule.surveyed(new=step == 0, all_seen=True)
-        else:
-            schedule.watched(step, repeats=True)
-    return surveyed
+        return 500 if step == 0 or step % 150 == 102 else surveyed_ms if surveyed else watched_ms
+
+    return played(schedule, steps, lambda _: "A", took_ms)
 
 
 @pytest.mark.parametrize(
@@ -172,20 +177,14 @@ def test_which_steps_are_surveyed_beside_those_due_is_the_same_on_all_ranks(peri
     """Ranks measure their own times; whoever surveys less often surveys no step that others do not."""
 
     def surveyed(surveyed_ms: float) -> set[int]:
-        schedule, now, known = Schedule("schedule"), 0.0, set()
-        found = set()
-        for step in range(6000):
-            sequence = "B" if step % period == period - 1 else "A"
-            wants = schedule.wants_survey(step)
-            schedule.begins(step, surveyed=wants, now_ns=round(now * MS))
-            now += surveyed_ms if wants else 10
-            if wants:
-                found.add(step)
-                schedule.surveyed(new=sequence not in known, all_seen=True)
-                known.add(sequence)
-            else:
-                schedule.watched(step, repeats=sequence in known)
-        return found
+        return set(
+            played(
+                Schedule("schedule"),
+                6000,
+                lambda step: "B" if step % period == period - 1 else "A",
+                lambda _, wants: surveyed_ms if wants else 10,
+            )
+        )
 
     often, seldom = surveyed(15), surveyed(150)
     assert seldom <= often
