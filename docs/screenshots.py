@@ -50,6 +50,7 @@ class Shot:
 SHOTS: Final = (
     Shot("bill", "dit-dtensor", opened=1),
     Shot("anatomy", "dit-scatter"),
+    Shot("fixed", "dit-dtensor"),
     Shot("roofline", "dit-scatter"),
     Shot("light", "made-up"),
     Shot("operators", "made-up"),

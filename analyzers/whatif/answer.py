@@ -24,7 +24,7 @@ from shardtoll.analyzers.whatif.path import critical_path
 from shardtoll.analyzers.whatif.remedies import NO_EDIT, edit_of, nodes_there
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.ledger import Finding, Ledger, Report, UsageError
-from shardtoll.ledger.answers.what_if import Change, Parts, RankParts, WhatIf
+from shardtoll.ledger.answers.what_if import WITHOUT_CAPTURE, Change, Parts, RankParts, WhatIf
 from shardtoll.ledger.report.report import WHAT_IF
 from shardtoll.ledger.words import human
 
@@ -70,7 +70,8 @@ def what_if(
     saved = made.saved(edits)
     before_parts, after_parts = made.parts(made.outcome), made.parts(after, draft)
     slowest = recorded.slowest_rank(after, made.slowest)
-    notes = [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
+    notes = [WITHOUT_CAPTURE] if made.recorded.captured else []
+    notes += [_source_note(made), *dict.fromkeys(edit.note for edit in edits if edit.note)]
     notes += longer_notes(made, edits)
     notes += [*beyond_notes(made, edits, report.findings)]
     vanished: tuple[str, ...] = ()

@@ -55,6 +55,7 @@ def foreseen(context: Context, findings: Sequence[Finding]) -> Foreseen | None:
         changes=tuple(changes),
         floor_ns=_floor(context, made, edits),
         path=made.path,
+        without_capture=recorded.captured,
     )
 
 

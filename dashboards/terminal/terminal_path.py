@@ -8,6 +8,7 @@ from rich.text import Text
 from shardtoll.dashboards.facts import replayed_words as words
 from shardtoll.dashboards.terminal.answers import table
 from shardtoll.ledger import Report
+from shardtoll.ledger.answers.what_if import WITHOUT_CAPTURE
 from shardtoll.ledger.words import human
 
 
@@ -32,5 +33,7 @@ def path(report: Report, _: int) -> list[RenderableType]:
                 f"{human.duration(last.step_ns)} in place of {human.duration(seen.before.step_ns)}{floor}"
             )
         )
+    if seen.without_capture:
+        lines.append(Text(WITHOUT_CAPTURE))
     basis = words.basis(seen.source, len(seen.steps), seen.nodes, seen.replay_error, seen.unknown_share)
     return [*lines, Text(basis, style="dim")]

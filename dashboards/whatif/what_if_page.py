@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from shardtoll.dashboards.facts import replayed_words as words
-from shardtoll.dashboards.page.html.fall import waterfall
+from shardtoll.dashboards.page.html.fall import Fall, waterfall
 from shardtoll.dashboards.page.html.frame import framed
 from shardtoll.dashboards.page.html.page_bill import safe
 from shardtoll.dashboards.page.html.tables import table
@@ -17,10 +17,9 @@ _LEAD = "Each bar shows how much its change shortens the step, after the changes
 
 def render(answer: WhatIf) -> str:
     """Return the whole page as text; names are escaped, nothing is fetched."""
-    falls = [(words.label(change), change.step_ns, change.number) for change in answer.changes]
-    figures = {
-        "fall": waterfall(("today", answer.before.step_ns), falls, [("after", answer.after.step_ns, None)])
-    }
+    falls = [Fall(words.label(change), change.step_ns, change.number) for change in answer.changes]
+    today, after = Fall("today", answer.before.step_ns), Fall("after", answer.after.step_ns)
+    figures = {"fall": waterfall(today, falls, [after])}
     basis = words.basis(
         answer.source, len(answer.steps), answer.nodes, answer.replay_error, answer.unknown_share
     )

@@ -9,6 +9,9 @@ from shardtoll.ledger.records.plain import to_plain
 
 WHAT_IF_VERSION: Final = 1
 
+WITHOUT_CAPTURE: Final = "These times leave out what recording took (capture in the table of steps)."
+"""Said wherever a report's own steps, which hold it, may stand beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -95,6 +98,8 @@ class Foreseen:
     floor_ns: int | None
     """The step with these changes and every collective at the least that the fabric allows."""
     path: Path
+    without_capture: bool = False
+    """Whether these times leave out what recording took, which the report's steps hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,9 @@ class Run:
     """The figures of that GPU as TOML, if it came from a file; None if it is a shipped one."""
     fabric_toml: str | None = None
     """The figures of that fabric as TOML, if it came from a file; None if it is a shipped one."""
+    allocator_settings: str | None = None
+    """How a dry run's program sets torch's CUDA allocator, as PYTORCH_ALLOC_CONF has it; None where it does
+    not, and of other runs."""
 
     def __post_init__(self) -> None:
         _require(self.world_size >= 1, f"world_size {self.world_size} < 1")

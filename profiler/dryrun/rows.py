@@ -27,6 +27,7 @@ def ledger_of(
     steps: Sequence[Any],
     storages: Sequence[Held],
     notices: Sequence[Notice],
+    allocator_settings: str | None = None,
 ) -> Ledger:
     """Return the ledger of a dry run: no time of the host is in it.
 
@@ -75,6 +76,7 @@ def ledger_of(
         fabric=options.machine.fabric,
         gpu_toml=options.machine.gpu_toml,
         fabric_toml=options.machine.fabric_toml,
+        allocator_settings=allocator_settings,
     )
     return Ledger(run, audited.groups, tables, audited.findings)
 

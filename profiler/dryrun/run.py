@@ -251,7 +251,7 @@ class DryRun:
         notices = [Notice(self.options.world.rank, "dry-run", line) for line in self.notices()]
         if only_first:
             notices.insert(0, Notice(self.options.world.rank, ONLY_FIRST, _ONLY_FIRST))
-        self.ledger = ledger_of(audited, self.options, parts, storages, notices)
+        self.ledger = ledger_of(audited, self.options, parts, storages, notices, self.shim.memory.settings)
         self._first_step = None
 
     def settle(self) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from shardtoll.analyzers.forecast.dry.lifetimes import BACKWARD, happenings
-from shardtoll.analyzers.forecast.memory.allocator import Allocator, AllocatorOptions
+from shardtoll.analyzers.forecast.memory.allocator import Allocator
+from shardtoll.analyzers.forecast.memory.allocator_settings import options_of
 from shardtoll.ledger.answers.dry_step import DryMemory
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.records.dry import DryStorage
@@ -31,14 +32,17 @@ _MOST_PLACES = 12
 
 
 def peak_memory(
-    storages: Sequence[DryStorage], groups: Sequence[Group], capacity_bytes: int, *, expandable: bool = False
+    storages: Sequence[DryStorage], groups: Sequence[Group], capacity_bytes: int, settings: str | None = None
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
+
+    `settings`: torch's allocator as PYTORCH_ALLOC_CONF sets it. It is replayed without a limit: torch would
+    free what it has cached before it fails, so that a step whose allocated bytes alone fit may still run.
 
     The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
     and hold on to what came to lie badly then (see `lifetimes`).
     """
-    allocator = Allocator(AllocatorOptions(expandable_segments=expandable))
+    allocator = Allocator(options_of(settings))
     streams: dict[str, int] = {}
     threads = {"program"}
     allocator.malloc("workspace of program", _WORKSPACE_BYTES)

@@ -94,7 +94,8 @@ def price_dry(
     capacity = run.device_memory_bytes or 0
     if storages:
         used = {row.group for row in rows}
-        memory = peak_memory(storages, [group for group in ledger.groups if group.name in used], capacity)
+        alive = [group for group in ledger.groups if group.name in used]
+        memory = peak_memory(storages, alive, capacity, run.allocator_settings)
         answer = replace(answer, memory=memory)
     return replace(ledger, tables=tables), answer
 

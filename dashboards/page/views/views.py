@@ -18,6 +18,7 @@ from shardtoll.dashboards.page.views import (
     bytes,
     duplicated,
     heat,
+    if_fixed,
     light,
     matrix,
     modules,
@@ -105,6 +106,7 @@ VIEWS: Final = (
         tables.steps,
         always=True,
     ),
+    View("fixed", "If it were fixed", if_fixed.LEAD, if_fixed.figure, if_fixed.numbers),
     View("roofline", "What the fabric allows", page_roofline.LEAD, _roofline, _sites, always=True),
     View("light", "What the hardware allows", light.LEAD, _light, _light_numbers, alone=True),
     View(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,10 @@ class Counters(dict[str, int]):
         return 0
 
 
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""In the order in which torch reads them (c10/core/AllocatorConfig.cpp)."""
+
+
 class Memory:
     """What torch.cuda's memory functions answer: set by what records storages."""
 
@@ -37,3 +42,14 @@ class Memory:
         self.total_bytes = total_bytes
         self.live_bytes: Callable[[], int] = lambda: 0
         self.peak_bytes: Callable[[], int] = lambda: 0
+        self._settings: str | None = None
+
+    def set_up(self, settings: str) -> None:
+        """Take the allocator's settings from a call of the program."""
+        self._settings = settings
+
+    @property
+    def settings(self) -> str | None:
+        """How the program sets torch's allocator: by a call, or by the environment."""
+        told = (os.environ.get(name) for name in _SETTINGS)
+        return self._settings or next((text for text in told if text), None)

@@ -1,4 +1,8 @@
-"""torch.cuda's memory and random functions."""
+"""torch.cuda's memory and random functions.
+
+No allocator runs here: reserved bytes are answered by the live ones. What an allocator would reserve is the
+forecast's to say, in `analyzers.forecast.dry.memory`.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,8 @@ def replace_memory(shim: Playing, replaced: Replaced) -> None:
         for name in nothings:
             if owner is not None:
                 replaced.put_where_it_is(owner, name, nothing)
+    replaced.put_where_it_is(torch.cuda.memory, "_set_allocator_settings", memory.set_up)
+    replaced.put_where_it_is(torch._C, "_accelerator_setAllocatorSettings", memory.set_up)
     replaced.put_where_it_is(torch.cuda.memory, "_record_memory_history", nothing)
     replaced.put_where_it_is(torch.cuda.memory, "_dump_snapshot", nothing)
 
