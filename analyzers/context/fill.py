@@ -1,4 +1,7 @@
-"""What becomes known of a collective once its ranks are matched and a fabric is chosen."""
+"""What becomes known of a collective once its ranks are matched and a fabric is chosen.
+
+`add_waits` has the time that a rank waited for its peers, others add bus bandwidth and floors.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,7 @@ def add_waits(frame: pd.DataFrame, matches: Matches, clocks: Clocks, *, live: bo
     Ranks of a rooted operation wait only for whom they need (see `rooted`): the rank that the others need
     stands for the last one there. whole_ns: how long such an operation took as a whole, which no rank's
     own span tells. Without a known root all of that is unknown.
+    waited_ns: exposed time that is no transfer.
     last_rank, last_ns, after_ns: of the ranks seen, the one that arrived last, when it did, and how long
     after the one before it. late_rank and late_ns are the same where wait is known.
     """

@@ -5,5 +5,6 @@ It may import `analyzers.context`, `analyzers.findings.origins`, `analyzers.find
 `analyzers.pipelines`, `analyzers.recorded`, `analyzers.replay`, `analyzers.roofline`,
 `analyzers.roofline.model`, `analyzers.shared`, `analyzers.two_runs`, `ledger`, `ledger.answers`,
 `ledger.records`, `ledger.report`, `ledger.tables`, `ledger.words`.
-Start reading in `draft`.
+Start reading in `answer`: `asked` and `remedies` make the edits, `draft` applies them, `replayed` has saving
+and band, `doubt` what the band is made of.
 """

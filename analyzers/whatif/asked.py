@@ -132,7 +132,7 @@ def _latency(context: Context) -> Floats:
 def _scaled_bytes(context: Context, draft: Draft, factor: Floats, end: float) -> None:
     """Let collectives take as long as with so many times their bytes, by index in their frame.
 
-    The ends of the band: all of the time is latency that stays, or none of it.
+    The ends of the band: twice the modelled share of latency stays, or no latency at all.
     """
     nodes = np.flatnonzero(draft.recorded.of_kinds((Kind.COLLECTIVE,)) & (draft.recorded.row >= 0))
     rows = draft.recorded.row[nodes]

@@ -4,5 +4,6 @@ It may import `ledger`, `ledger.answers`, `ledger.records`, `ledger.report`, `le
 `profiler.dryrun.device`, `profiler.dryrun.shims`, `profiler.live.capture`, `profiler.live.cause`,
 `profiler.live.session`, `profiler.live.times`, `profiler.live.values`.
 Start reading in `run`; `script` runs a file, `capture` has what is recorded, `device` what stands for a GPU,
-`shims` what is replaced.
+`shims` what is replaced. Nothing is priced here: `analyzers.forecast.dry` makes times and memory of
+the record.
 """

@@ -1,4 +1,5 @@
-"""Capture inside a running job. Only this folder and `profiler.calibrate` import torch.
+"""Capture inside a running job. Only this folder, `profiler.calibrate` and
+`profiler.dryrun` import torch.
 
 Start reading in `session.session`.
 """

@@ -1,4 +1,7 @@
-"""Mistakes that people made in public, each as a small program and its mended twin."""
+"""Mistakes that people made in public, each as a small program and its fixed twin.
+
+Start reading in `job`, which all of them share; `expected` says what must be found in each.
+"""
 
 from __future__ import annotations
 
