@@ -9,7 +9,7 @@ from shardtoll.analyzers.context.context import Context
 from shardtoll.analyzers.recorded.recorded import Recorded
 from shardtoll.analyzers.replay.outcome import Outcome
 from shardtoll.analyzers.whatif.anatomy import changed_as, parts_by_rank, parts_on_record
-from shardtoll.analyzers.whatif.band import Doubt, doubt
+from shardtoll.analyzers.whatif.doubt import Doubt, doubt
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
 from shardtoll.analyzers.whatif.path import critical_path

@@ -1,7 +1,7 @@
 """What commands take and give: paths, options, traces, files written.
 
 It may import `analyzers.hang`, `analyzers.hta`, `analyzers.roofline`, `dashboards.app`,
-`dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.disk`, `ledger.records`, `ledger.tables`,
-`profiler.hang`, `profiler.traces`, `profiler.traces.file`, `profiler.traces.job`.
+`dashboards.terminal`, `dashboards.words`, `ledger`, `ledger.disk`, `ledger.foreign`, `ledger.records`,
+`ledger.tables`, `profiler.hang`, `profiler.traces`, `profiler.traces.file`, `profiler.traces.job`.
 Start reading in `inputs`.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.records.regular import unzipped
+from shardtoll.ledger.foreign.regular import unzipped
 
 Kind: TypeAlias = Literal["run", "report", "trace file", "traces"]
 _PEEK_BYTES: Final = 65_536

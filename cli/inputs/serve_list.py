@@ -14,7 +14,7 @@ from shardtoll.dashboards.app.source import Kind
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.disk.follow import ENDED_AFTER_S
 from shardtoll.ledger.disk.store import known_of, rank_of
-from shardtoll.ledger.records.regular import unzipped
+from shardtoll.ledger.foreign.regular import unzipped
 
 DEPTH: Final = 2
 """Folders in folders that are looked into for runs."""

@@ -166,7 +166,7 @@ def _is_its_send(recv: Curve, other: Curve) -> bool:
 
 def read_text(path: Path) -> str:
     """Return a file's text, whatever is not UTF-8 replaced; UsageError where it cannot be read or is huge."""
-    from shardtoll.ledger.records.regular import read_regular
+    from shardtoll.ledger.foreign.regular import read_regular
 
     try:
         data = read_regular(path, MOST_BYTES)

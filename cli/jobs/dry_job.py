@@ -138,7 +138,7 @@ def _show(answer: DryStep, *, as_json: bool, width: int | None) -> None:
     if as_json:
         import json
 
-        from shardtoll.ledger.records.plain import to_plain
+        from shardtoll.ledger.foreign.plain import to_plain
 
         typer.echo(json.dumps(to_plain(answer), allow_nan=False))
         return

@@ -13,7 +13,7 @@ from shardtoll.dashboards.exports.csv_file import beside
 from shardtoll.dashboards.facts.finding_table import finding_table, utf8
 from shardtoll.dashboards.words.files import replacing
 from shardtoll.ledger import SCHEMA_VERSION, Finding, Report
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 
 ALWAYS: Final = ("steps", "findings")
 """Tables that are written even where they have no row, beside the collectives."""

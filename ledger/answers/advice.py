@@ -8,7 +8,7 @@ from typing import Any
 
 from shardtoll.ledger.answers.forecast import Band
 from shardtoll.ledger.answers.training_plan import Layout, ModelShape
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError
 from shardtoll.ledger.records.finding import KINDS
 from shardtoll.ledger.records.record import PHASES
-from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 
 Part: TypeAlias = Literal["module", "group", "phase"]
 PARTS: Final[tuple[str, ...]] = get_args(Part)

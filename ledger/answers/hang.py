@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.ledger.records.finding import Finding
 from shardtoll.ledger.records.flight import FlightCall
-from shardtoll.ledger.records.plain import to_plain
 
 HANG_VERSION: Final = 1
 

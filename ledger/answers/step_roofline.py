@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from shardtoll.ledger.records.plain import from_plain
+from shardtoll.ledger.foreign.plain import from_plain
 
 Bound = Literal["compute", "memory"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.ledger.records.finding import Finding
-from shardtoll.ledger.records.plain import to_plain
 from shardtoll.ledger.records.record import require_finite
 
 Verdict = Literal["gone", "smaller", "still there", "cannot be told"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 
 WHAT_IF_VERSION: Final = 1
 

@@ -14,9 +14,9 @@ from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_memory import memory_path
 from shardtoll.ledger.disk.processes import pid_namespace, process_of
 from shardtoll.ledger.disk.store import flight_path, stacks_path
+from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Life, RankFlight
-from shardtoll.ledger.records.regular import read_regular
 
 _INT_MOST: Final = 1 << 62
 _TEXT_MOST: Final = 400

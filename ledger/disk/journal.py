@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shardtoll.ledger.records.regular import check_regular
+from shardtoll.ledger.foreign.regular import check_regular
 from shardtoll.ledger.tables.tables import SCHEMAS, check, empty_table, to_batch
 from shardtoll.ledger.tables.validated import sound, validated
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from shardtoll.ledger.records.finding import Finding
-from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Run
 from shardtoll.ledger.tables.ledger import Ledger
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet

@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 
 from shardtoll.ledger.disk.journal import CutJournal, Journal, read_journal
 from shardtoll.ledger.disk.provisional import packed, unpacked, with_provisional
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
+from shardtoll.ledger.foreign.regular import check_regular, read_regular
 from shardtoll.ledger.records.errors import RunFolderError, SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding
-from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Notice, Run
-from shardtoll.ledger.records.regular import check_regular, read_regular
 from shardtoll.ledger.records.step_rows import StepRows
 from shardtoll.ledger.tables.ledger import Ledger, merge
 from shardtoll.ledger.tables.parquet import from_parquet, to_parquet

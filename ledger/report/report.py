@@ -18,11 +18,11 @@ from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_p
 from shardtoll.ledger.answers.traffic import SoundCheck, Traffic
 from shardtoll.ledger.answers.unbilled import Unbilled
 from shardtoll.ledger.answers.what_if import Foreseen, WhatIf
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
+from shardtoll.ledger.foreign.regular import read_regular, unzipped
 from shardtoll.ledger.records.errors import SchemaError, first_line
 from shardtoll.ledger.records.finding import Finding, ranked
-from shardtoll.ledger.records.plain import from_plain, to_plain
 from shardtoll.ledger.records.record import Group, Notice, Run
-from shardtoll.ledger.records.regular import read_regular, unzipped
 from shardtoll.ledger.report.entry_points import EntryPoint
 from shardtoll.ledger.tables import table_decode
 from shardtoll.ledger.tables.ledger import Ledger

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from shardtoll.ledger.answers.verification import Answer, Kept, Verdict, Verification
+from shardtoll.ledger.foreign.plain import to_plain
+from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import UsageError
 from shardtoll.ledger.records.finding import KINDS
-from shardtoll.ledger.records.plain import to_plain
-from shardtoll.ledger.records.regular import read_regular
 from shardtoll.ledger.report.report import Report
 
 DEFAULT_NAME: Final = "verify-scores.jsonl"

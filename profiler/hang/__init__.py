@@ -3,5 +3,5 @@
 It may import `ledger.disk`, `ledger.records`. No torch.
 Start reading in `hang_files`.
 
-It may import `ledger.disk`, `ledger.records`.
+It may import `ledger.disk`, `ledger.foreign`, `ledger.records`.
 """

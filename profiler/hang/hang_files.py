@@ -8,9 +8,9 @@ from typing import Final
 
 from shardtoll.ledger.disk.flight_file import OTHER_VERSION_HINT, OtherVersion, parse_flight
 from shardtoll.ledger.disk.flight_layout import MAGIC
+from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import UsageError, first_line
 from shardtoll.ledger.records.flight import RankFlight
-from shardtoll.ledger.records.regular import read_regular
 from shardtoll.profiler.hang.recorder_dump import flights_of_dump, parse_dump
 from shardtoll.profiler.hang.torch_log import flights_of_log
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import mse_loss
 
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.profiler import audit, check_gradients
 from shardtoll.samples.dit_modulation import chunk, common, dtensor, scatter
 from shardtoll.samples.dit_modulation import partial as by_hand

@@ -27,7 +27,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.ledger import Finding, UsageError
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.profiler.live.gradients.gradients import check_gradients
 from shardtoll.profiler.live.gradients.shards import cut_by_offset, layout_of
 from shardtoll.profiler.live.session import pausing

@@ -29,7 +29,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtoll.ledger import UsageError
-from shardtoll.ledger.records.plain import to_plain
+from shardtoll.ledger.foreign.plain import to_plain
 from shardtoll.profiler.live.gradients.gradients import check_gradients
 from tests.live.gradient_programs import (
     PLAN,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from shardtoll.analyzers.findings.exposed import exposed_remedies, serialized_collectives
 from shardtoll.analyzers.findings.needless import implicit_redistribute, latency_bound
 from shardtoll.analyzers.findings.stragglers import late_remedies
-from shardtoll.analyzers.findings.waiting import exposed_remedies, serialized_collectives
 from shardtoll.analyzers.headline.advice import IMPERATIVES
 from shardtoll.analyzers.shared import remedy_code
 from shardtoll.ledger import KINDS, Finding, Remedy, Where

@@ -1,8 +1,8 @@
 """Peak memory of a step: allocations replayed through a model of torch's caching allocator.
 
-It may import `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.records`.
-Start reading in `peak`, which is for plans; `allocator` replays any list of allocations. The memory of dry
-runs is in `analyzers.forecast.dry.memory`.
+It may import `analyzers.shared`, `ledger`, `ledger.answers`, `ledger.foreign`.
+The memory of dry runs is in `analyzers.forecast.dry.memory`.
+Start reading in `peak`, which is for plans; `allocator` replays any list of allocations.
 """
 
 from typing import TYPE_CHECKING

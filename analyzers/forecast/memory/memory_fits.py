@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from shardtoll.ledger.records.toml_text import toml_tables
+from shardtoll.ledger.foreign.toml_text import toml_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from shardtoll.analyzers.roofline.machines.quantity import CERTAINTIES, Quantity, unit_in_words
 from shardtoll.ledger import FabricError
-from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
+from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 
 MOST_CHARACTERS: Final = 16_000_000
 """Characters or bytes of a file; a calibration of every op and group of a large job stays far below."""

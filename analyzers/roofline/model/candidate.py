@@ -61,7 +61,7 @@ class Candidate:
         time: Floats = self.latency_ns + transfer + self.ramp * np.sqrt(self.latency_ns * transfer)
         return time
 
-    def wire_bytes(self, message_bytes: int) -> int:
+    def sent_bytes(self, message_bytes: int) -> int:
         """Return the bytes one rank must send, rounded up."""
         share = self.near_share + self.net_share if self.wire_share is None else self.wire_share
         return _part(share, message_bytes)

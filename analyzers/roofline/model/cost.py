@@ -141,7 +141,7 @@ def _cost(size: int, best: Candidate, price: Price, guesses: tuple[str, ...]) ->
         latency_ns=math.floor(min(price.latency_ns, price.time_ns)),
         algorithm=best.algorithm,
         steps=best.steps,
-        wire_bytes=best.wire_bytes(size),
+        wire_bytes=best.sent_bytes(size),
         low_ns=math.floor(max(price.low_ns, light_ns)),
         high_ns=math.ceil(price.high_ns),
         floor_ns=math.floor(max(price.floor_ns, light_ns)),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardtoll.ledger.records.errors import TraceError
 from shardtoll.profiler.traces.collectives.comms import ranks_in
-from shardtoll.profiler.traces.collectives.steps import launches, processes
+from shardtoll.profiler.traces.collectives.launches import launches, processes
 from shardtoll.profiler.traces.file.trace_columns import KERNEL, DeviceWork, HostWork, Trace
 
 Mask = npt.NDArray[np.bool_]

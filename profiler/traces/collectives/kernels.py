@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.errors import UsageError, first_line
-from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
 from shardtoll.ledger.records.volume import OPS
 
 What = Literal["compute", "communication", "lookalike"]

@@ -9,16 +9,10 @@ import numpy as np
 from shardtoll.profiler.traces.collectives.gloo import spans
 from shardtoll.profiler.traces.collectives.issued import issued, uses_device
 from shardtoll.profiler.traces.collectives.kernels import KernelTable
+from shardtoll.profiler.traces.collectives.launches import launches, owners, processes
 from shardtoll.profiler.traces.collectives.link import Linked, Linker
 from shardtoll.profiler.traces.collectives.stacks import merged
-from shardtoll.profiler.traces.collectives.steps import (
-    Steps,
-    find_steps,
-    launches,
-    owners,
-    processes,
-    recorded,
-)
+from shardtoll.profiler.traces.collectives.steps import Steps, find_steps, recorded
 from shardtoll.profiler.traces.file.trace_columns import I64, KERNEL, Trace
 from shardtoll.profiler.traces.rank.split import (
     COMM,

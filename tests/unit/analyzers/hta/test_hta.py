@@ -14,7 +14,7 @@ import pytest
 from shardtoll.analyzers.hta.hta import hta_figures
 from shardtoll.analyzers.hta.hta_trace import quiet, trace_of
 from shardtoll.ledger.answers.hta_figures import HtaFigures
-from shardtoll.ledger.records.plain import from_plain, to_plain
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from tests.unit.analyzers.hta_events import events_of, table_of
 
 NVIDIA = (

@@ -18,8 +18,8 @@ from shardtoll.ledger import (
     ShardtollError,
     Where,
 )
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from shardtoll.ledger.records.finding import ranked
-from shardtoll.ledger.records.plain import from_plain, to_plain
 
 
 @pytest.mark.parametrize(

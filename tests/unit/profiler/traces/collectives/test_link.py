@@ -6,8 +6,9 @@ import numpy as np
 
 from shardtoll.profiler.traces.collectives.gloo import spans
 from shardtoll.profiler.traces.collectives.kernels import load_table
+from shardtoll.profiler.traces.collectives.launches import launches
 from shardtoll.profiler.traces.collectives.link import Linker
-from shardtoll.profiler.traces.collectives.steps import find_steps, launches
+from shardtoll.profiler.traces.collectives.steps import find_steps
 from shardtoll.profiler.traces.file.trace_columns import CommArgs
 from shardtoll.profiler.traces.rank.facts import layers_of
 from shardtoll.profiler.traces.rank.split import COMM, COMPUTE, LOOKALIKE, MOVE

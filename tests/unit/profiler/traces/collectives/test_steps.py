@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardtoll.profiler.traces.collectives.steps import find_steps, launches, owners, processes
+from shardtoll.profiler.traces.collectives.launches import launches, owners, processes
+from shardtoll.profiler.traces.collectives.steps import find_steps
 from tests.unit.profiler.traces.build import GEMM, Build
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from shardtoll.analyzers.bounds.comm_bounds import most_free_compute_ns
 from shardtoll.analyzers.context.context import Context
+from shardtoll.analyzers.findings.exposed import ddp_buckets, exposed_remedies
 from shardtoll.analyzers.findings.habits import expert_imbalance
 from shardtoll.analyzers.findings.habits.billed import billed_as_habits
 from shardtoll.analyzers.findings.needless import (
@@ -25,7 +26,6 @@ from shardtoll.analyzers.findings.needless import (
 from shardtoll.analyzers.findings.needless.same_place import in_watched
 from shardtoll.analyzers.findings.stages import pipeline_bubble
 from shardtoll.analyzers.findings.stragglers import late_bills
-from shardtoll.analyzers.findings.waiting import ddp_buckets, exposed_remedies
 from shardtoll.analyzers.shared import serving_remedies
 from shardtoll.analyzers.shared.layer_names import Names, pattern
 from shardtoll.analyzers.shared.placements import hidden

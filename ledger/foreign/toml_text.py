@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import first_line
-from shardtoll.ledger.records.regular import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib

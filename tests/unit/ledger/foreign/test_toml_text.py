@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.records.toml_text import TomlError, read_text, toml_tables, why_unread
+from shardtoll.ledger.foreign.toml_text import TomlError, read_text, toml_tables, why_unread
 
 ROOT = Path(__file__).parents[4]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardtoll.analyzers.context.context import Context
-from shardtoll.analyzers.findings.waiting.exposed_remedies import LEAST_BUCKET_BYTES
+from shardtoll.analyzers.findings.exposed.exposed_remedies import LEAST_BUCKET_BYTES
 from shardtoll.analyzers.shared.tally import Line, keep
 from shardtoll.ledger import Evidence, Remedy
 from shardtoll.ledger.records.ddp_causes import REDUCER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardtoll.analyzers.findings.waiting.exposed_remedies import COUNTERFACTUAL, remedy
+from shardtoll.analyzers.findings.exposed.exposed_remedies import COUNTERFACTUAL, remedy
 from shardtoll.ledger.records.ddp_causes import BUFFERS
 from tests.unit.analyzers.ledgers import collective, ledger, run_of
 from tests.unit.analyzers.of_kinds import running

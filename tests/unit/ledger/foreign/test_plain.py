@@ -15,7 +15,7 @@ from shardtoll.ledger.answers.comparison import Change
 from shardtoll.ledger.answers.hta_figures import QueueLength
 from shardtoll.ledger.answers.step_roofline import StepRoofline, roofline_from_plain
 from shardtoll.ledger.answers.verification import Quantity
-from shardtoll.ledger.records.plain import from_plain, to_plain
+from shardtoll.ledger.foreign.plain import from_plain, to_plain
 from tests import sample_reports
 
 WRONG: list[tuple[str, Any]] = [
