@@ -1,31 +1,10 @@
-"""What a batch means: noise scale of gradients, learning rate for another batch."""
+"""What a batch means: beside the noise scale of gradients, and for the learning rate of another batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from shardtoll.ledger.answers.advice import BatchAdvice
-
-
-def noise_scale(
-    small_norms_squared: Sequence[float], large_norm_squared: float, small: float, large: float
-) -> float | None:
-    """Gradient noise scale, in the unit of the batches; None if noise hides the gradient.
-
-    `small_norms_squared`: squared norm of each replica's own gradient, of `small` tokens;
-    `large_norm_squared`: of their mean, of `large` tokens. Unbiased estimates of
-    McCandlish et al. (arXiv 1812.06162, appendix A.1).
-    Raises ValueError for batches that do not differ.
-    """
-    if not 0 < small < large or not small_norms_squared:
-        raise ValueError(f"batches {small} and {large} do not differ")
-    mean_small = math.fsum(small_norms_squared) / len(small_norms_squared)
-    signal = (large * large_norm_squared - small * mean_small) / (large - small)
-    noise = (mean_small - large_norm_squared) / (1 / small - 1 / large)
-    if signal <= 0 or noise < 0:
-        return None
-    return noise / signal
 
 
 def batch_advice(

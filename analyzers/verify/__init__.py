@@ -2,6 +2,6 @@
 
 It may import `analyzers.compare`, `analyzers.context`, `analyzers.findings.replicas`, `analyzers.roofline`,
 `analyzers.shared`, `analyzers.two_runs`, `ledger`, `ledger.answers`, `ledger.records`, `ledger.report`,
-`ledger.tables`, `ledger.words`.
+`ledger.words`.
 Start reading in `verify`.
 """

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.analyzers.findings.replicas.agreement import EPS, IN_SHAPES
+from shardtoll.analyzers.shared.whole_gradients import gradients, wholes
 from shardtoll.analyzers.verify.part_gradients import by_rank, parts
-from shardtoll.analyzers.verify.whole_gradients import gradients, wholes
 from shardtoll.ledger import SKETCH_COLUMNS, Finding, Report
 from shardtoll.ledger.answers.verification import Difference, Gradients
 

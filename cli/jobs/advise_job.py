@@ -86,11 +86,13 @@ def advised(
         from shardtoll.analyzers.advise.from_run.measured import measured_beside
         from shardtoll.analyzers.advise.from_run.run_question import layout_of_values
 
+        before = layout_of_values(derived.values).sequences
+        tokens = before * derived.values["sequence"]
         beside = {
-            **measured_beside(report),
+            **measured_beside(report, tokens),
             **{name: each for name, each in beside.items() if each is not None},
         }
-        beside["sequences_before"] = layout_of_values(derived.values).sequences
+        beside["sequences_before"] = before
     question = question_of(values, place)
     if kind == "plan" and question.current is not None:
         beside["sequences_before"] = question.current.sequences

@@ -5,18 +5,25 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from shardtoll.analyzers.advise.from_run.gradient_noise import noise_scale_in_batches
 from shardtoll.analyzers.advise.from_run.step_layout import degrees_of
 from shardtoll.analyzers.shared.checkpoint_bytes import written
 from shardtoll.ledger import Report, UsageError
 
 
-def measured_beside(report: Report) -> dict[str, Any]:
-    """Return the fields of `Beside` that the run measured; those it did not are missing."""
+def measured_beside(report: Report, tokens: int | None = None) -> dict[str, Any]:
+    """Return the fields of `Beside` that the run measured; those it did not are missing.
+
+    `tokens`: of one optimizer step over all replicas; None if that is not known.
+    """
     made: dict[str, Any] = {}
     rates = loader_rates(report)
     if rates is not None:
         made["loader_sequences_per_s"], made["loader_most_sequences_per_s"] = rates
     made.update(checkpoint_cost(report))
+    batches = None if tokens is None else noise_scale_in_batches(report)
+    if batches is not None and tokens is not None:
+        made["noise_scale_tokens"] = batches * tokens
     return made
 
 

@@ -1,4 +1,4 @@
-"""Checkpoint intervals against brute force, goodput against a simulation, noise scale of a known model."""
+"""Checkpoint intervals against brute force, goodput against a simulation, a batch that is kept or not."""
 
 import math
 import random
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtoll.analyzers.advise.batches import batch_advice, noise_scale
+from shardtoll.analyzers.advise.batches import batch_advice
 from shardtoll.analyzers.advise.failures import RESTART_S, failure_advice
 from shardtoll.analyzers.shared.checkpoint_interval import LLAMA3, best_interval_s, goodput
 
@@ -53,16 +53,6 @@ def test_published_rate_bytes_and_limits() -> None:
     assert failure_advice(gpus=8, parameters=10, failures_per_day=2.0).source == "given"
     assert best_interval_s(0, 100) == 0
     assert best_interval_s(500, 100) == 100
-
-
-def test_noise_scale_of_a_known_model() -> None:
-    # Per-token gradients have mean 3 and variance 180 in one dimension: the scale is 180 / 9.
-    small, large = 10.0, 80.0
-    norms = [9 + 180 / small] * 8
-    assert noise_scale(norms, 9 + 180 / large, small, large) == pytest.approx(20)
-    assert noise_scale([1.0], 1.0 / 8, 1, 8) is None  # nothing but noise
-    with pytest.raises(ValueError, match="do not differ"):
-        noise_scale([1.0], 1.0, 8, 8)
 
 
 def test_a_kept_batch_changes_no_learning_rate() -> None:
