@@ -30,7 +30,7 @@ from harness import Result, main
 from overheads import cases as overhead_cases
 
 from shardtoll.cli.jobs.ranks import free_port
-from shardtoll.ledger.disk.store import read_run
+from shardtoll.ledger.disk.run_reader import read_run
 from shardtoll.profiler import audit
 from shardtoll.profiler.live.session.schedule import LEVELS
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from shardtoll.ledger.lazy import exports
 
 if TYPE_CHECKING:
-    from shardtoll.ledger.disk.store import RankWriter as RankWriter
-    from shardtoll.ledger.disk.store import read_run as read_run
+    from shardtoll.ledger.disk.run_reader import read_run as read_run
+    from shardtoll.ledger.disk.run_writer import RankWriter as RankWriter
     from shardtoll.ledger.records.device_op import DeviceOp as DeviceOp
     from shardtoll.ledger.records.errors import CheckFailed as CheckFailed
     from shardtoll.ledger.records.errors import FabricError as FabricError
@@ -58,7 +58,8 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "disk.store": "RankWriter read_run",
+            "disk.run_reader": "read_run",
+            "disk.run_writer": "RankWriter",
             "records.device_op": "DeviceOp",
             "records.errors": "CheckFailed FabricError Interrupted RunFolderError SchemaError "
             "ShardtollError TraceError UsageError",

@@ -3,10 +3,12 @@
 A room's `__init__.py` imports its exports for type checkers alone, and hands the same names to `exports`:
 
     if TYPE_CHECKING:
-        from shardtoll.ledger.disk.store import RankWriter as RankWriter
-        from shardtoll.ledger.disk.store import read_run as read_run
+        from shardtoll.ledger.disk.run_reader import read_run as read_run
+        from shardtoll.ledger.disk.run_writer import RankWriter as RankWriter
     else:
-        __getattr__, __dir__ = exports(__name__, {"disk.store": "RankWriter read_run"})
+        __getattr__, __dir__ = exports(
+            __name__, {"disk.run_reader": "read_run", "disk.run_writer": "RankWriter"}
+        )
 
 `tests/test_rooms.py` holds the two lists against each other. This file imports none of ours, so that every
 room may use it.

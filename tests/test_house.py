@@ -50,7 +50,7 @@ def test_the_contract_holds_todays_arrows():
 
 def test_an_arrow_that_nobody_meant_breaks_the_contract():
     graph = deepcopy(house.house())
-    graph.add_import(importer="shardtoll.ledger.records.errors", imported="shardtoll.ledger.disk.store")
+    graph.add_import(importer="shardtoll.ledger.records.errors", imported="shardtoll.ledger.disk.run_reader")
     checked = contract().check(graph, verbose=False)
     assert not checked.kept
     assert checked.metadata["not meant"] == [("ledger.records", "ledger.disk")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardtoll.ledger import ShardtollError, UsageError
 from shardtoll.ledger.disk.flight_file import OTHER_VERSION_HINT, now_ns, read_flight
-from shardtoll.ledger.disk.store import flights_in
+from shardtoll.ledger.disk.run_files import flights_in
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.hang.hang_files import looks_like, read_file
 

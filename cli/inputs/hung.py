@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardtoll.ledger import Report
-from shardtoll.ledger.disk.store import flights_in
+from shardtoll.ledger.disk.run_files import flights_in
 
 
 def with_hang(report: Report, folder: Path) -> Report:

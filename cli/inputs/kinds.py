@@ -51,7 +51,7 @@ def sort_inputs(paths: Sequence[str]) -> list[Input]:
 
 def _kind(path: str) -> Kind:
     """Return what a path is; UsageError where it is nothing we read."""
-    from shardtoll.ledger.disk.store import is_run_folder
+    from shardtoll.ledger.disk.run_files import is_run_folder
     from shardtoll.profiler.traces.file import sources
 
     local = Path(path)

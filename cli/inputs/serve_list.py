@@ -13,7 +13,8 @@ from shardtoll.cli.inputs.kinds import Input, sort_inputs
 from shardtoll.dashboards.app.source import Kind
 from shardtoll.ledger import ShardtollError
 from shardtoll.ledger.disk.follow import ENDED_AFTER_S
-from shardtoll.ledger.disk.store import known_of, rank_of
+from shardtoll.ledger.disk.run_files import rank_of
+from shardtoll.ledger.disk.run_reader import known_of
 from shardtoll.ledger.foreign.regular import unzipped
 
 DEPTH: Final = 2

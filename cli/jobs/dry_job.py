@@ -128,7 +128,8 @@ def _recorded(script: Path, arguments: Sequence[str], request: DryRequest, machi
 
 
 def _keep(folder: Path, ledger: Ledger) -> None:
-    from shardtoll.ledger.disk.store import clear, write_rank
+    from shardtoll.ledger.disk.run_files import clear
+    from shardtoll.ledger.disk.run_writer import write_rank
 
     clear(folder)
     write_rank(folder, ledger, uuid.uuid4().hex)

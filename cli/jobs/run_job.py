@@ -17,7 +17,7 @@ import typer
 
 from shardtoll.cli.inputs.outputs import Writer, choose_writers, make_folder, tell_written
 from shardtoll.ledger import Interrupted, ShardtollError, UsageError
-from shardtoll.ledger.disk.store import is_run_folder
+from shardtoll.ledger.disk.run_files import is_run_folder
 from shardtoll.profiler.live.session.schedule import LEVELS, Level
 
 if TYPE_CHECKING:

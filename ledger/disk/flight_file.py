@@ -13,7 +13,7 @@ from typing import Any, Final
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_memory import memory_path
 from shardtoll.ledger.disk.processes import pid_namespace, process_of
-from shardtoll.ledger.disk.store import flight_path, stacks_path
+from shardtoll.ledger.disk.run_files import flight_path, stacks_path
 from shardtoll.ledger.foreign.regular import read_regular
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.records.flight import STATES, FlightCall, FlightGroup, Life, RankFlight

@@ -18,16 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtoll.ledger.disk.journal import JournalTail, OtherColumns
-from shardtoll.ledger.disk.store import (
+from shardtoll.ledger.disk.run_files import rank_of, table_path
+from shardtoll.ledger.disk.run_reader import (
     Known,
     ended_early,
     finished_only,
     known_of,
     one_run,
     rank_ledger,
-    rank_of,
     read_table,
-    table_path,
 )
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.tables.ledger import Ledger

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.disk.store import read_run
+from shardtoll.ledger.disk.run_reader import read_run
 from tests.live.launch import ROOT, free_port
 
 pytestmark = pytest.mark.live

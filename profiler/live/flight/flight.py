@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import torch
 
 from shardtoll.ledger.disk import flight_layout as layout
-from shardtoll.ledger.disk.store import flight_path
+from shardtoll.ledger.disk.run_files import flight_path
 from shardtoll.ledger.records.errors import reason
 from shardtoll.ledger.records.flight import POINT_TO_POINT, STATES, State
 from shardtoll.profiler.live.cause.call import Call

@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from shardtoll.ledger.disk.store import recorder_path, stacks_path
+from shardtoll.ledger.disk.run_files import recorder_path, stacks_path
 from shardtoll.profiler.live.cause.groups import live_groups
 from shardtoll.profiler.live.flight.background import Background
 from shardtoll.profiler.live.flight.flight import Flight

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardtoll.ledger.disk.store import rewrite_tables, trace_path
+from shardtoll.ledger.disk.run_files import trace_path
+from shardtoll.ledger.disk.run_writer import rewrite_tables
 from shardtoll.ledger.records.errors import reason
 from shardtoll.ledger.records.record import Notice
 from shardtoll.ledger.tables.join import join

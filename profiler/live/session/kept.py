@@ -15,15 +15,9 @@ import pyarrow as pa
 
 from shardtoll.ledger import Evidence, Finding, Group, Ledger, Notice, RankWriter, Run, StepRows, merge
 from shardtoll.ledger.disk.pack import pack, unpack
-from shardtoll.ledger.disk.store import (
-    UnfinishedFolder,
-    clear,
-    is_run_folder,
-    ranks_left,
-    read_run,
-    replace_ranks,
-    write_rank,
-)
+from shardtoll.ledger.disk.run_files import clear, is_run_folder
+from shardtoll.ledger.disk.run_reader import ranks_left, read_run
+from shardtoll.ledger.disk.run_writer import UnfinishedFolder, replace_ranks, write_rank
 from shardtoll.ledger.records.errors import RunFolderError, first_line
 from shardtoll.ledger.tables.ledger import empty_tables
 from shardtoll.ledger.tables.tables import to_table

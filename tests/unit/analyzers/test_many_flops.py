@@ -15,7 +15,7 @@ from shardtoll.dashboards.attempts.side_by_side import Attempt, rows
 from shardtoll.dashboards.page.views.duplicated import step_flops
 from shardtoll.ledger import Ledger, Report, read_run
 from shardtoll.ledger.disk.pack import pack, unpack
-from shardtoll.ledger.disk.store import write_rank
+from shardtoll.ledger.disk.run_writer import write_rank
 from shardtoll.ledger.words import human
 from tests.unit.analyzers.ledgers import compute, ledger, run_of, step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtoll.ledger.disk.store import flight_path
+from shardtoll.ledger.disk.run_files import flight_path
 from tests.flights import write_flight
 from tests.unit.cli.conftest import write_run
 

@@ -11,7 +11,7 @@ import pytest
 
 from shardtoll.ledger import RunFolderError, SchemaError, read_run
 from shardtoll.ledger.disk.follow import Follower
-from shardtoll.ledger.disk.store import STORE_VERSION
+from shardtoll.ledger.disk.run_files import STORE_VERSION
 from shardtoll.ledger.tables.tables import DRY, SCHEMAS
 
 HINT = "run the job again, or remove that rank's files to report the others"

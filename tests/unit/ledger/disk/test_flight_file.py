@@ -15,7 +15,7 @@ from shardtoll.ledger import RunFolderError
 from shardtoll.ledger.disk import flight_layout as layout
 from shardtoll.ledger.disk.flight_file import parse_flight, read_flight
 from shardtoll.ledger.disk.flight_memory import KEPT_S, memory_path, remove_dead
-from shardtoll.ledger.disk.store import clear, flight_path, flights_in, is_run_folder
+from shardtoll.ledger.disk.run_files import clear, flight_path, flights_in, is_run_folder
 from shardtoll.ledger.records.flight import RankFlight
 from shardtoll.profiler.live.cause.pending import Message, PendingCollective, Place
 from shardtoll.profiler.live.flight import kinds

@@ -15,7 +15,8 @@ import pytest
 
 from shardtoll.ledger import Ledger, RankWriter, read_run
 from shardtoll.ledger.disk.journal import Journal
-from shardtoll.ledger.disk.store import UnfinishedFolder, ranks_left, replace_ranks
+from shardtoll.ledger.disk.run_reader import ranks_left
+from shardtoll.ledger.disk.run_writer import UnfinishedFolder, replace_ranks
 from shardtoll.ledger.records.step_rows import StepRows
 from tests import sample_reports
 

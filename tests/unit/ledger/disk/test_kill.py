@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardtoll.ledger import Ledger, RankWriter, read_run
-from shardtoll.ledger.disk.store import _WRITE_ORDER
+from shardtoll.ledger.disk.run_writer import _WRITE_ORDER
 from shardtoll.ledger.tables.tables import DRY, SCHEMAS, to_records
 
 STEPS = 3

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from shardtoll.ledger import Ledger, RankWriter, RunFolderError, StepRows, merge, read_run
-from shardtoll.ledger.disk.store import clear, is_run_folder, ranks_in, read_rank, write_rank
+from shardtoll.ledger.disk.run_files import clear, is_run_folder, ranks_in
+from shardtoll.ledger.disk.run_reader import read_rank
+from shardtoll.ledger.disk.run_writer import write_rank
 from shardtoll.ledger.tables.tables import to_records
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from shardtoll.ledger.disk.store import read_table, table_path
+from shardtoll.ledger.disk.run_files import table_path
+from shardtoll.ledger.disk.run_reader import read_table
 from shardtoll.ledger.records.errors import RunFolderError
 from shardtoll.ledger.records.record import Notice
 from shardtoll.ledger.tables.tables import SCHEMAS, to_batch

@@ -11,7 +11,7 @@ import pytest
 
 from shardtoll.ledger import Finding, Ledger, RankWriter, Remedy, StepRows, Where, read_run
 from shardtoll.ledger.disk.pack import pack
-from shardtoll.ledger.disk.store import clear, flight_path, recorder_path, stacks_path, trace_path
+from shardtoll.ledger.disk.run_files import clear, flight_path, recorder_path, stacks_path, trace_path
 from shardtoll.profiler.live.session.kept import GradientFindings, Kept
 from tests import sample_reports
 
