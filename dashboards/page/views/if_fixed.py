@@ -16,7 +16,8 @@ from shardtoll.ledger.words import human
 LEAD: Final = (
     "Predicted by replaying the recorded steps. Each bar shows how much the fix of a finding shortens the "
     "step after the fixes above it. Two fixes of one cause do not save twice. The last bar is the step "
-    "with all these fixes and every collective at its floor."
+    "with all these fixes and every collective at its floor. The bill may say more: it shows an upper bound "
+    "for fixes whose prediction is not proven yet."
 )
 
 
