@@ -204,16 +204,17 @@ def _own_time(draft: Draft, finding: Finding, kinds: tuple[Kind, ...]) -> None:
 
 
 def _launched_ahead(_: Context, finding: Finding) -> Edit | None:
-    """Launches take no time of the host, nor does what lies between two of them unless it is long."""
+    """Launches take no time of the host, nor does what lies between two of them unless it is long.
+
+    On all ranks: they run one program. That includes a rank that is billed as late in place of this finding.
+    """
 
     def apply(draft: Draft, _end: float) -> None:
         recorded = draft.recorded
         if recorded.source == "points":
             _own_time(draft, finding, (Kind.HOST, Kind.GAP))
             return
-        places = [recorded.ranks.index(rank) for rank in finding.ranks if rank in recorded.ranks]
         nodes = recorded.of_kinds((Kind.HOST,)) & (recorded.step >= 0)
-        nodes &= np.isin(recorded.graph.rank, places)
         draft.duration[nodes] = 0.0
         draft.gap[nodes & (draft.gap > 0) & (draft.gap <= SHORT_GAP_NS)] = 0.0
 

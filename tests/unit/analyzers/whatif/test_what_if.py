@@ -25,10 +25,10 @@ from shardtoll.analyzers.whatif.asked import Asked, asked_edits
 from shardtoll.analyzers.whatif.buckets import buckets_of
 from shardtoll.analyzers.whatif.draft import Draft
 from shardtoll.analyzers.whatif.edits import Edit
-from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT
+from shardtoll.analyzers.whatif.remedies import MAKERS, NO_EDIT, edit_of
 from shardtoll.analyzers.whatif.replayed import Replayer
 from shardtoll.analyzers.whatif.taken_out import RECOMPUTE, taken_out
-from shardtoll.ledger import Parameter, Report, Stall, Step, UsageError, analyze
+from shardtoll.ledger import Finding, Parameter, Report, Stall, Step, UsageError, analyze
 from shardtoll.ledger.records.record import PHASES
 from shardtoll.ledger.tables.tables import to_table
 from shardtoll.profiler.traces import read_traces
@@ -116,6 +116,19 @@ def test_without_the_second_forward_the_host_launches_none_of_it_either(job: Cal
     draft = Draft(again)
     edit.apply(draft, 0.0)
     assert draft.lasts_ns() == pytest.approx(lasts(job(**stages)[2]), rel=0.015)
+
+
+def test_launches_ahead_are_so_on_a_late_rank_too(job: Callable[..., Job]) -> None:
+    # All ranks run one program; the late one is billed as a straggler and not by this finding.
+    _, context, slow = job(strategy="ddp", straggler=3, cause="host")
+    finding = Finding("launch-bound", "warning", "x", 9 * MS, None, 9 * MS, None, 30, (0, 1, 2))
+    edit = edit_of(context, finding, 1)
+    assert edit is not None
+    draft = Draft(slow)
+    edit.apply(draft, 0.0)
+    hosts = slow.of_kinds((Kind.HOST,)) & (slow.step >= 0) & (slow.graph.rank == 3)
+    assert hosts.any()
+    assert not draft.duration[hosts].any()
 
 
 def test_a_fix_is_predicted_and_its_finding_vanishes(job: Callable[..., Job]) -> None:
