@@ -9,7 +9,7 @@ import pytest
 from shardtoll.dashboards.page import page as page_module
 from shardtoll.dashboards.page.html.figure import Figure
 from shardtoll.dashboards.page.views.views import View
-from tests import sample_reports
+from tests import falling_report, sample_reports
 from tests.matched import matched
 
 pytestmark = pytest.mark.browser
@@ -64,6 +64,17 @@ def test_a_clicked_finding_lights_up_everywhere_and_a_second_click_puts_it_out(o
     assert page.evaluate("location.hash") == ""
     assert seen.console == []
     assert seen.requests == [seen.path.as_uri()]
+
+
+def test_the_bar_of_a_picked_fix_lights_up(open_page):
+    seen = open_page(falling_report.report())
+    page = seen.page
+    page.locator("#finding-2 > summary").click()
+    assert "fixed 1" in page.locator("#picked-words").inner_text()
+    assert drawn(page, "fixed", "g.data.map(t => t.selectedpoints)") == [[], [], [0]]
+    # Each bar begins where the one above it ends, whole steps at 0.
+    assert drawn(page, "fixed", "g.data.map(t => Array.from(t.base))") == [[0, 0, 0], [20], [20]]
+    assert seen.console == []
 
 
 def test_a_figure_without_a_mark_of_it_says_so(open_page):
