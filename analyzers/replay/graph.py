@@ -29,6 +29,9 @@ Bools = npt.NDArray[np.bool_]
 SLACK_NS: Final = 100_000
 """A collective that one rank left earlier than this before another arrived did not wait for it."""
 
+MOST_BEYOND: Final = 0.01
+"""By this share of its duration after its end a collective shows that a step holds time it does not count."""
+
 MOST_ROWS: Final = 100_000
 """Of longer records a report replays as many whole steps as have no more collectives together."""
 
@@ -74,7 +77,8 @@ class Graph:
 def graphs(context: Context) -> tuple[Graph, ...]:
     """Return the graphs of the steps whose ranks can be compared, as many as `MOST_ROWS` allows.
 
-    Without those steps in which a seen rank has no row of its own.
+    Without those steps in which a seen rank has no row of its own, and without those of a live run that hold
+    time which their durations do not, unless all do.
     """
     return _graphs(context, MOST_ROWS)
 
@@ -95,6 +99,7 @@ def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
     frame = frame.assign(idle_until_ns=idle.to_numpy(dtype=np.int64))
     step_rows = context.step_rows.set_index(["step", "rank"])
     made: list[Graph] = []
+    torn: list[Graph] = []
     rows_left = most_rows
     for step, rows in frame.groupby("step"):
         rows_left -= len(rows)
@@ -109,8 +114,21 @@ def _graphs(context: Context, most_rows: int) -> tuple[Graph, ...]:
             or set(ends.index) != set(rows["rank"].unique())
         ):
             continue
-        made.append(_graph(context, int(str(step)), rows, ends))
-    return tuple(made)
+        graph = _graph(context, int(str(step)), rows, ends)
+        (torn if context.ledger.run.source == "live" and _torn(context, rows, ends) else made).append(graph)
+    return tuple(made or torn)
+
+
+def _torn(context: Context, rows: pd.DataFrame, ends: pd.DataFrame) -> bool:
+    """Whether a rank's step holds time that its duration does not, as that of a gradient check.
+
+    Its collectives then come after its own end, and no record says where the time went.
+    """
+    rank = ends.index.to_numpy(dtype=np.int64)
+    began = context.clocks.corrected(rank, ends["start_ns"].to_numpy(dtype=np.int64))
+    lasts = ends["duration_ns"].to_numpy(dtype=np.float64)
+    last = rows.groupby("rank")["arrival_ns"].max().reindex(rank).to_numpy(dtype=np.float64)
+    return bool((last - began > lasts * (1 + MOST_BEYOND)).any())
 
 
 def _graph(context: Context, step: int, rows: pd.DataFrame, ends: pd.DataFrame) -> Graph:

@@ -11,7 +11,7 @@ from shardtoll.analyzers.replay.own_time import blocked, blocked_until
 from shardtoll.analyzers.replay.point_order import in_order
 from shardtoll.analyzers.replay.simulate import replay
 from shardtoll.analyzers.roofline import choose_fabric
-from shardtoll.ledger import Ledger
+from shardtoll.ledger import Collective, Ledger, Step
 from tests.unit.analyzers.ledgers import MS, collective, ledger, run_of, step
 from tests.unit.analyzers.made_jobs import pipelines
 
@@ -32,6 +32,40 @@ def test_a_step_whose_own_work_takes_half_takes_hardly_more_than_half() -> None:
     (graph, *_) = graphs_of(pipelines(3, 2, 5))
     half = replay(graph, graph.own_ns // 2).lasted_ns
     assert 0.5 < half / replay(graph).lasted_ns < 0.52
+
+
+def checked(number: int, lasts: int) -> tuple[list[Collective], list[Step]]:
+    """Two ranks' step of `lasts`, whose second collective comes 18 ms after its begin."""
+    begin = 100 * MS * number
+    rows = [
+        collective(step=number, rank=rank, seq=2 * number + nth, start_ns=begin + at, duration_ns=MS)
+        for rank in (0, 1)
+        for nth, at in ((1, 4 * MS), (2, 18 * MS))
+    ]
+    own = {"compute_ns": 0, "exposed_comm_ns": 0, "idle_ns": lasts}
+    steps = [step(number, rank, start_ns=begin, duration_ns=lasts, **own) for rank in (0, 1)]
+    return rows, steps
+
+
+@pytest.mark.parametrize(
+    ("source", "lasts", "kept"),
+    [
+        ("live", (20, 20), [0, 1]),
+        # 10 ms of the first step were a check.
+        ("live", (10, 20), [1]),
+        ("live", (10, 10), [0, 1]),
+        # Device work may begin after the host's step has ended.
+        ("trace", (10, 20), [0, 1]),
+    ],
+)
+def test_a_live_step_whose_collectives_come_after_its_end_is_left_out(
+    source: str, lasts: tuple[int, int], kept: list[int]
+) -> None:
+    parts = [checked(number, each * MS) for number, each in enumerate(lasts)]
+    rows = [row for part, _ in parts for row in part]
+    steps = [row for _, part in parts for row in part]
+    made = ledger(rows, run=run_of(2, source=source), steps=steps)
+    assert [graph.step for graph in graphs_of(made)] == kept
 
 
 def test_what_is_exposed_at_one_instant_blocks_once() -> None:
