@@ -46,6 +46,7 @@ def waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
             return "no other rank is known to wait"
         return f"{numbers(others)} failed then {stands_at(diagnosis.job.ranks[others[0]])}"
     same = in_same(diagnosis, first)
+    same = tuple(rank for rank in same if rank not in diagnosis.culprits) or same
     for_ns = diagnosis.job.ranks[first.rank].for_ns
     since = "" if for_ns is None else f" for {human.duration(for_ns)}"
     failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
@@ -84,4 +85,4 @@ def stands_at(rank: Rank) -> str:
 def where(diagnosis: Diagnosis) -> str:
     """Return where the first rank at fault is."""
     rank = diagnosis.job.ranks.get(diagnosis.culprits[0]) if diagnosis.culprits else None
-    return "unknown" if rank is None else stands_at(rank)
+    return "in no file that was given" if rank is None else stands_at(rank)
