@@ -8,7 +8,7 @@ from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.sentence import sentence
 from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import described, first_wait
+from shardtoll.analyzers.hang.wording import described, died_too, first_wait
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -82,6 +82,8 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         )
     sure: Confidence = "likely" if diagnosis.why in ("late", "unknown", "no file", "no peer") else "certain"
     if divergence is not None and not divergence.certain and diagnosis.why in ("skipped", "extra"):
+        sure = "likely"
+    if died_too(diagnosis):
         sure = "likely"
     if diagnosis.why in ("mismatch", "order") and not any(
         rank.flight.waits_block for rank in diagnosis.job.ranks.values()

@@ -10,7 +10,16 @@ from shardtoll.analyzers.hang import disagreeing, no_hang
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import capital, described, first_wait, stands_at, verb, waiters, where
+from shardtoll.analyzers.hang.wording import (
+    capital,
+    described,
+    died_too,
+    first_wait,
+    stands_at,
+    verb,
+    waiters,
+    where,
+)
 from shardtoll.ledger.words import human
 
 _ERROR_MOST: Final = 140
@@ -85,7 +94,9 @@ def _dead(diagnosis: Diagnosis) -> str:
     seen = f"last seen at {rank.flight.line}" if rank.flight.line else (
         "before its first collective" if last is None else f"after {described(last)}"
     )  # fmt: skip
-    return f"{capital(numbers(culprits))} died{step}{_silence(diagnosis)}, {seen}; {waiters(diagnosis)}."
+    others = died_too(diagnosis)
+    too = f"; {numbers(others)} died too, and which died first is unknown" if others else ""
+    return f"{capital(numbers(culprits))} died{step}{_silence(diagnosis)}, {seen}; {waiters(diagnosis)}{too}."
 
 
 def _silence(diagnosis: Diagnosis) -> str:

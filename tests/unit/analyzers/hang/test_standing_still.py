@@ -213,6 +213,28 @@ def test_who_lost_the_others_is_not_at_fault(error: str):
     assert told.verdict.startswith("Rank 0 died")
 
 
+@pytest.mark.parametrize("noticed", [False, True])
+def test_of_a_rank_that_died_in_the_collective_and_one_that_had_not_come_either_may_be_first(noticed: bool):
+    """A transport that gets more bytes than it asked for crashes the process that waits."""
+    last = call(2, source=A, finished_ns=None)
+    ended: dict[str, Any] = {"world": 3, "life": "dead"}
+    crashed = flight(0, [BEFORE, last], blocked_s=0, **ended)
+    here = flight(1, [BEFORE], line=B, moved_ns=NOW, **ended)
+    lost = replace(
+        flight(2, [BEFORE, last], blocked_s=0, **ended),
+        state="failed",
+        blocked=None,
+        raised=2,
+        error="RuntimeError: closed by peer",  # type: ignore[arg-type]
+    )
+    told = answer(replace(lost, rank=0, path="") if noticed else crashed, here, lost)
+    assert told.why == "dead"
+    assert told.verdict.startswith("Rank 1 died")
+    assert "for 0 ns" not in told.verdict
+    assert told.verdict.endswith("; rank 0 died too, and which died first is unknown.") is not noticed
+    assert told.findings[0].confidence == ("certain" if noticed else "likely")
+
+
 def test_sends_and_receives_of_a_ring_are_told_one_by_one():
     ring = [
         flight(rank, [BEFORE, call(2, "recv", place=1, root=(rank + 1) % 3, source=B, finished_ns=None)],
