@@ -12,6 +12,7 @@ from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
 from shardtoll.analyzers.hang.program_order import odd_ones
 from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, in_collective, waits_of
 from shardtoll.ledger.answers.hang import Difference, Why
+from shardtoll.ledger.records.flight import FlightCall
 
 _GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
 
@@ -83,12 +84,18 @@ def _circle(
 
 
 def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:
-    """Whether a rank of a cycle is in a send or receive whose other side is in a collective of all."""
+    """Whether a rank of a cycle is in a send or receive whose other side is in a collective, or a step on."""
     call = waits[rank].call
     if call is None or not call.is_point_to_point:
         return False
     others = [waits[other].call for other in waits[rank].missing if other in cycle]
-    return any(other is not None and not other.is_point_to_point for other in others)
+    return any(
+        other is not None and (not other.is_point_to_point or _is_later(other, call)) for other in others
+    )
+
+
+def _is_later(call: FlightCall, than: FlightCall) -> bool:
+    return call.step is not None and than.step is not None and call.step > than.step
 
 
 def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Difference, ...], Wait]]:
