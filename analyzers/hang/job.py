@@ -171,6 +171,7 @@ class Job:
                     self.unlisted.add(key)
                 self._by_rank[number, group.name] = key
         self._issued: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._places: dict[Key, list[int]] = {}
         self._at: dict[tuple[Key, int], dict[int, FlightCall]] = defaultdict(dict)
         for rank in self.ranks.values():
             self._index(rank)
@@ -210,6 +211,12 @@ class Job:
     def at(self, key: Key, place: int) -> Mapping[int, FlightCall]:
         """Return the collective that each rank issued at a place of a group, by rank."""
         return self._at.get((key, place), {})
+
+    def places(self, key: Key) -> list[int]:
+        """Return the places of a group at which some rank issued a collective, ascending."""
+        if key not in self._places:
+            self._places[key] = sorted(place for (of, place) in self._at if of == key)
+        return self._places[key]
 
     def absent(self) -> tuple[int, ...]:
         """Return ranks of the job's groups of which nothing was read."""

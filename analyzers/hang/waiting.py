@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shardtoll.analyzers.hang.differing import differences
+from shardtoll.analyzers.hang.differing import differences, got_past
 from shardtoll.analyzers.hang.job import Job, Key, Rank
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -39,12 +39,13 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     whose collective has run into its time-out, and that end is no cause.
     """
     waits = {}
+    known: dict[tuple[Key, int], bool] = {}
     for number, rank in job.ranks.items():
         seen = rank.blocked_call is not None
         ended = rank.standing == "dead" and (seen or rank.in_backward or not rank.flight.waits_block)
         if not (rank.waits or ended):
             continue
-        wait = _wait(job, rank) or _unlike(job, rank, limit_ns)
+        wait = _wait(job, rank) or _unlike(job, rank, limit_ns, known)
         if wait is None:
             continue
         if rank.waits or (seen and job.over) or (wait.missing and _had_waited(rank, limit_ns)):
@@ -75,10 +76,10 @@ def _wait(job: Job, rank: Rank) -> Wait | None:
     return Wait(rank.rank, call, key, call.place, missing or unknown, key not in job.unlisted)
 
 
-def _unlike(job: Job, rank: Rank, limit_ns: int) -> Wait | None:
+def _unlike(job: Job, rank: Rank, limit_ns: int, known: dict[tuple[Key, int], bool]) -> Wait | None:
     """Return the first collective of its last step that others say otherwise, if a rank stands still so long.
 
-    On an accelerator only: there nothing tells which collective is not done.
+    On an accelerator only: there nothing tells which collective is not done. `known`: what was found out.
     """
     calls = rank.flight.calls
     if rank.flight.waits_block or not calls or not _had_waited(rank, limit_ns):
@@ -87,7 +88,10 @@ def _unlike(job: Job, rank: Rank, limit_ns: int) -> Wait | None:
         key = job.key(rank.rank, call.group)
         if call.step != calls[-1].step or call.place is None or call.is_point_to_point:
             continue
-        if differences(job.at(key, call.place), len(key[1])):
+        if (key, call.place) not in known:
+            unlike = differences(job.at(key, call.place), len(key[1]))
+            known[key, call.place] = bool(unlike) and not got_past(job, key, call.place, unlike[0].what)
+        if known[key, call.place]:
             return Wait(rank.rank, call, key, call.place, ())
     return None
 

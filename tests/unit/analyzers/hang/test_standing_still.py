@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +74,31 @@ def test_what_differed_a_step_ago_is_not_what_an_accelerator_is_in():
         for rank in range(2)
     ]
     assert not answer(*uneven).hang
+
+
+def test_what_differed_in_steps_before_as_well_is_no_hang_on_an_accelerator():
+    def job(first_step: int) -> HangAnswer:
+        return answer(
+            *(
+                on_gpu(rank, *(call(step + 1, source=A, step=step, message_bytes=16 + rank)
+                               for step in range(first_step, 4)))
+                for rank in range(2)
+            )
+        )  # fmt: skip
+
+    assert not job(1).hang
+    assert job(3).why == "mismatch"
+
+
+def test_128_accelerators_whose_sizes_always_differ_take_no_time():
+    calls = [
+        [call(n, source=A, step=n // 400, message_bytes=16 + (rank == 5)) for n in range(1, 513)]
+        for rank in range(128)
+    ]
+    flights = [on_gpu(rank, *calls[rank], world=128) for rank in range(128)]
+    begun = time.process_time()
+    assert answer(*flights).why == "mismatch"
+    assert time.process_time() - begun < 10
 
 
 def test_collectives_of_two_groups_in_another_order_hang_on_an_accelerator():
