@@ -42,7 +42,7 @@ _LONGEST_S: Final = 120.0
 _OLDER: Final = "watched_lost_older_than_quarter_second"
 
 
-def _rank(rank: int, ranks: int, port: int, kind: str, level: Any, out: Path) -> NoReturn:
+def be_rank(rank: int, ranks: int, port: int, kind: str, level: Any, out: Path) -> NoReturn:
     """Be one rank until it is killed."""
     log = os.open(out.parent / f"log{rank}", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
@@ -62,7 +62,8 @@ def _rank(rank: int, ranks: int, port: int, kind: str, level: Any, out: Path) ->
     os._exit(0)
 
 
-def _finished(folder: Path, rank: int) -> list[tuple[int, int, float]]:
+def finished_steps(folder: Path, rank: int) -> list[tuple[int, int, float]]:
+    """Return the steps that a rank noted: number, whether it was surveyed, and when it was finished."""
     data = (folder / f"done{rank}").read_bytes() if (folder / f"done{rank}").exists() else b""
     return list(_DONE.iter_unpack(data[: len(data) // _DONE.size * _DONE.size]))
 
@@ -82,11 +83,11 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
-            _rank(rank, ranks, port, kind, level, out)
+            be_rank(rank, ranks, port, kind, level, out)
         pids.append(pid)
     try:
         deadline = time.monotonic() + _LONGEST_S
-        while not all(_finished(folder, rank) for rank in range(ranks)):
+        while not all(finished_steps(folder, rank) for rank in range(ranks)):
             if time.monotonic() > deadline:
                 told["not_started"] += 1
                 return 0.0, 0.0
@@ -96,7 +97,9 @@ def one_kill(chance: random.Random, folder: Path, told: Counter[str]) -> tuple[f
         before_s = time.monotonic()
         for rank in victims:
             os.kill(pids[rank], signal.SIGKILL)
-        finished = {rank: [one for one in _finished(folder, rank) if one[2] <= before_s] for rank in victims}
+        finished = {
+            rank: [one for one in finished_steps(folder, rank) if one[2] <= before_s] for rank in victims
+        }
     finally:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

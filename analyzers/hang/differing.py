@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardtoll.analyzers.hang.job import Job, Key
+from shardtoll.analyzers.hang.job import Job, Key, Rank
 from shardtoll.ledger.answers.hang import Difference
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -14,6 +15,8 @@ _SAME_SIZE: Final = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_
 """Operations whose message is as large on every rank."""
 _SAME: Final = ("op", "root", "reduce_op", "dtype", "message_bytes")
 MOST_PLACES: Final = 600
+_STEPS_AHEAD: Final = 2
+"""A host that is this many steps further than its accelerator has waited for it in between."""
 
 
 def differences(calls: Mapping[int, FlightCall], members: int) -> tuple[Difference, ...]:
@@ -39,17 +42,28 @@ def differences(calls: Mapping[int, FlightCall], members: int) -> tuple[Differen
 def got_past(job: Job, key: Key, place: int, what: str) -> bool:
     """Whether all ranks of a group finished an earlier collective on which they disagreed in the same way."""
     op = {call.op for call in job.at(key, place).values()}
-    earlier = sorted(
-        {at for rank in job.ranks.values() for (of, at) in rank.by_place if of == key and at < place}
-    )
+    places = job.places(key)
+    earlier = places[: bisect_left(places, place)]
     for at in reversed(earlier[-MOST_PLACES:]):
         calls = job.at(key, at)
         if {call.op for call in calls.values()} != op or len(calls) < len(key[1]):
             continue
+        if not all(_is_past(job.ranks[rank], call) for rank, call in calls.items()):
+            continue
         unlike = differences(calls, len(key[1]))
-        if unlike and unlike[0].what == what and all(call.finished_ns is not None for call in calls.values()):
+        if unlike and unlike[0].what == what:
             return True
     return False
+
+
+def _is_past(rank: Rank, call: FlightCall) -> bool:
+    """Whether a rank got past a call: it finished, or, on an accelerator, it is steps ago."""
+    if call.finished_ns is not None:
+        return True
+    last = rank.last_call
+    if rank.flight.waits_block or last is None or last.step is None or call.step is None:
+        return False
+    return last.step - call.step >= _STEPS_AHEAD
 
 
 def _splits(calls: Mapping[int, FlightCall]) -> tuple[Difference, ...]:

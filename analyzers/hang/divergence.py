@@ -9,7 +9,7 @@ from shardtoll.analyzers.hang.differing import MOST_PLACES, differences
 from shardtoll.analyzers.hang.job import Job, Key
 from shardtoll.analyzers.hang.program_order import across
 from shardtoll.analyzers.hang.step_counts import ahead, apart, in_a_loop, sized
-from shardtoll.ledger.answers.hang import Divergence
+from shardtoll.ledger.answers.hang import Difference, Divergence
 from shardtoll.ledger.records.flight import FlightCall
 
 
@@ -57,7 +57,7 @@ def _within(job: Job, key: Key, ranks: Sequence[int]) -> Divergence | None:
         if further:
             return apart(job, key, place, calls, further)
         if unlike or (by_line and _met_before(met, calls)):
-            return _diverge(job, key, place, calls, unlike[0].what if unlike else "line")
+            return _diverge(job, key, place, calls, unlike)
         met.update((rank, _line(call)) for rank, call in calls.items())
         if by_line:
             # Ranks take branches of their own here: their lines say nothing.
@@ -77,11 +77,19 @@ def _met_before(met: Counter[tuple[int, str | None]], calls: Mapping[int, Flight
     return all(any(met[rank, line] for rank in calls) for line in lines)
 
 
-def _diverge(job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], what: str) -> Divergence:
-    """Name the odd side of a disagreement: the one that leaves what came next before."""
+def _diverge(
+    job: Job, key: Key, place: int, calls: Mapping[int, FlightCall], unlike: Sequence[Difference]
+) -> Divergence:
+    """Name the odd side of a disagreement: the one that leaves what came next before.
+
+    `unlike`: how the calls differ; empty if only their lines do.
+    """
+    what = unlike[0].what if unlike else "line"
+    uneven = {each.rank for each in unlike}
     sides: dict[tuple[object, ...], list[int]] = {}
     for rank, call in calls.items():
-        value = _line(call) if what == "line" else getattr(call, what, None)
+        # No field says what is wrong with splits: a rank sends more or less than it is to get.
+        value = _line(call) if what == "line" else getattr(call, what, rank in uneven)
         sides.setdefault((value,) if what in ("line", "op") else (value, _line(call)), []).append(rank)
     if len(sides) == 1:
         sides = {(rank,): [rank] for rank in calls}

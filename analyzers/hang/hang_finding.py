@@ -8,7 +8,7 @@ from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.sentence import sentence
 from shardtoll.analyzers.hang.unlisted import source_of, suspects, unlisted
-from shardtoll.analyzers.hang.wording import described, first_wait
+from shardtoll.analyzers.hang.wording import described, died_too, first_wait
 from shardtoll.ledger.records.finding import Confidence, Evidence, Figure, Finding, Remedy, Where
 
 _REMEDIES: Final = {
@@ -23,7 +23,7 @@ _REMEDIES: Final = {
     "stopped": "Continue the process with SIGCONT, or detach the debugger that holds it.",
     "late": "Look at that rank's stacks: it has not come to the collective that the others wait in.",
     "no peer": "Issue the other side of this send or receive on that rank.",
-    "no file": "Give the run folders of the other nodes too.",
+    "no file": "Give the run folders of the other nodes too. If they are given, look at that rank's output.",
     "unknown": "Look at the network between these ranks, and compare the stacks of all threads.",
 }
 
@@ -45,6 +45,12 @@ _CODES: Final = {
 def _remedy(diagnosis: Diagnosis) -> str:
     wait = unlisted(diagnosis)
     if wait is None:
+        culprit = diagnosis.job.ranks.get(diagnosis.culprits[0]) if diagnosis.culprits else None
+        if diagnosis.why == "late" and culprit is not None and culprit.quiet_ns is not None:
+            pid = "" if culprit.flight.pid is None else f" {culprit.flight.pid}"
+            return (
+                f"Run `py-spy dump --pid{pid}`: what holds Python's lock keeps that rank from writing stacks."
+            )
         return _REMEDIES[diagnosis.why]
     named = suspects(diagnosis)
     if source_of(diagnosis, wait) == "dump":
@@ -76,6 +82,13 @@ def finding_of(diagnosis: Diagnosis) -> Finding:
         )
     sure: Confidence = "likely" if diagnosis.why in ("late", "unknown", "no file", "no peer") else "certain"
     if divergence is not None and not divergence.certain and diagnosis.why in ("skipped", "extra"):
+        sure = "likely"
+    if died_too(diagnosis):
+        sure = "likely"
+    if diagnosis.why in ("mismatch", "order") and not any(
+        rank.flight.waits_block for rank in diagnosis.job.ranks.values()
+    ):
+        # On an accelerator it is what differs, not known to be what is not done.
         sure = "likely"
     return Finding(
         kind="hang",

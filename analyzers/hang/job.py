@@ -20,7 +20,10 @@ _LATE_BEATS: Final = 4
 _LATE_LEAST_NS: Final = 2_000_000_000
 """A heartbeat that is older than the newest one of its host by this and by so many beats has stopped."""
 _ENGINE: Final = ("_engine_run_backward",)
-_LOST: Final = re.compile(r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout")
+_LOST: Final = re.compile(
+    r"by peer|Broken pipe|Connection refused|Timed out waiting|[Tt]imeout"
+    r"|Connection was likely closed|DistNetworkError|remote process exited|communicator was aborted"
+)
 """What an exception says that the end of another rank has brought about."""
 _GONE: Final[frozenset[Standing]] = frozenset(("dead", "failed", "closed", "left"))
 
@@ -37,6 +40,8 @@ class Rank:
     until_ns: int | None
     """Up to when its state is known to have lasted; None unknown."""
     beat_age_ns: int | None
+    quiet_ns: int | None = None
+    """How far its heartbeat is behind the newest one of its host; None if not so far that it has stopped."""
     by_place: dict[tuple[Key, int], FlightCall] = field(default_factory=dict)
     """Collectives that are no sends and receives."""
     channels: dict[tuple[Key, str, int | None], int] = field(default_factory=dict)
@@ -101,7 +106,12 @@ class Rank:
     @property
     def waits_since_ns(self) -> int | None:
         """Since when it is in a collective, or was as an exception ended it; None if in none, or unknown."""
-        return self.flight.raised_since_ns if self.lost_peer else self.flight.blocked_since_ns
+        if self.lost_peer:
+            return self.flight.raised_since_ns
+        if self.flight.blocked is None and self.in_backward:
+            # What C++ issues there has no time of its own.
+            return self.flight.moved_ns
+        return self.flight.blocked_since_ns
 
     @property
     def last_call(self) -> FlightCall | None:
@@ -161,6 +171,7 @@ class Job:
                     self.unlisted.add(key)
                 self._by_rank[number, group.name] = key
         self._issued: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._places: dict[Key, list[int]] = {}
         self._at: dict[tuple[Key, int], dict[int, FlightCall]] = defaultdict(dict)
         for rank in self.ranks.values():
             self._index(rank)
@@ -200,6 +211,12 @@ class Job:
     def at(self, key: Key, place: int) -> Mapping[int, FlightCall]:
         """Return the collective that each rank issued at a place of a group, by rank."""
         return self._at.get((key, place), {})
+
+    def places(self, key: Key) -> list[int]:
+        """Return the places of a group at which some rank issued a collective, ascending."""
+        if key not in self._places:
+            self._places[key] = sorted(place for (of, place) in self._at if of == key)
+        return self._places[key]
 
     def absent(self) -> tuple[int, ...]:
         """Return ranks of the job's groups of which nothing was read."""
@@ -263,7 +280,7 @@ def _rank(
     elif flight.source == "flight":
         standing = "runs" if flight.waits_block or not flight.calls else "waits"
     until = now_ns if lives else beat
-    return Rank(flight, standing, until, age)
+    return Rank(flight, standing, until, age, behind_ns if stopped_beating else None)
 
 
 def _in_engine(flight: RankFlight) -> bool:

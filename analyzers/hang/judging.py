@@ -12,6 +12,7 @@ from shardtoll.analyzers.hang.job import SURE_AFTER_NS, Job
 from shardtoll.analyzers.hang.program_order import odd_ones
 from shardtoll.analyzers.hang.waiting import Wait, cycle_of, ends_of, in_collective, waits_of
 from shardtoll.ledger.answers.hang import Difference, Why
+from shardtoll.ledger.records.flight import FlightCall
 
 _GONE: Sequence[Why] = ("failed", "dead", "stopped", "closed")
 
@@ -83,12 +84,18 @@ def _circle(
 
 
 def _is_one_sided(waits: Mapping[int, Wait], rank: int, cycle: Sequence[int]) -> bool:
-    """Whether a rank of a cycle is in a send or receive whose other side is in a collective of all."""
+    """Whether a rank of a cycle is in a send or receive whose other side is in a collective, or a step on."""
     call = waits[rank].call
     if call is None or not call.is_point_to_point:
         return False
     others = [waits[other].call for other in waits[rank].missing if other in cycle]
-    return any(other is not None and not other.is_point_to_point for other in others)
+    return any(
+        other is not None and (not other.is_point_to_point or _is_later(other, call)) for other in others
+    )
+
+
+def _is_later(call: FlightCall, than: FlightCall) -> bool:
+    return call.step is not None and than.step is not None and call.step > than.step
 
 
 def _disagreements(job: Job, stuck: Mapping[int, Wait]) -> list[tuple[tuple[Difference, ...], Wait]]:
@@ -127,16 +134,48 @@ def _with_divergence(
     return Diagnosis(job, why, waits, limit_ns, culprits, stuck, (), (), divergence)
 
 
+def _silent(job: Job, limit_ns: int) -> list[int]:
+    """Return ranks that fell silent so long before the others that these were ended because of it."""
+    return [number for number, rank in job.ranks.items() if (rank.quiet_ns or 0) >= limit_ns]
+
+
 def _none_missing(job: Job, stuck: Mapping[int, Wait], limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
     """All ranks are where one waits: a transfer, or what only the network or the backend knows."""
     members = sorted({rank for wait in stuck.values() for rank in wait.key[1]} - stuck.keys())
-    gone = _first_gone(job, members) or _first_gone(job, sorted(stuck))
+    gone = (
+        _first_gone(job, _silent(job, limit_ns))
+        or _first_gone(job, members)
+        or _first_gone(job, sorted(stuck))
+    )
     if gone is not None:
         return Diagnosis(job, gone[0], waits, limit_ns, gone[1], tuple(sorted(stuck)))
     long = tuple(rank for rank in stuck if _long_enough(job, rank, limit_ns))
+    crossed = None if long else _crossed(job, limit_ns, waits)
+    if crossed is not None:
+        return crossed
     if not long:
         return _short(job, limit_ns, waits)
     return Diagnosis(job, "unknown", waits, limit_ns, (), long)
+
+
+def _crossed(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis | None:
+    """Say that ranks which stand still on an accelerator issued the last step's collectives in another order.
+
+    There every rank has issued all of them, and none is known to wait.
+    """
+    still = tuple(
+        number
+        for number, rank in job.ranks.items()
+        if not rank.flight.waits_block and rank.flight.calls and _long_enough(job, number, limit_ns)
+    )
+    divergence = first_divergence(job) if len(still) > 1 and len(still) == len(job.ranks) else None
+    if divergence is None or divergence.what != "order":
+        return None
+    last = job.ranks[divergence.rank].last_call
+    if last is None or last.step != divergence.call.step:
+        return None
+    odd = odd_ones(job, divergence) or (divergence.rank, *divergence.others)
+    return Diagnosis(job, "order", waits, limit_ns, odd, still, (), (), divergence)
 
 
 def _short(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosis:
@@ -153,7 +192,7 @@ def _broken_down(job: Job, limit_ns: int, waits: Mapping[int, Wait]) -> Diagnosi
     """Name the rank whose end ended the others in what C++ issues unseen; None if no rank was ended so."""
     victims = tuple(number for number, rank in job.ranks.items() if rank.is_victim)
     own = [number for number, rank in job.ranks.items() if not rank.is_victim]
-    gone = _first_gone(job, own) if victims else None
+    gone = (_first_gone(job, _silent(job, limit_ns)) or _first_gone(job, own)) if victims else None
     if gone is None:
         own_failures = [number for number in own if job.ranks[number].standing == "failed"]
         gone = _first_gone(job, own_failures)

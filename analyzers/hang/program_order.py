@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -82,14 +83,43 @@ def _sides(
     if skipped:
         # Who is further on left out what the other is in.
         certain, odd = True, 0 if (steps[0] or 0) > (steps[1] or 0) else 1
-    elif not certain:
+    more = None if skipped else _one_more(programs, (rank, other), pair)
+    if more is not None and not certain:
+        odd = more
+    elif not (skipped or certain):
         habit = _usual(programs, first, second)
         certain = habit is not None
         odd = 1 if habit is None or habit is first else 0
     mine, theirs = pair[odd], pair[1 - odd]
     numbers = sides[odd] or [(rank, other)[odd]]
     others = tuple(sides[1 - odd]) or ((rank, other)[1 - odd],)
-    return Divergence(numbers[0], mine, others, theirs, "skipped" if skipped else "order", certain)
+    what = "skipped" if skipped else "extra" if more == odd else "order"
+    return Divergence(numbers[0], mine, others, theirs, what, certain)
+
+
+def _one_more(
+    programs: Mapping[int, Program], ranks: tuple[int, int], pair: tuple[FlightCall, FlightCall]
+) -> int | None:
+    """Return which of two calls is one more of its sort than earlier steps had; None if both or neither."""
+    more = []
+    for rank, call in zip(ranks, pair, strict=True):
+        alike = [
+            (number, each)
+            for number, program in programs.items()
+            for _, each in program
+            if _sort_of(each) == _sort_of(call)
+        ]
+        earlier = Counter((number, each.step) for number, each in alike if _is_before(each.step, call.step))
+        now = sum(
+            number == rank and each.step == call.step and each.number <= call.number for number, each in alike
+        )
+        known = any(_is_before(each.step, call.step) for _, each in programs[rank])
+        more.append(known and max(earlier.values(), default=0) < now)
+    return more.index(True) if more.count(True) == 1 else None
+
+
+def _is_before(step: int | None, other: int | None) -> bool:
+    return step is not None and other is not None and step < other
 
 
 Place = tuple[Key, int | None]

@@ -6,11 +6,20 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from shardtoll.analyzers.hang import disagreeing
+from shardtoll.analyzers.hang import disagreeing, no_hang
 from shardtoll.analyzers.hang.diagnosis import Diagnosis
 from shardtoll.analyzers.hang.job import numbers
 from shardtoll.analyzers.hang.unlisted import unknown
-from shardtoll.analyzers.hang.wording import capital, described, first_wait, stands_at, verb, waiters, where
+from shardtoll.analyzers.hang.wording import (
+    capital,
+    described,
+    died_too,
+    first_wait,
+    stands_at,
+    verb,
+    waiters,
+    where,
+)
 from shardtoll.ledger.words import human
 
 _ERROR_MOST: Final = 140
@@ -21,40 +30,23 @@ def sentence(diagnosis: Diagnosis) -> str:
     return _SENTENCES.get(diagnosis.why, unknown)(diagnosis)
 
 
-def _none(diagnosis: Diagnosis) -> str:
-    ranks = tuple(diagnosis.job.ranks)
-    if not ranks:
-        return "No hang: no rank was read."
-    closed = tuple(rank for rank in ranks if diagnosis.job.ranks[rank].standing == "closed")
-    if closed == ranks:
-        ended = verb(ranks, "has ended its audit", "have ended their audits")
-        return f"No hang: {numbers(ranks)} {ended}."
-    return f"No hang: no rank waits for one that has not come ({numbers(ranks)} read)."
-
-
-def _slow(diagnosis: Diagnosis) -> str:
-    culprits = diagnosis.culprits
-    place = where(diagnosis)
-    if diagnosis.job.ended:
-        return (
-            f"No hang: when the job ended, {waiters(diagnosis, ended=True)} for {numbers(culprits)}, which "
-            f"{verb(culprits, 'was', 'were')} {place}; "
-            f"it counts as a hang after {human.duration(diagnosis.limit_ns)}."
-        )
-    return (
-        f"No hang so far: {waiters(diagnosis)} for {numbers(culprits)}, which "
-        f"{verb(culprits, 'is', 'are')} {place}; "
-        f"it counts as a hang after {human.duration(diagnosis.limit_ns)}."
-    )
-
-
 def _late(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
-    for_ns = diagnosis.job.ranks[culprits[0]].for_ns
-    since = "" if for_ns is None else f" for {human.duration(for_ns)}"
+    rank = diagnosis.job.ranks[culprits[0]]
+    since = "" if rank.for_ns is None else f" for {human.duration(rank.for_ns)}"
+    did = f"been {where(diagnosis)}"
+    if rank.flight.line is None and rank.blocked_call is None and rank.last_call is not None:
+        did = f"issued nothing since {described(rank.last_call)}"
+    # A rank that is stopped or dead is not called late.
+    silent = (
+        ""
+        if rank.quiet_ns is None or rank.standing != "runs"
+        else f", and its heartbeat has stopped for {human.duration(rank.quiet_ns)}, as if code held "
+        "Python's lock"
+    )
     return (
         f"{capital(numbers(culprits))} {verb(culprits, 'has', 'have')} not arrived and "
-        f"{verb(culprits, 'has', 'have')} been {where(diagnosis)}{since}; {waiters(diagnosis)}."
+        f"{verb(culprits, 'has', 'have')} {did}{since}{silent}; {waiters(diagnosis)}."
     )
 
 
@@ -73,9 +65,11 @@ def _no_peer(diagnosis: Diagnosis) -> str:
 
 def _no_file(diagnosis: Diagnosis) -> str:
     culprits = diagnosis.culprits
+    unopened = verb(culprits, "it has not opened its audit", "they have not opened their audits")
     return (
-        f"{capital(waiters(diagnosis))} for {numbers(culprits)}, and no file of them was given: "
-        "add the run folders of the other nodes."
+        f"{capital(waiters(diagnosis))} for {numbers(culprits)}, and no file of "
+        f"{verb(culprits, 'it', 'them')} was given: {unopened}, or "
+        f"{verb(culprits, 'its run folder is', 'their run folders are')} missing here."
     )
 
 
@@ -100,7 +94,17 @@ def _dead(diagnosis: Diagnosis) -> str:
     seen = f"last seen at {rank.flight.line}" if rank.flight.line else (
         "before its first collective" if last is None else f"after {described(last)}"
     )  # fmt: skip
-    return f"{capital(numbers(culprits))} died{step}, {seen}; {waiters(diagnosis)}."
+    others = died_too(diagnosis)
+    too = f"; {numbers(others)} died too, and which died first is unknown" if others else ""
+    return f"{capital(numbers(culprits))} died{step}{_silence(diagnosis)}, {seen}; {waiters(diagnosis)}{too}."
+
+
+def _silence(diagnosis: Diagnosis) -> str:
+    """Say that nothing tells a death from code that held Python's lock until the job was killed."""
+    quiet_ns = diagnosis.job.ranks[diagnosis.culprits[0]].quiet_ns
+    if not diagnosis.job.ended or quiet_ns is None or quiet_ns < diagnosis.limit_ns:
+        return ""
+    return f" or stood still (its heartbeat ended {human.duration(quiet_ns)} before the others')"
 
 
 def _stopped(diagnosis: Diagnosis) -> str:
@@ -124,8 +128,8 @@ def _closed(diagnosis: Diagnosis) -> str:
 
 
 _SENTENCES: Final[dict[str, Callable[[Diagnosis], str]]] = {
-    "none": _none,
-    "slow": _slow,
+    "none": no_hang.none,
+    "slow": no_hang.slow,
     "skipped": disagreeing.skipped,
     "extra": disagreeing.extra,
     "mismatch": disagreeing.mismatch,

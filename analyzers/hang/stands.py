@@ -8,6 +8,7 @@ from shardtoll.analyzers.hang.differing import differences
 from shardtoll.analyzers.hang.job import Job
 from shardtoll.analyzers.hang.waiting import Wait, in_collective
 from shardtoll.ledger.answers.hang import GroupStand, RankStand
+from shardtoll.ledger.records.flight import RankFlight
 
 
 def rank_stand(job: Job, number: int, waits: Mapping[int, Wait]) -> RankStand:
@@ -32,7 +33,15 @@ def rank_stand(job: Job, number: int, waits: Mapping[int, Wait]) -> RankStand:
         host=flight.host,
         pid=flight.pid,
         stacks=flight.stacks,
+        issued=_issued(flight),
     )
+
+
+def _issued(flight: RankFlight) -> int | None:
+    unseen = not flight.calls and any(group.issued_place for group in flight.groups)
+    if flight.source != "flight" or unseen:
+        return None
+    return max((call.number for call in flight.calls), default=0)
 
 
 def _line(call: object, otherwise: str | None) -> str | None:
@@ -43,9 +52,11 @@ def group_stands(job: Job, waits: Mapping[int, Wait]) -> tuple[GroupStand, ...]:
     """Return each collective that ranks wait in, once."""
     stands, seen = [], set()
     for rank, wait in sorted(waits.items()):
-        if (wait.key, wait.place) in seen:
+        # Sends and receives have places of their own: each is told alone.
+        which = wait.key, wait.place, rank if wait.is_point_to_point else None
+        if which in seen:
             continue
-        seen.add((wait.key, wait.place))
+        seen.add(which)
         call, name = wait.call, wait.key[0]
         known = [each.flight.group(name) for each in job.ranks.values()]
         finished = [group.finished_place for group in known if group and group.finished_place is not None]

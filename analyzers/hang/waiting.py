@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shardtoll.analyzers.hang.differing import differences, got_past
 from shardtoll.analyzers.hang.job import Job, Key, Rank
 from shardtoll.ledger.records.flight import FlightCall
 
@@ -25,6 +26,11 @@ class Wait:
     """Ranks that have not come; empty if all are there, or if nothing says who belongs to the group."""
     members_known: bool = True
 
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether it waits in a send or a recv."""
+        return self.call is not None and self.call.is_point_to_point
+
 
 def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     """Return what each waiting rank waits in; ranks that wait in nothing known are left out.
@@ -33,14 +39,16 @@ def waits_of(job: Job, limit_ns: int) -> dict[int, Wait]:
     whose collective has run into its time-out, and that end is no cause.
     """
     waits = {}
+    known: dict[tuple[Key, int], bool] = {}
     for number, rank in job.ranks.items():
-        ended = rank.standing == "dead" and rank.blocked_call is not None
+        seen = rank.blocked_call is not None
+        ended = rank.standing == "dead" and (seen or rank.in_backward or not rank.flight.waits_block)
         if not (rank.waits or ended):
             continue
-        wait = _wait(job, rank)
+        wait = _wait(job, rank) or _unlike(job, rank, limit_ns, known)
         if wait is None:
             continue
-        if rank.waits or job.over or (wait.missing and _had_waited(rank, limit_ns)):
+        if rank.waits or (seen and job.over) or (wait.missing and _had_waited(rank, limit_ns)):
             waits[number] = wait
     return waits
 
@@ -66,6 +74,26 @@ def _wait(job: Job, rank: Rank) -> Wait | None:
     )
     unknown = tuple(other for other in others if other not in job.ranks)
     return Wait(rank.rank, call, key, call.place, missing or unknown, key not in job.unlisted)
+
+
+def _unlike(job: Job, rank: Rank, limit_ns: int, known: dict[tuple[Key, int], bool]) -> Wait | None:
+    """Return the first collective of its last step that others say otherwise, if a rank stands still so long.
+
+    On an accelerator only: there nothing tells which collective is not done. `known`: what was found out.
+    """
+    calls = rank.flight.calls
+    if rank.flight.waits_block or not calls or not _had_waited(rank, limit_ns):
+        return None
+    for call in calls:
+        key = job.key(rank.rank, call.group)
+        if call.step != calls[-1].step or call.place is None or call.is_point_to_point:
+            continue
+        if (key, call.place) not in known:
+            unlike = differences(job.at(key, call.place), len(key[1]))
+            known[key, call.place] = bool(unlike) and not got_past(job, key, call.place, unlike[0].what)
+        if known[key, call.place]:
+            return Wait(rank.rank, call, key, call.place, ())
+    return None
 
 
 def _side(job: Job, rank: Rank, call: FlightCall, key: Key) -> tuple[int, ...]:
@@ -112,8 +140,14 @@ def _unseen(job: Job, rank: Rank) -> Wait | None:
 
 
 def in_collective(waits: Mapping[int, Wait], wait: Wait) -> tuple[int, ...]:
-    """Return the ranks that wait in the same collective, ascending."""
-    same = [rank for rank, each in waits.items() if (each.key, each.place) == (wait.key, wait.place)]
+    """Return the ranks that wait in the same collective, ascending; a send or receive is its rank's alone."""
+    if wait.is_point_to_point:
+        return (wait.rank,)
+    same = [
+        rank
+        for rank, each in waits.items()
+        if (each.key, each.place) == (wait.key, wait.place) and not each.is_point_to_point
+    ]
     return tuple(sorted(same))
 
 

@@ -46,11 +46,28 @@ def waiters(diagnosis: Diagnosis, *, ended: bool = False) -> str:
             return "no other rank is known to wait"
         return f"{numbers(others)} failed then {stands_at(diagnosis.job.ranks[others[0]])}"
     same = in_same(diagnosis, first)
+    same = tuple(rank for rank in same if rank not in diagnosis.culprits) or same
     for_ns = diagnosis.job.ranks[first.rank].for_ns
-    since = "" if for_ns is None else f" for {human.duration(for_ns)}"
+    since = f" for {human.duration(for_ns)}" if for_ns else ""
     failed = all(diagnosis.job.ranks[rank].lost_peer for rank in same)
     did = "failed" if failed else "had waited" if ended else verb(same, "waits", "wait")
     return f"{numbers(same)} {did}{since} in {described(first.call, first.place)}"
+
+
+def died_too(diagnosis: Diagnosis) -> tuple[int, ...]:
+    """Return ranks that died in a collective for which they say others died; one of them may have been first.
+
+    A process may crash in its collective, and a launcher kills those that wait: both end alike. Empty if the
+    rank at fault had fallen silent before.
+    """
+    ranks = diagnosis.job.ranks
+    if diagnosis.why != "dead" or any(ranks[rank].quiet_ns is not None for rank in diagnosis.culprits):
+        return ()
+    return tuple(
+        rank
+        for rank in sorted(set(diagnosis.stuck) - set(diagnosis.culprits))
+        if ranks[rank].standing == "dead"
+    )
 
 
 def in_same(diagnosis: Diagnosis, wait: Wait) -> tuple[int, ...]:
@@ -84,4 +101,4 @@ def stands_at(rank: Rank) -> str:
 def where(diagnosis: Diagnosis) -> str:
     """Return where the first rank at fault is."""
     rank = diagnosis.job.ranks.get(diagnosis.culprits[0]) if diagnosis.culprits else None
-    return "unknown" if rank is None else stands_at(rank)
+    return "in no file that was given" if rank is None else stands_at(rank)

@@ -31,7 +31,7 @@ def rank_rows(answer: HangAnswer) -> list[tuple[str, ...]]:
 
 
 def _rank(stand: RankStand) -> tuple[str, ...]:
-    collective = call_words(stand.call)
+    collective = call_words(stand.call) if stand.call is not None else _no_call(stand)
     if stand.standing != "waits" and stand.call is not None:
         collective = f"after {collective}"
     return (
@@ -42,6 +42,13 @@ def _rank(stand: RankStand) -> tuple[str, ...]:
         clip(stand.line or human.UNKNOWN, _LINE),
         human.ranks(stand.waits_for) if stand.waits_for else "-",
     )
+
+
+def _no_call(stand: RankStand) -> str:
+    """Return what is known of the collective of a rank whose file names none."""
+    if stand.standing == "waits":
+        return "one that C++ issued"
+    return "none yet" if stand.issued == 0 else human.UNKNOWN
 
 
 def group_rows(answer: HangAnswer) -> list[tuple[str, ...]]:

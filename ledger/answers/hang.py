@@ -65,6 +65,8 @@ class RankStand:
     pid: int | None = None
     stacks: str | None = None
     """File with the stacks of all its threads."""
+    issued: int | None = None
+    """How many collectives its own file has seen it issue, those that C++ issues left out; None unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,9 @@ class Kept:
             replace_ranks(self.folder, parts, self.meeting.run_id)
             written = f"the records of {len(parts)} ranks are written anew to {self.folder}"
         except OSError as error:
-            written = f"they cannot be written anew ({error.strerror or error}): session.report() has them"
+            written = (
+                f"the records cannot be written anew ({error.strerror or error}): session.report() has them"
+            )
         log.warning("shardtoll: %s; %s", why, written)
         return merge([*parts, *left])
 

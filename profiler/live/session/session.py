@@ -7,6 +7,7 @@ import logging
 import math
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
@@ -157,6 +158,8 @@ class Session:
         """What lives as long as the `with` of the open step; None if it was begun without one."""
         self._ledger: Ledger | None = None
         self._report: Report | None = None
+        self._thread = 0
+        """The thread that opened the session: only its operators are seen."""
         self._state = "new"
 
     def open(self) -> Session:
@@ -195,6 +198,7 @@ class Session:
 
     def _enter(self) -> Session:
         global _active
+        self._thread = threading.get_ident()
         live = initialized()
         self.rank: int = dist.get_rank() if live else 0
         self.world_size: int = dist.get_world_size() if live else 1
@@ -359,7 +363,7 @@ class Session:
     def step(self) -> Iterator[None]:
         """Record what runs inside as one step. Steps are numbered from 0 and cannot be nested.
 
-        Raises UsageError when the session is not open or another step is.
+        Raises UsageError when the session is not open, another step is, or another thread opened it.
         """
         number, finished, alive = self._steps_begun, False, _Alive()
         try:
@@ -375,7 +379,7 @@ class Session:
     def begin_step(self) -> None:
         """Begin a step, where `with session.step()` cannot be written, as in a callback.
 
-        Raises UsageError when the session is not open or another step is.
+        Raises UsageError when the session is not open, another step is, or another thread opened it.
         """
         if self._state == "forked":
             return
@@ -398,6 +402,11 @@ class Session:
                 if self._in_step
                 else "session.step() outside its session",
                 "call it once per step, inside `with audit(...) as session:`",
+            )
+        if threading.get_ident() != self._thread:
+            raise UsageError(
+                "session.step() on another thread than the one that opened the session",
+                "open the audit on the thread that trains",
             )
         number = self._steps_begun
         if number == 0:

@@ -308,7 +308,12 @@ def test_a_rank_that_ended_early():
 def test_ranks_whose_files_are_elsewhere():
     told = answer(flight(0, [*steps(A), waiting(4)], world=4, blocked_s=20))
     assert (told.hang, told.why) == (True, "no file")
-    assert "for ranks 1-3, and no file of them was given" in told.verdict
+    assert told.verdict.endswith(
+        "for ranks 1-3, and no file of them was given: they have not opened their audits, or their run "
+        "folders are missing here."
+    )
+    fresh = answer(flight(0, [*steps(A), waiting(4)], blocked_s=2))
+    assert "for rank 1, which is in no file that was given" in fresh.verdict
     assert [stand.standing for stand in told.ranks] == ["waits", "no file", "no file", "no file"]
 
 

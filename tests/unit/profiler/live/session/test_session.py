@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,31 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
         pass
     assert "cannot be made" in str(folder.value)
     assert "\n" not in str(folder.value)
+
+
+def test_steps_on_another_thread_than_the_sessions_are_refused() -> None:
+    """Operators are seen on the thread that opened the session: such steps would look idle."""
+    raised: list[str] = []
+
+    def train(session: Any) -> None:
+        try:
+            with session.step():
+                torch.ones(3, 3) @ torch.ones(3, 3)
+        except UsageError as error:
+            raised.append(str(error))
+
+    with audit() as session:
+        thread = threading.Thread(target=train, args=(session,))
+        thread.start()
+        thread.join()
+        with session.step():
+            torch.ones(3, 3) @ torch.ones(3, 3)
+    assert raised == [
+        "session.step() on another thread than the one that opened the session: "
+        "open the audit on the thread that trains"
+    ]
+    assert [row["step"] for row in rows(session, "steps")] == [0]
+    assert len(rows(session, "computes")) == 1
 
 
 def test_random_numbers_are_untouched() -> None:
