@@ -128,11 +128,12 @@ Each page has a real example. The kinds are a closed list: a report holds no oth
 - **error**: results are wrong, or the report cannot be trusted. **warning**: time is lost. **info**: a choice
   worth knowing.
 - **toll** is what a finding costs per step, on the rank where it costs most.
-- **floor** is the least time for what is really needed. At most one of twenty sound runs on this fabric is faster.
+- **floor** is the least time for what is really needed. At most one of twenty sound runs on this fabric is
+  faster.
 - **saving** is an upper bound against a stated counterfactual, and never above the toll. Tolls of different
   findings may speak of the same time and do not add up.
-- **certain** rests on recorded facts alone. **likely** assumes something that is nearly always so, and the page
-  says it. **possible** is a hint.
+- **certain** rests on recorded facts alone. **likely** assumes something that is nearly always so, and the
+  page says it. **possible** is a hint.
 
 A finding's number is its place on the bill; the page and the dashboard link to it as `#finding-1`.
 """

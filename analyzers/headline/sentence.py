@@ -378,7 +378,7 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequ
         bound = lower_bound.of(frame)
         if bound is not None and bound.excludes:
             return Said(f"Neither a slow network nor long waiting, though {why}: {brief}{bound.words}")
-        return Said(f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}")
+        return Said(f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}; record all ranks")
     if context.collectives["skew_ns"].notna().any():
         return Said(f"{_CANNOT}, as the hosts' clocks disagree: {brief}")
     return Said(f"{_CANNOT}, as collectives of the ranks could not be matched: {brief}")
