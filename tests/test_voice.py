@@ -10,11 +10,12 @@ import pytest
 from docs import voice
 
 ROOT = Path(__file__).resolve().parent.parent
-MEAN_STRINGS = 12.5
+MEAN_STRINGS = 11.5
 MEAN_DOCS = 13.5
 """Words of a mean sentence. They were 12.4 and 18.4 before the texts were rewritten, and may only fall."""
 LONGEST_IN_DOCS = 30
 LONG_IN_DOCS = 30
+LONG_IN_STRINGS = 60
 """Words of the longest sentence, and number of sentences above `voice.LONG`."""
 
 
@@ -27,6 +28,7 @@ def test_user_facing_strings_hold_no_ruled_out_word():
     assert len(texts) > 1000
     assert _places(voice.hits(texts)) == []
     assert voice.figures(texts).mean_words <= MEAN_STRINGS
+    assert voice.figures(texts).long <= LONG_IN_STRINGS
 
 
 def test_docs_hold_no_ruled_out_word():

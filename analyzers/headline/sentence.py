@@ -220,7 +220,8 @@ def _blind(context: Context) -> str | None:
     issued = times(len(context.in_steps), "collective")
     return (
         "There is no device timeline, so compute, exposed communication and idle time are unknown; "
-        f"{issued} {'was' if len(context.in_steps) == 1 else 'were'} issued"
+        f"{issued} {'was' if len(context.in_steps) == 1 else 'were'} issued; "
+        "record the device's activities too"
     )
 
 
@@ -302,7 +303,8 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0])
         place = first_of(findings, LATE, slow[0].rank)
-        return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
+        blamed = f"R{who[1:]}{also}: {why}; the network is not at fault"
+        return Said(blamed, (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = slept or (named(rows) if not rows.empty else [])
     if not culprits:

@@ -132,7 +132,7 @@ def remedy(
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     return (
-        f"Find the cause that slows the host of rank {rank}, which launches late: other processes on its "
-        "cores, garbage collection, Python work of this rank only.",
+        f"Find out why the host of rank {rank} launches late: other processes on its cores, garbage "
+        "collection, Python work of this rank only.",
         "gc.disable()  # and gc.collect() every few hundred steps",
     )
