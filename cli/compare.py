@@ -84,9 +84,10 @@ def command(
 ) -> None:
     """Say what changed between two runs: findings, modules, collectives, bytes and times.
 
-    Counts, bytes and number formats are compared exactly. Times are compared over steps, with intervals that
-    hold together: "no change beyond noise" is an answer, with the change that would have been seen. Times
-    need 8 steps of each run after its first ones. The first line says by how much a step changed and why.
+    Counts, bytes and number formats are compared exactly. Times are compared over steps, with intervals
+    that hold together. "no change beyond noise" is an answer, with the change that would have been seen.
+    Times need 8 steps of each run after its first ones. The first line says by how much a step changed and
+    why.
 
     \b
     Examples:

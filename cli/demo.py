@@ -39,7 +39,7 @@ def command(
     """Train one layer, sharded in four ways, on four ranks of this machine, and compare the bills.
 
     Takes one to two minutes on two cores. First measures what collectives cost here, so that floors are
-    real; then every attempt is audited and its gradients are compared with one device's.
+    real. Then every attempt is audited and its gradients are compared with one device's.
 
     \b
     Writes FOLDER/index.html, FOLDER/fabric.toml and, for each attempt, report.html, report.json and
@@ -47,7 +47,7 @@ def command(
 
     With --incidents: mistakes that people made in public, each a small program and its fixed twin, and
     programs without a mistake. Prints for each what was found, where and of what size, then recall and
-    precision; the exit code is 1 if anything was missed or false. Takes two minutes on two cores.
+    precision. The exit code is 1 if anything was missed or false. Takes two minutes on two cores.
 
     \b
     Example:

@@ -15,8 +15,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="PATH...",
-            help="Run folders, one for each node if nodes share no disk; dumps of NCCL's flight recorder "
-            "(pickle or JSON), or logs with torch's timeout messages.",
+            help="Run folders, one for each node if nodes share no disk. Or dumps of NCCL's flight "
+            "recorder (pickle or JSON), or logs with torch's timeout messages.",
         ),
     ],
     after: Annotated[
@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Say which ranks of a job wait for each other, while it hangs or after it was killed.
 
-    Names the ranks that did not arrive with the line they are at, ranks that died or failed, collectives on
-    which ranks disagree, deadlocks over several groups, and where the programs of ranks first differ.
+    Names the ranks that did not arrive with the line they are at, and ranks that died or failed. Also names
+    collectives on which ranks disagree, deadlocks over several groups, and where programs first differ.
     Exits with 1 if the job hangs, 0 if it does not, 2 if nothing could be read.
 
     \b

@@ -122,17 +122,18 @@ _INTRODUCTION: Final = """\
 <!-- Written by docs/finding_pages.py from the pages in docs/findings: change those. -->
 # What shardtoll finds
 
-Each kind of finding has a page: what it means, how it is measured, when it is wrong or silent, what to do,
-and a real example. The kinds are a closed list: a report holds no other.
+Each kind of finding has a page: what it means, how it is measured, when it is wrong or silent, how to fix it.
+Each page has a real example. The kinds are a closed list: a report holds no other.
 
-- **error** means that results are wrong or the report cannot be trusted, **warning** that time is lost,
-  **info** that a choice is worth knowing.
-- **toll** is what a finding costs per step, on the rank where that is most. **floor** is the least time
-  for what is really needed: at most one of twenty sound runs on this fabric is faster. **saving** is an upper
-  bound against a stated counterfactual and never above the toll. Tolls of different findings may speak of the
-  same time and do not add up.
-- **certain** rests on what was recorded alone; **likely** takes something for granted that is nearly always
-  so, and the page says what; **possible** is a hint.
+- **error**: results are wrong, or the report cannot be trusted. **warning**: time is lost. **info**: a choice
+  worth knowing.
+- **toll** is what a finding costs per step, on the rank where it costs most.
+- **floor** is the least time for what is really needed. At most one of twenty sound runs on this fabric is
+  faster.
+- **saving** is an upper bound against a stated counterfactual, and never above the toll. Tolls of different
+  findings may speak of the same time and do not add up.
+- **certain** rests on recorded facts alone. **likely** assumes something that is nearly always so, and the
+  page says it. **possible** is a hint.
 
 A finding's number is its place on the bill; the page and the dashboard link to it as `#finding-1`.
 """

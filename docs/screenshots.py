@@ -2,9 +2,9 @@
 
     python docs/screenshots.py [OUT]       OUT: what `shardtoll demo --out OUT` wrote, out/demo unless told
 
-Where OUT does not hold a demo, it is run first. The demo has neither an accelerator nor a pipeline: the two
-views that need them are taken from a made-up job, and say H100. Needs chromium and playwright; nothing is
-loaded from anywhere.
+If OUT holds no demo, it is run first. The demo has neither an accelerator nor a pipeline. The views of the
+accelerator are taken from a trace of an H200 in tests/data, the pipeline from a made-up job. Needs chromium
+and playwright; nothing is loaded from anywhere.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ TALLEST: Final = 720
 """Pixels of a picture at most: a section that is taller is cut."""
 MOST_BYTES: Final = 190_000
 
+CARD: Final = ROOT / "tests" / "data" / "h200" / "ddp.rank0.json.gz"
+"""A trace of one GPU."""
 MADE_UP: Final = ("--ranks", "3", "--strategy", "pipeline", "--straggler", "1")
 
 
@@ -42,7 +44,7 @@ class Shot:
     name: str
     """Of the section, and of the file."""
     of: str
-    """An attempt of the demo, or `made-up`."""
+    """An attempt of the demo, `made-up`, or `card`."""
     opened: int | None = None
     """A finding of the bill to open, from 1."""
 
@@ -52,8 +54,8 @@ SHOTS: Final = (
     Shot("anatomy", "dit-scatter"),
     Shot("fixed", "dit-dtensor"),
     Shot("roofline", "dit-scatter"),
-    Shot("light", "made-up"),
-    Shot("operators", "made-up"),
+    Shot("light", "card"),
+    Shot("operators", "card"),
     Shot("timeline", "dit-scatter"),
     Shot("bytes", "dit-dtensor"),
     Shot("matrix", "dit-scatter"),
@@ -67,7 +69,9 @@ FIRST: Final = "first"
 SERVED: Final = ("serve", "runs")
 """Pictures of the server: one run, and the list of them."""
 SERVED_RUN: Final = "dit-scatter/run"
-SERVED_TALL: Final = 720
+SERVED_TALL: Final = 650
+READ_MS: Final = 60_000
+"""Until all runs of the list are read."""
 
 
 def files() -> list[str]:
@@ -111,7 +115,7 @@ def take(demo: Path, images: Path) -> None:
 
 
 def _page(demo: Path, of: str, scratch: Path) -> Path:
-    """Return the page of an attempt, or of the made-up job."""
+    """Return the page of an attempt, of the made-up job or of the trace."""
     target, source = scratch / f"{of}.html", demo / of / "report.json"
     if of == "made-up":
         source = scratch / "job"
@@ -119,6 +123,8 @@ def _page(demo: Path, of: str, scratch: Path) -> Path:
         subprocess.run(
             [sys.executable, program, str(source), *MADE_UP], check=True, stdout=subprocess.DEVNULL
         )
+    elif of == "card":
+        source = CARD
     _shardtoll("report", str(source), "-o", str(target), "--no-cache")
     return target
 
@@ -188,8 +194,8 @@ def _dashboard(context: Any, address: str, images: Path, scheme: str) -> None:
     page = context.new_page()
     page.goto(address)
     page.locator("#list a").filter(has_text=SERVED_RUN).first.wait_for(timeout=60_000)
-    # All runs have been looked at once none says that it is being read.
-    page.wait_for_timeout(4_000)
+    # The list shows what each run holds once it has been read.
+    page.locator("#list td", has_text="not read yet").first.wait_for(state="detached", timeout=READ_MS)
     clip = {"x": 0, "y": 0, "width": WIDTH, "height": SERVED_TALL}
     page.screenshot(path=str(images / f"runs-{scheme}.png"), clip=clip, animations="disabled")
     page.goto(f"{address}?run={quote(SERVED_RUN, safe='')}&view=timeline")

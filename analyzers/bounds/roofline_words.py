@@ -46,9 +46,9 @@ def assumptions(
     share = min((each.known_share for each in ranks if each.known_share is not None), default=None)
     if not rows.of_trace:
         notes.append(
-            "live capture records operators with FLOPs; the others, and those inside compiled code, count "
-            "as nothing, so utilisation is at least what is said; operands are taken to come out of memory, "
-            "not out of a cache"
+            "live capture records operators with FLOPs. The others, and those inside compiled code, count "
+            "as nothing, so utilisation is a lower bound. Operands count as read from memory, not from a "
+            "cache"
         )
     elif share == 0:
         notes.append(
@@ -57,8 +57,8 @@ def assumptions(
         )
     elif share is not None and share < 0.995:
         notes.append(
-            f"FLOPs or bytes are known of {percent(share)} of the compute time; the rest counts in the floor "
-            "only, as long as it ran, and utilisation is at least what is said"
+            f"FLOPs or bytes are known of {percent(share)} of the compute time. The rest counts in the "
+            "floor only, as long as it ran. Utilisation is a lower bound"
         )
     if any(each.comm_known_share is not None and each.comm_light_ns is None for each in ranks):
         notes.append("the links' speed of light is not known here: the collectives count as nothing in it")

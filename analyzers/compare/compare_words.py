@@ -154,7 +154,7 @@ def exposure(before: StepSeries, after: StepSeries) -> tuple[str, ...]:
             )
         if side.at_least:
             said.append(
-                f"{word}: of some collectives of {times(side.at_least, 'step')} exposed time is not known: "
-                f"what is on record of it is a lower bound, so moving and waiting count in {UNTOLD}"
+                f"{word}: of some collectives of {times(side.at_least, 'step')} exposed time is not known. "
+                f"The record holds a lower bound, so moving and waiting count in {UNTOLD}"
             )
     return tuple(said)

@@ -37,8 +37,8 @@ def crowded_notice(context: Context) -> tuple[Notice, ...]:
         return ()
     cores = "one CPU core" if shared.cores == 1 else f"{shared.cores} CPU cores"
     text = (
-        f"{shared.ranks} ranks share {cores} of a host: each delays the others, so that waiting for a late "
-        "rank is no finding unless it slept; give each rank a core to see who else is late"
+        f"{shared.ranks} ranks share {cores} of a host and delay each other. So waiting for a late rank is "
+        "a finding only if it slept. Give each rank a core to see who else is late"
     )
     return (Notice(shared.first_rank, "cores-shared", text),)
 

@@ -45,9 +45,9 @@ def of(frame: pd.DataFrame) -> Bound | None:
     factor = np.array([each for each in factors if each], dtype=np.float64)
     span = rows["duration_ns"].to_numpy(dtype=np.float64)
     at_least = float((rows["message_bytes"].to_numpy(dtype=np.float64) * factor).sum() / span.sum())
-    words = f", at {rate(at_least)} or more"
+    words = f"at {rate(at_least)} or more"
     expected = rows["expected_ns"].to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isnan(expected).any() or expected.sum() <= 0:
-        return Bound(words, False)
+        return Bound(f" ({words})", False)
     words += f", at most {span.sum() / expected.sum():.2g} times the expected time"
-    return Bound(words, span.sum() < SLOW_FACTOR * expected.sum())
+    return Bound(f" ({words})", span.sum() < SLOW_FACTOR * expected.sum())

@@ -224,7 +224,8 @@ def _blind(context: Context) -> str | None:
     issued = times(len(context.in_steps), "collective")
     return (
         "There is no device timeline, so compute, exposed communication and idle time are unknown; "
-        f"{issued} {'was' if len(context.in_steps) == 1 else 'were'} issued"
+        f"{issued} {'was' if len(context.in_steps) == 1 else 'were'} issued; "
+        "record the device's activities too"
     )
 
 
@@ -306,7 +307,8 @@ def _late(context: Context, brief: str, more: tuple[str, ...], findings: Sequenc
         who = origin_cause.clause(slow[0])
         why = origin_cause.why(context, slow[0])
         place = first_of(findings, LATE, slow[0].rank)
-        return Said(f"R{who[1:]}{also}, not the network: {why}", (f"; {brief}", *more), place)
+        blamed = f"R{who[1:]}{also}: {why}; the network is not at fault"
+        return Said(blamed, (f"; {brief}", *more), place)
     rows = waits(context)
     culprits = slept or (named(rows) if not rows.empty else [])
     if not culprits:
@@ -382,7 +384,7 @@ def _undivided(context: Context, frame: pd.DataFrame, brief: str, findings: Sequ
         bound = lower_bound.of(frame)
         if bound is not None and bound.excludes:
             return Said(f"Neither a slow network nor long waiting, though {why}: {brief}{bound.words}")
-        return Said(f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}")
+        return Said(f"{_CANNOT}, as {why}: {brief}{bound.words if bound else ''}; record all ranks")
     if context.collectives["skew_ns"].notna().any():
         return Said(f"{_CANNOT}, as the hosts' clocks disagree: {brief}")
     return Said(f"{_CANNOT}, as collectives of the ranks could not be matched: {brief}")

@@ -21,6 +21,16 @@ from shardtoll.ledger.tables.tables import empty_table
 
 Ints = npt.NDArray[np.int64]
 
+_UNKNOWN = (
+    "exposed_wait_ns",
+    "exposed_move_ns",
+    "exposed_unsplit_ns",
+    "waited_for_ns",
+    "compute_beyond_ns",
+    "asleep_ns",
+)
+"""Columns of a step that a replay does not tell."""
+
 _STALLS = {Kind.DATA: "data", Kind.SYNC: "host-sync", Kind.COPY: "copy"}
 
 
@@ -141,7 +151,7 @@ def _steps(table: pa.Table, recorded: Recorded, before: Outcome, after: Outcome,
             "unattributed_ns": unattributed,
             "capture_ns": min(row["capture_ns"], unattributed),
         }
-        for name in ("exposed_wait_ns", "exposed_move_ns", "waited_for_ns", "compute_beyond_ns", "asleep_ns"):
+        for name in _UNKNOWN:
             row[name] = None
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=table.schema)

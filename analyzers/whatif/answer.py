@@ -198,6 +198,6 @@ def _source_note(made: Replayer) -> str:
     if made.recorded.source == "events":
         return "Replayed from launches, streams and waits on record."
     return (
-        "Replayed from collectives and the ranks' own time between them: the record holds no launches, so "
+        "Replayed from collectives and the ranks' own time between them. The record holds no launches, so "
         "delays by the host are not separate."
     )

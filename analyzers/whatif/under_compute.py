@@ -19,9 +19,9 @@ from shardtoll.analyzers.whatif.edits import Edit
 Floats = npt.NDArray[np.float64]
 
 _ON_GPUS: Final = (
-    f"Communication that moves under compute: each takes longer by {LLM_FOUNDRY:g} of the time in which they "
-    "overlap, which fits the FSDP step times that MosaicML published for A100 and H100; the band holds from "
-    "none of it to twice as much."
+    f"Communication that moves under compute: each takes longer by {LLM_FOUNDRY:g} of the time in which "
+    "they overlap. This fits the FSDP step times that MosaicML published for A100 and H100. The band "
+    "reaches from none of it to twice as much."
 )
 _ON_CPUS: Final = (
     "On CPUs the cost of communication under compute is not known: nothing is counted, so the saving is an "

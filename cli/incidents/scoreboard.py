@@ -75,10 +75,10 @@ def summary(score: Score) -> str:
     return (
         f"recall {_share(score.recall)} ({score.found} of {score.expected} expected findings{left}), "
         f"precision {_share(score.precision)} ({true} of {human.plural(score.weighed, 'finding')} that say "
-        f"something is wrong or avoidable){failed}; weighed are kinds of correctness, "
-        f"{', '.join(AVOIDABLE)}; {human.plural(score.others, 'other finding')} that nothing was expected "
-        f"of ({human.plural(score.others_warn, 'warning')}) are about times or the bill itself and were "
-        f"not weighed{again}"
+        f"something is wrong or avoidable){failed}. Weighed are kinds of correctness, "
+        f"{', '.join(AVOIDABLE)}. {human.plural(score.others, 'other finding')} "
+        f"({human.plural(score.others_warn, 'warning')}) were not expected and not weighed: "
+        f"they are about times or the bill itself{again}"
     )
 
 

@@ -49,17 +49,18 @@ Dask: TypeAlias = Annotated[
     typer.Option(
         "--dask",
         metavar="ADDRESS",
-        help="Read traces on a Dask cluster, as tcp://10.0.0.1:8786. Its workers need shardtoll, and the "
-        "same file system as this machine: they open the traces by the same paths and write results to "
-        "the cache folder (see SHARDTOLL_CACHE). Needs pip install 'shardtoll[dask]'.",
+        help="Read traces on a Dask cluster, as tcp://10.0.0.1:8786. Its workers need shardtoll, and "
+        "the same file system as this machine. They open the traces by the same paths and write "
+        "results to the cache folder (see SHARDTOLL_CACHE). Needs pip install 'shardtoll[dask]'.",
     ),
 ]
 NoCache: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--no-cache",
-        help="Read and analyse all anew and keep nothing. Otherwise what was read in traces, and found in "
-        "them and in runs, is kept in SHARDTOLL_CACHE, by default ~/.cache/shardtoll/traces, 2 GB at most.",
+        help="Read and analyse all anew and keep nothing. Otherwise the records of traces, and the "
+        "findings, are kept in SHARDTOLL_CACHE. By default this is ~/.cache/shardtoll/traces, 2 "
+        "GB at most.",
     ),
 ]
 Kernels: TypeAlias = Annotated[

@@ -37,10 +37,10 @@ def command(
 ) -> None:
     """Write a budget from a run: what it sends now is what later runs may send at most.
 
-    Counts and bytes are exact, of the whole step, each mesh dimension and each phase; times have slack, and
-    are written where several steps tell their noise. Modules without a collective that the framework
-    inserted get none, and kinds of wrong results that the run does not have are forbidden.
-    `shardtoll check` on the same run passes.
+    Counts and bytes are exact, of the whole step, each mesh dimension and each phase. Times have slack, and
+    are written if several steps show their noise. Modules without an implicit collective may have none
+    later. Kinds of wrong results that the run does not have are forbidden. `shardtoll check` on the same
+    run passes.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def command(
     """Say how far the model lies from measured sweeps, by size band.
 
     A sweep is a CSV file with the columns hardware, nodes, gpus (of all nodes), collective (as nccl-tests
-    names it), bytes, time_us; time_us_inplace, settings and source are read if present.
+    names it), bytes, time_us. The columns time_us_inplace, settings and source are read if present.
     Without --calibrate-on nothing is fitted. Exits with 2 if no sweep has any prediction.
 
     \b

@@ -37,10 +37,10 @@ def command(
     """Price each training step of a table: step time, tokens/s/GPU and memory, each with an 80 % band.
 
     Columns: model, gpus, gpu, framework, precision, seq, mbs, ga, gbs, tp, pp, vpp, cp, ep, shard, ac,
-    compile, schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config in
-    words. gpu may be a TOML file, and net a fabric or its TOML file. A shape that is missing is taken from
-    the model's name. A row that states too little has a reason and no price. Measured columns (tok_s_gpu,
-    step_s, mem_gib) are only compared. Exit code 2 if no row has a price.
+    compile, schedule, net, layers, hidden, heads, kv_heads, ffn, vocab, experts, topk; hardware and config
+    in words. The gpu may be a TOML file, and net a fabric or its TOML file. A shape that is missing is
+    taken from the model's name. A row that states too little has a reason and no price. Measured columns
+    (tok_s_gpu, step_s, mem_gib) are only compared. Exit code 2 if no row has a price.
 
     \b
     Examples:

@@ -46,9 +46,8 @@ def command(
 ) -> None:
     """Forecast a run's step on another number of ranks, another fabric or another GPU.
 
-    Collectives are priced anew at the sizes that their groups would have, scaled by what was measured;
-    compute goes
-    with the GPU's measured rates. Weak scaling keeps the work of each GPU, strong scaling that of the step.
+    Collectives are priced anew for their new group sizes, scaled by the measurement. Compute goes with the
+    GPU's measured rates. Weak scaling keeps the work of each GPU, strong scaling that of the step.
 
     \b
     Examples:
@@ -135,7 +134,7 @@ def _own_forecast(report: Report) -> Band | str | None:
     for kind, name, known in (("fabric", run.fabric, fabric is not None), ("GPU", run.gpu, has_gpu)):
         if not known:
             return (
-                f"the dry run's {kind} {name!r:.80} is a file, which the run does not keep: its step is the "
+                f"the dry run's {kind} {name!r:.80} is a file, which the run does not keep. Its step is the "
                 "recorded one, with the band of a measured run"
             )
     ledger = Ledger(run, report.groups, report.tables)

@@ -280,9 +280,9 @@ def listed(entries: Sequence[RunEntry]) -> list[Any]:
 
 
 _TWICE: Final = (
-    "A saved report is listed next to its run. It keeps the floors of the fabric it was made with; runs "
-    "and traces are analysed here, for the fabric of --fabric or else for the one that device and backend "
-    "choose. So tolls and floors of the two may differ."
+    "A saved report is listed next to its run. It keeps the floors of its own fabric. Runs and traces are "
+    "analysed here, for the fabric of --fabric, or for the one that device and backend suggest. So tolls "
+    "and floors of the two may differ."
 )
 
 

@@ -62,8 +62,8 @@ def window(
         if len(shown) < there:
             stays &= _on(collectives, shown)
             notes = (
-                f"{len(shown)} of {there:,} ranks are shown, as not all fit: those with the most exposed "
-                "time and those that a finding is about. Zoom in to see more, or filter by rank to choose.",
+                f"{len(shown)} of {there:,} ranks are shown, as not all fit. They have the most exposed "
+                "time, or a finding is about them. Zoom in to see more, or filter by rank to choose.",
             )
     if ranks or notes or (start_ns is not None and end_ns is not None):
         kept = collectives.filter(pa.array(stays))

@@ -240,7 +240,7 @@ class Section:
 def sections(comparison: Comparison) -> list[Section]:
     """Return every table; those without rows have nothing to say."""
     every = [
-        ("Causes of the change", ("cause", "a step", "share", ""), causes(comparison), 0),
+        ("Causes of the change", ("cause", "per step", "share", ""), causes(comparison), 0),
         ("The step", HEADS, times(comparison), 0),
         ("Computing by module", HEADS, *modules(comparison)),
         ("Collectives by place", SITE_HEADS, *sites(comparison)),

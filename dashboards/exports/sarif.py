@@ -33,8 +33,8 @@ KEPT: Final = 2
 """Parts that capture keeps of a path outside the folder that the job ran in."""
 _BASES: Final = {
     ROOT: "The folder that the training job ran in.",
-    ENDS: "The folder that the training job ran in or, where the record has but the end of a longer path, a "
-    "folder that is not on record.",
+    ENDS: "The folder that the training job ran in. If the record has only "
+    "the end of a longer path, the folder is not on record.",
 }
 _END: Final = "This may be the end of a longer path: of files outside the job's folder no more is on record."
 

@@ -14,8 +14,8 @@ from shardtoll.dashboards.words.text import clip
 from shardtoll.ledger.words import human
 
 _LEAD: Final = (
-    "Marks are measured times, the line is what the model says, and the area is the band that should hold "
-    "nine of ten of them. Below, the same as measured over predicted: 1 is a perfect answer. Hollow marks "
+    "Marks are measured times, the line is the model. The area is the band that should hold nine of ten "
+    "marks. Below, the same as measured over predicted: 1 is a perfect answer. Hollow marks "
     "were given to the model and are not scored."
 )
 

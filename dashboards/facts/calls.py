@@ -46,7 +46,7 @@ class Calls:
     @property
     def a_step(self) -> str:
         """Return what sums are divided by, in words."""
-        return "a step" if self.steps else "in the whole record"
+        return "per step" if self.steps else "in the whole record"
 
     def per_step(self, total: int) -> float:
         """Return a sum over steps as a mean step's, whole where it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from shardtoll.dashboards.facts.step_times import RankTime
@@ -34,14 +33,14 @@ def words(place: int, *, split: bool) -> tuple[str, str]:
 
 
 def drawn_ns(time: RankTime) -> tuple[float | None, ...]:
-    """Return the step in the parts of `DRAWN`; they add up to the same as its `parts_ns`."""
+    """Return the step in the parts of `DRAWN`; they add up to the same as its `parts_ns`.
+
+    Exposed communication is one part if its division is unknown.
+    """
     compute, exposed, copies, idle, unattributed = time.parts_ns
-    return (compute, *_split(time, exposed), copies, idle, unattributed)
-
-
-def _split(time: RankTime, exposed: float | None) -> Sequence[float | None]:
+    divided = (time.waiting_ns, time.moving_ns, time.unsplit_ns)
     if exposed is None:
-        return (None, None, None)
-    waiting = min(exposed, time.waiting_ns or 0.0)
-    moving = min(time.moving_ns or 0.0, exposed - waiting)
-    return (waiting, moving, exposed - waiting - moving)
+        divided = (None, None, None)
+    elif None in divided:
+        divided = (0.0, 0.0, exposed)
+    return (compute, *divided, copies, idle, unattributed)

@@ -53,12 +53,12 @@ def bars(report: Report) -> list[Bar]:
     Each rank beside a mean has a word for why it stands there. A few ranks are all shown.
     """
     times = step_times.rank_times(report)
-    late = late_rank(report)
-    marks = marks_of(report, times) if late is not None or (len(times) > 1 and not _alike(times)) else {}
-    shown, rest = step_times.fold(times, RANKS, first=late)
+    late = waited_for(report)
+    marks = marks_of(report, times) if late or (len(times) > 1 and not _alike(times)) else {}
+    shown, rest = step_times.fold(times, max(RANKS, len(late) + 1), first=late)
     if rest is not None:
         second = next((time for time in shown if time.ranks not in marks), None)
-        if second is not None and marks and late is None and not _alike([second, rest]):
+        if second is not None and marks and not late and not _alike([second, rest]):
             marks[second.ranks] = "2nd slowest"
         fewer, others = step_times.fold(times, len(marks) + 1, first=late)
         if len(fewer) < len(shown) and all(time.ranks in marks for time in fewer):
@@ -68,26 +68,29 @@ def bars(report: Report) -> list[Bar]:
     return [_bar(time, marks.get(time.ranks, ""), alone=not shown, split=split) for time in listed]
 
 
-def late_rank(report: Report) -> int | None:
-    """Return the rank that a finding on the screen says is late; None if there is none, or several.
+def waited_for(report: Report) -> tuple[int, ...]:
+    """Return the ranks that findings on the screen say are late, the most expensive first, at most `RANKS`.
 
-    None too if others hardly wait for it.
+    Empty if there is none, if ranks take turns, or if others hardly wait for any.
     """
-    late = [row.finding for row in worth_showing(report) if row.finding.kind == "straggler"]
-    if not late or len(late[0].ranks) != 1:
-        return None
     longest = max((time.step_ns for time in step_times.rank_times(report)), default=0.0)
-    matters = late[0].severity != "info" or (late[0].toll_ns or 0) >= LEAST_LATE * longest
-    return late[0].ranks[0] if matters else None
+    late = [
+        finding.ranks[0]
+        for finding in (row.finding for row in worth_showing(report))
+        if finding.kind == "straggler"
+        and len(finding.ranks) == 1
+        and (finding.severity != "info" or (finding.toll_ns or 0) >= LEAST_LATE * longest)
+    ]
+    return tuple(dict.fromkeys(late))[:RANKS]
 
 
 def marks_of(report: Report, times: Sequence[RankTime]) -> dict[tuple[int, ...], str]:
-    """Return ranks -> the word to stand by their name: the rank to look at.
+    """Return ranks -> the word to stand by their name: the ranks to look at.
 
-    That is the late rank if there is one. The slowest is often another one, which waits for it longest.
+    They are the late ranks if there are any. The slowest is often another one, which waits for them longest.
     """
-    late = late_rank(report)
-    return step_times.marks(times) if late is None else {(late,): "late"}
+    late = waited_for(report)
+    return {(rank,): "late" for rank in late} if late else step_times.marks(times)
 
 
 def _alike(times: Sequence[RankTime]) -> bool:
@@ -139,7 +142,7 @@ def figures(finding: Finding, error_ns: float | None = None) -> list[str]:
     """
     if finding.toll_ns is None:
         return [f"{human.often(finding.count)} per step"] if finding.count > 1 else [""]
-    known = {name: f"{name} {_figure(name, getattr(finding, f'{name}_ns'))}" for name in _known(finding)}
+    known = {name: _figure(name, getattr(finding, f"{name}_ns")) for name in _known(finding)}
     if error_ns is not None and finding.toll_ns < error_ns and finding.family in DIVIDED:
         known["toll"] = f"{known['toll']} (within noise)"
     return [" · ".join(known[name] for name in names) for names in figure_names(finding)]
@@ -159,7 +162,7 @@ def _known(finding: Finding) -> tuple[str, ...]:
 
 
 def _figure(name: str, value_ns: int) -> str:
-    return human.duration(value_ns) if value_ns or name != "saving" else "none alone"
+    return f"{name} {human.duration(value_ns)}" if value_ns or name != "saving" else "no saving alone"
 
 
 def place(finding: Finding, report: Report) -> str:

@@ -121,7 +121,7 @@ def basis(source: str, steps: int, nodes: int, replay_error: float, unknown_shar
     """Return how well the replay stands: what it rests on and by how much it is off unedited."""
     what = "launches, streams and waits" if source == "events" else "collectives and own time between them"
     return (
-        f"replayed {human.plural(steps, 'step')} from {what}, {nodes:,} nodes; unedited it is off by "
+        f"replayed {human.plural(steps, 'step')} from {what}, {nodes:,} nodes. Unedited it is off by "
         f"{human.percent(replay_error)} at most; {human.percent(unknown_share)} of the critical path is gaps "
         "without a reason on record"
     )

@@ -79,6 +79,11 @@ class Site:
         """implicit, explicit or unknown."""
         return asked(self.implicit)
 
+    @property
+    def net(self) -> str:
+        """The mesh dimension, or `group NAME` if none is named."""
+        return self.mesh_dim or f"group {self.group}"
+
     def cause(self) -> str:
         """Return what caused it in one line, without its numbers."""
         return cause(self)

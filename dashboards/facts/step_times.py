@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,7 +43,9 @@ class RankTime:
     waiting_ns: float | None
     """The part of exposed communication spent waiting for late ranks; None unknown."""
     moving_ns: float | None
-    """The part spent while data moved; what is left is of collectives whose wait is unknown."""
+    """The part spent while data moved."""
+    unsplit_ns: float | None
+    """The part that is neither known to be waiting nor to be moving; None unknown, as in older reports."""
     capture_ns: float
     """The part of unattributed time that was capture's own work."""
     watched_ns: float | None = None
@@ -96,6 +98,7 @@ def rank_times(report: Report) -> list[RankTime]:
                 parts_ns=tuple(row[f"{name}_mean"] if name in named else None for name, _ in PARTS),
                 waiting_ns=row["exposed_wait_ns_mean"] if whole or telling else None,
                 moving_ns=row["exposed_move_ns_mean"] if whole or telling else None,
+                unsplit_ns=row["exposed_unsplit_ns_mean"] if whole or telling else None,
                 capture_ns=row["capture_ns_mean"],
                 watched_ns=None if light is None else light["duration_ns_mean"] - light["capture_ns_mean"],
                 watched_comm_ns=None if telling is None else telling["exposed_comm_ns_mean"],
@@ -114,7 +117,7 @@ def told_rows(report: Report) -> pa.Table:
 
 def _means(steps: pa.Table) -> dict[int, dict[str, Any]]:
     """Return rank -> the means of its rows of the steps' table, and how many there are."""
-    waits = ("exposed_wait_ns", "exposed_move_ns")
+    waits = ("exposed_wait_ns", "exposed_move_ns", "exposed_unsplit_ns")
     wanted = ["duration_ns", *(name for name, _ in PARTS), *waits, "capture_ns", "parts_error_ns"]
     return means_by_rank(steps, wanted)
 
@@ -147,17 +150,17 @@ def mixed(times: Sequence[RankTime]) -> bool:
 
 
 def fold(
-    times: Sequence[RankTime], most: int, *, shown: bool = False, first: int | None = None
+    times: Sequence[RankTime], most: int, *, shown: bool = False, first: Collection[int] = ()
 ) -> tuple[list[RankTime], RankTime | None]:
     """Return at most `most` ranks, the slowest, by rank; and the mean of all the others.
 
     The second is None where every rank is shown. `shown`: slowest by `total_ns`, where only that is shown.
-    `first` is a rank that is kept whatever its time.
+    `first` are ranks that are kept before others, whatever their time.
     """
     if len(times) <= most:
         return list(times), None
     by_cost = sorted(
-        times, key=lambda time: (time.ranks != (first,), -(time.total_ns if shown else time.step_ns))
+        times, key=lambda time: (time.ranks[0] not in first, -(time.total_ns if shown else time.step_ns))
     )
     kept, rest = by_cost[: most - 1], by_cost[most - 1 :]
     mean = RankTime(
@@ -167,6 +170,7 @@ def fold(
         parts_ns=tuple(_mean(parts) for parts in zip(*(time.parts_ns for time in rest), strict=True)),
         waiting_ns=_mean([time.waiting_ns for time in rest]),
         moving_ns=_mean([time.moving_ns for time in rest]),
+        unsplit_ns=_mean([time.unsplit_ns for time in rest]),
         capture_ns=sum(time.capture_ns for time in rest) / len(rest),
         watched_ns=_mean([time.watched_ns for time in rest]),
         watched_comm_ns=_mean([time.watched_comm_ns for time in rest]),

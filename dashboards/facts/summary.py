@@ -67,12 +67,12 @@ def mean_of(report: Report, *, brief: bool = False) -> str:
     elif report.run.source == "trace":
         mean, more = (
             f"mean of {human.plural(every, 'step')}",
-            ": without a device timeline all of it is unattributed",
+            " (no device timeline, so all of it is unattributed)",
         )
     else:
         mean, more = (
             f"mean of {human.plural(every, 'watched step')}",
-            ": what is no exposed comm is unattributed",
+            " (all but exposed comm is unattributed)",
         )
     return mean if brief else mean + more
 

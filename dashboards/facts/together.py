@@ -76,7 +76,7 @@ def from_late_launches(report: Report, shown: Collection[int]) -> list[str]:
     latest = sorted({rank for finding in named if finding.kind != "launch-bound" for rank in finding.ranks})
     return [
         f"Findings {_listed(linked)} have one cause: hosts launch late, most of all that of "
-        f"{human.ranks(latest)}. Fix launching on all ranks."
+        f"{human.ranks(latest)}. Make launching faster on all ranks."
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shardtoll.dashboards.facts import summary
 from shardtoll.dashboards.page.html import tables
+from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.page.html.figure import Figure
 from shardtoll.dashboards.page.html.first import first_screen
 from shardtoll.dashboards.page.html.frame import framed
@@ -88,7 +89,7 @@ def head(report: Report, sentence: str) -> str:
 def section(view: View, figure: Figure, numbers: str = "") -> str:
     """Return a view's section: its heading, the place its figure is drawn in, notes and numbers."""
     name, title = view.name, view.title
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in figure.notes)
+    notes = "".join(f'<p class="note">{coded_html(escape(note))}</p>' for note in figure.notes)
     tall = figure.layout.get("height", 450)
     drawing = f"""<div class="panel"><p class="said" id="{name}-said" hidden></p>
 <div id="{name}-figure" class="figure" style="min-height:{tall}px" tabindex="0" role="application"

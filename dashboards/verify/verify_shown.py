@@ -155,8 +155,8 @@ def score(name: str, lines: Sequence[KindScore], damaged: Sequence[int], width: 
     elif lines:
         parts.append(table(("kind", *SCORE_HEADS), rows))
     note = (
-        "a prediction is an upper bound unless it was replayed: measured / predicted at or below 1 keeps it; "
-        "a replayed one has a band, which held if it meets the measured interval"
+        "a prediction is an upper bound unless it was replayed: measured / predicted at or below 1 keeps "
+        "it. A replayed one has a band, which held if it meets the measured interval"
     )
     return Group(*parts, Text(note, style="dim"))
 

@@ -26,8 +26,8 @@ BEST_OVERLAP: Final = (
     "wait for anything"
 )
 UTILISATION: Final = (
-    "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without "
-    "what checkpointing computes again (HFU: with it); float32 is held against TensorFloat-32"
+    "MFU: FLOPs of matmuls, attention and convolutions against the peak of their format, without recompute "
+    "by checkpointing (HFU: with it). float32 is held against TensorFloat-32"
 )
 DEFINITIONS: Final = frozenset([SPEED_OF_LIGHT, BEST_OVERLAP, UTILISATION])
 """Those of `StepRoofline.assumptions` that say what a term means, of every run alike."""

@@ -41,7 +41,7 @@ def clean(value: object, *, lines: bool = False) -> str:
 
 
 def clip(value: object, most: int) -> str:
-    """Return the cleaned text; one longer than `most` is cut in the middle, where a mark stands."""
+    """Return the cleaned text; one much longer than `most` is cut in the middle, where a mark stands."""
     text = clean(value)
     if len(text) <= most:
         return text
@@ -49,7 +49,9 @@ def clip(value: object, most: int) -> str:
     head = most - tail
     if most < _SAY_HOW_MUCH:
         return f"{text[:head]}…{text[-tail:]}"
-    return f"{text[:head]}… ({len(text) - most:,} characters left out) …{text[-tail:]}"
+    mark = f"… ({len(text) - most:,} characters left out) …"
+    # The words about what was left out must not be longer than it.
+    return text if len(text) <= most + len(mark) else f"{text[:head]}{mark}{text[-tail:]}"
 
 
 def shortened(value: object, most: int) -> str:

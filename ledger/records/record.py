@@ -221,6 +221,8 @@ class Step:
     """One of `SERVES` in a step of an inference engine; None in training or unknown."""
     requests: int | None = None
     """Requests that such a step served."""
+    exposed_unsplit_ns: int | None = None
+    """The part of `exposed_comm_ns` that is neither known to be waiting nor to be moving; None as those."""
 
     def __post_init__(self) -> None:
         parts = self.parts_ns

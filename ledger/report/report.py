@@ -112,12 +112,15 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What every renderer says first: errors, then `headline`; without both the first finding."""
+        """What every renderer says first: errors, then `headline`; without both the first finding.
+
+        A job that hangs has nothing else to say: what its last steps cost does not matter then.
+        """
         errors = [finding for finding in self.findings if finding.severity == "error"]
         if errors:
             title = errors[0].title.rstrip(".")
             text = f"{human.plural(len(errors), 'error')} to fix first: {title}."
-            return text if self.headline is None else f"{text} {self.headline}"
+            return text if self.headline is None or errors[0].kind == "hang" else f"{text} {self.headline}"
         if self.headline is not None:
             return self.headline
         if not self.findings:

@@ -287,8 +287,8 @@ class DryRun:
         if self.ledger is not None and not self.ledger.tables["dry_ops"].num_rows:
             raise UsageError(
                 f"{program} does nothing on a GPU in the recorded step",
-                'put the model and its batches on "cuda", as in model.to("cuda"); one file serves CPUs too '
-                "if it chooses by torch.cuda.is_available(), which a dry run answers with yes",
+                'put the model and its batches on "cuda", as in model.to("cuda"). One file serves CPUs too '
+                "if it asks torch.cuda.is_available(): a dry run answers yes",
             )
 
     def _drop_session(self) -> None:

@@ -5,6 +5,8 @@ beyond the one that the schedule needs, a share of (p - 1) / (m + p - 1) of the 
 micro-batches. Layers were counted, not timed. It is told in the article on mistakes in distributed training
 that this project started from.
 
+The work is a sleep, so that ranks that share cores do not slow each other: bars show it as idle time.
+
 The bill has to name the slow stage, and to hold what ranks wait besides against the schedule's ideal bubble.
 The mended twin has stages of equal length.
 

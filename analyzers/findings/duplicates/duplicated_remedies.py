@@ -115,7 +115,7 @@ def _written(case: Told) -> tuple[str, str]:
             each = case.state_bytes - case.state_bytes // case.ways
             spared = f" and {size(each)} of states on each rank"
         return (
-            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} per step{spared}, and "
+            f"Shard the optimizer's work: that spares up to {some_time(case.toll)} per step{spared}. It "
             "costs a broadcast or all_gather of the updated parameters. fully_shard does it with the "
             "parameters' memory, ZeroRedundancyOptimizer under DistributedDataParallel. Replicas are "
             "simpler, so keep them if memory and time suffice.",
@@ -128,7 +128,7 @@ def _written(case: Told) -> tuple[str, str]:
         named = ", ".join(f'"{module}": SequenceParallel()' for module in case.modules[:3] if module)
         return (
             f"Without sequence parallelism every rank{over} normalises all tokens. SequenceParallel gives "
-            "each its part of the sequence, and the memory with it; its reduce_scatters and all_gathers "
+            "each its part of the sequence, and the memory with it. Its reduce_scatters and all_gathers "
             "move as many bytes as the all_reduces they replace. Leave it if sequences are short.",
             f"parallelize_module(model, {_mesh(case)}, {{{named or chr(34) + 'norm' + chr(34)}}})"
             if named
@@ -144,14 +144,14 @@ def _written(case: Told) -> tuple[str, str]:
     if case.why == "embedding":
         table = case.modules[0] if case.modules else "tok_embeddings"
         return (
-            f"Give each rank its own channels of the table by ColwiseParallel, in backward too: every "
+            "Give each rank its own channels of the table by ColwiseParallel, in backward too. Every "
             f"rank{over} adds up the gradient of the whole table. RowwiseParallel shards the table only: "
             "torch 2.13 adds up all rows on every rank and then keeps its own.",
             f"parallelize_module(model, {_mesh(case)}, "
             f'{{"{table}": ColwiseParallel(output_layouts=Replicate())}})',
         )
     text = (
-        f"Give each rank its share of the work{over}: shard one operand, or slice the input before the "
+        f"Give each rank its share of the work{over}. Shard one operand, or slice the input before the "
         "operator and reduce or gather the smaller result. Keep the replicas if every rank must hold the "
         "result: they avoid a collective, and this is their price."
     )

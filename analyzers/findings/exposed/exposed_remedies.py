@@ -47,7 +47,7 @@ _ADVICE: Final = (
         None,
         None,
         "Shard smaller blocks, so that one block's reduction runs behind the backward of the block before "
-        "it; with gradient accumulation, reduce on the last micro-batch only.",
+        "it. With gradient accumulation, reduce on the last micro-batch only.",
         "model.set_requires_gradient_sync(is_last_micro_batch)",
     ),
     _Advice(
@@ -73,7 +73,7 @@ _ADVICE: Final = (
         ddp_causes.USED_PARAMETERS,
         None,
         None,
-        "Turn the search off if every backward reaches all parameters: it reduces a map of the parameters "
+        "Turn the search off if every backward reaches all parameters. It reduces a map of the parameters "
         "that backward reached, after the last gradient.",
         "DistributedDataParallel(model, find_unused_parameters=False)",
     ),
@@ -93,7 +93,7 @@ _ADVICE: Final = (
             style,
             "all_reduce",
             None,
-            "Keep the dimension inside a node, as the next operator needs this result, and use sequence "
+            "Keep the dimension inside a node, as the next operator needs this result. Use sequence "
             "parallelism: its halves (reduce_scatter, all_gather) can be pipelined with the neighbouring "
             "matmuls.",
             'parallelize_module(block, mesh["tp"], {"norm": SequenceParallel()})',
@@ -127,8 +127,8 @@ _ADVICE: Final = (
             op,
             op,
             "other",
-            "Log every so many steps, or reduce only the few numbers that are logged: a whole tensor is "
-            "gathered here outside the model's passes.",
+            "Log every so many steps, or reduce only the few logged numbers. A whole tensor is gathered "
+            "here outside the model's passes.",
             f"if step % 100 == 0:\n    {call(op)}",
         )
         for op in ("all_gather", "gather")
@@ -178,8 +178,9 @@ def _smaller_buckets(message_bytes: int | None) -> Remedy:
     """Return advice for a DDP bucket of that size."""
     if message_bytes is not None and message_bytes < LEAST_HALVED_BYTES:
         return Remedy(
-            text="Give each step more work (a larger batch, or accumulation with `no_sync`): backward's "
-            "last bucket has nothing to hide behind, and its time is latency. Smaller buckets would "
+            text="Give each step more work (a larger batch, or accumulation with `no_sync`). "
+            "Backward's last bucket has nothing to hide behind, and its time is latency. Smaller "
+            "buckets would "
             "not help.",
             code="with contextlib.nullcontext() if last_micro_batch else ddp.no_sync():\n"
             "    loss_of(ddp(batch)).backward()",
@@ -209,8 +210,8 @@ EXCHANGES: Final = frozenset(CALLS) - {"send", "recv", "barrier"}
 def _tiny(op: str, message_bytes: int) -> Remedy:
     """Return advice for a few numbers that are exchanged in every step."""
     return Remedy(
-        text="Reduce flags, counts and logged losses only every so many steps, or put several values into "
-        f"one message: {message_bytes:,} bytes are latency, and waiting for others.",
+        text=f"Reduce flags, counts and logged losses only every so many steps. Or put several values "
+        f"into one message: {message_bytes:,} bytes are latency, and waiting for others.",
         code=f"if step % 10 == 0:\n    {call(op)}",
         counterfactual=COUNTERFACTUAL,
     )

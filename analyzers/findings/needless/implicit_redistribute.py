@@ -190,8 +190,8 @@ def _of_pending_sum(cause: str, after: str | None, phase: str, *, whole: bool) -
     """Return text and code where a pending sum was reduced: to the whole on each rank, else to shards."""
     if whole and phase == "optimizer":
         text = (
-            "Reduce the gradient once before step(), after backward and before clipping: it is a pending sum "
-            "(Partial), and each read by clipping or the optimizer reduces it again."
+            "Reduce the gradient once before step(), after backward and before clipping. It is a pending "
+            "sum (Partial), and each read by clipping or the optimizer reduces it again."
         )
         return text, "p.grad = p.grad.redistribute(placements=p.placements)"
     if whole:

@@ -302,9 +302,9 @@ def _remedy(
 ) -> Remedy:
     if phase == "optimizer":
         text = (
-            "Take the norms of all gradients first, stack them and reduce them together, as "
-            "`clip_grad_norm_` of all parameters at once does, and use the fused or foreach optimizer, "
-            f"instead of one {op} a parameter."
+            "Take the norms of all gradients first, stack them and reduce them together. `clip_grad_norm_` "
+            f"of all parameters does so. Use the fused or foreach optimizer instead of one {op} per "
+            "parameter."
         )
         written = (
             "clip_grad_norm_(model.parameters(), max_norm, foreach=True)  # one reduction instead of "

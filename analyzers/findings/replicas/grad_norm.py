@@ -119,9 +119,9 @@ def _taken(context: Context) -> list[Finding]:
                 *(Evidence(f"norm / true norm, rank {rank}", ratios[rank], "x") for rank in ranks[:16]),
             ),
             remedy=Remedy(
-                "Take the norm of the DTensor gradients, not of their local parts (clip_grad_norm_ then "
-                "reduces), or "
-                "add up the squares of what each rank alone holds over all ranks; FSDP1 has its own method.",
+                "Take the norm of the DTensor gradients, not of their local parts: clip_grad_norm_ then "
+                "reduces. Or add up over all ranks the squares of the part that each rank alone holds. "
+                "FSDP1 has its own method.",
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # DTensors, FSDP2\n"
                 "model.clip_grad_norm_(max_norm)  # FSDP1",
             ),
@@ -292,10 +292,9 @@ def _counted(first: Any, worst: _Sum, taken: list[_Sum]) -> Finding:
             Evidence("norms looked at", times(len(taken), "norm")),
         ),
         remedy=Remedy(
-            "Count each replica once: add up over ranks only the squares of what a rank alone holds "
-            "(Shard), and add "
-            "those of replicated gradients after the reduction. DTensor gradients are counted right by "
-            "torch.",
+            "Count each replica once. Add up over ranks only the squares of gradients that a rank alone "
+            "holds (Shard). Add those of replicated gradients after the reduction. torch counts DTensor "
+            "gradients right.",
             "sharded = sum(g.to_local().square().sum() for g in gradients if is_sharded(g))\n"
             f"dist.all_reduce(sharded{on_group(dim)})\n"
             "total = (sharded + sum(g.to_local().square().sum() for g in gradients if not "

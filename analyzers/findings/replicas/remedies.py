@@ -39,9 +39,8 @@ def gradient_remedy(
         )
     if case == "not-finite":
         return Remedy(
-            "Look for what overflows on these ranks alone (float16 without loss scaling, a division by a "
-            "local count "
-            "that is zero, log of an empty shard), and skip the step on all ranks or on none.",
+            "Look for an overflow on these ranks alone: float16 without loss scaling, a division by a "
+            "local count of zero, log of an empty shard. Skip the step on all ranks or on none.",
             f"bad = (~torch.isfinite({parameter(names[0])}.grad)).any().float()\n"
             "dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # then all ranks skip the step, or none",
         )
@@ -119,8 +118,9 @@ def drift_remedy(replicas: Replicas, *, gradient_differs: bool, buffer: bool) ->
             once_more,
         )
     return Remedy(
-        "Find what else writes the parameter, as its gradients agree: a seed per rank, a checkpoint "
-        "loaded on some ranks, different optimizer states or clipping, random in-place changes. Then make "
+        "Find what else writes the parameter, as its gradients agree. It may be a seed per rank, a "
+        "checkpoint loaded on some ranks, different optimizer states or clipping, random in-place changes. "
+        "Then make "
         "the values equal once.",
         once_more,
     )

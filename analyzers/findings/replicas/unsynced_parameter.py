@@ -109,8 +109,8 @@ def _late(
             Evidence("ranks", rank_words(ranks)),
         ),
         remedy=Remedy(
-            f"Add {part} to the model first and wrap it last, when all its parameters exist; if it has to be "
-            "added later, wrap again, and make its values equal on all ranks.",
+            f"Add {part} to the model first and wrap it last, when all its parameters exist. If it has to "
+            "be added later, wrap again, and make its values equal on all ranks.",
             f"model.{part} = ...  # first\nmodel = DistributedDataParallel(model)  # then wrap"
             if wrapper == "DDP"
             else f"model.{part} = ...  # first\nfully_shard(model)  # then wrap",
@@ -218,8 +218,8 @@ def _unused(context: Context) -> list[Finding]:
             ranks,
             len(others),
             Remedy(
-                "Use them, or freeze them: nothing in the loss depends on them (a branch not taken, a "
-                "detach(), a module built and not called). Freezing spares their optimizer states and their "
+                "Use them, or freeze them. Nothing in the loss depends on them: a branch not taken, a "
+                "detach(), a module built and not called. Freezing spares their optimizer states and their "
                 "part of every reduction.",
                 f"{parameter(never[0])}.requires_grad_(False)",
             ),

@@ -248,9 +248,9 @@ def fewer_cards(of: Slow) -> Reason | None:
         score=(1.0 if line else BY_POINT) * BY_PATTERN * explained * _unless_compute(of),
         why=f"a node sends {rate:.3g} GB/s; {whose} of {card:.3g} GB/s would be at the limit, the node has "
         f"{cards}",
-        text="Let every GPU use its own card: check NCCL_IB_HCA and NCCL_SOCKET_IFNAME, that the container "
-        "sees all cards, and in NCCL's log that each channel has a card of its own and says GDRDMA, which "
-        "means that the card reads the GPU's memory itself.",
+        text="Let every GPU use its own card. Check NCCL_IB_HCA and NCCL_SOCKET_IFNAME, and that the "
+        "container sees all cards. In NCCL's log each channel must have a card of its own and say "
+        "GDRDMA: the card then reads the GPU's memory itself.",
         code="# before init_process_group; the log lists the cards (NET/IB : Using ...) and who uses which\n"
         'os.environ["NCCL_DEBUG"] = "INFO"; os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,NET,GRAPH"\n'
         'os.environ.pop("NCCL_IB_HCA", None)',
@@ -312,8 +312,8 @@ def host_staged(of: Slow) -> Reason | None:
         name="host-staged copies (no peer access between GPUs)",
         score=BY_PATTERN,
         why=f"a rank sends {rate:.3g} GB/s, as PCIe and host memory do; the links allow {could:.3g} GB/s",
-        text="Check that GPUs reach each other directly: `nvidia-smi topo -m` and `-p2p r`, that "
-        "NCCL_P2P_DISABLE is not set, and that the container sees all GPUs of the node.",
+        text="Check that GPUs reach each other directly: `nvidia-smi topo -m` and `-p2p r`. "
+        "NCCL_P2P_DISABLE must not be set, and the container must see all GPUs of the node.",
         code='os.environ.pop("NCCL_P2P_DISABLE", None)  # before init_process_group\n'
         'subprocess.run(["nvidia-smi", "topo", "-p2p", "r"])',
         evidence=(

@@ -22,9 +22,9 @@ LEAST_STEPS: Final = 2
 
 KEYS: Final = ("call", "phase", "module", "source")
 TEXT: Final = (
-    "Keep values on the device and read them every so many steps: `.item()`, `.cpu()`, printing "
-    "a tensor, a branch on a tensor's value, `nonzero` and boolean masks all wait for it. Many values are "
-    "read at once by `.tolist()`."
+    "Keep values on the device and read them every so many steps. `.item()`, `.cpu()`, printing a tensor, a "
+    "branch on a tensor's value, `nonzero` and boolean masks all wait for it. `.tolist()` reads many values "
+    "at once."
 )
 CODE: Final = (
     "losses.append(loss.detach())  # no .item() in the step\n"

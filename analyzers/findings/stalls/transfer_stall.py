@@ -43,8 +43,8 @@ def _remedy(copy: str) -> Remedy:
     words, against = copy.lower(), "the same copies behind compute"
     if any(each in words for each in SAME_DEVICE):
         return Remedy(
-            "Copy less on the device: write results where they are used, avoid `cat`, `clone` and "
-            "`contiguous` of large tensors, and flatten parameters and gradients once, not in each step.",
+            "Copy less on the device. Write results where they are used, and avoid `cat`, `clone` and "
+            "`contiguous` of large tensors. Flatten parameters and gradients once, not in each step.",
             "torch.mm(a, b, out=bucket[i])  # instead of bucket[i].copy_(torch.mm(a, b))",
             against,
         )

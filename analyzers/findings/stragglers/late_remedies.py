@@ -72,7 +72,7 @@ def remedy(
         )
     if part == "began_ns":
         return (
-            f"Record more steps, from an earlier one on: rank {rank} begins its step late, and its work "
+            f"Record more steps and begin earlier: rank {rank} begins its step late, and its work "
             "before is not on record. If the recording itself began there, ranks may only have started to "
             "record at different moments.",
             'with audit(model, level="survey") as session:  # every step, from before the first late one\n'
@@ -83,8 +83,8 @@ def remedy(
     if part == "compute_ns":
         return (
             f"Balance the work if rank {rank} has more{f' in {phase}' if phase else ''}, else compare "
-            "device clocks and power limits. More work is longer sequences, more tokens or more layers; "
-            "without it the device is slower: compare clocks, temperature and power with another rank's.",
+            "device clocks and power limits. More work is longer sequences, more tokens or more layers. "
+            "Without it the device is slower: compare clocks, temperature and power with another rank's.",
             f"if dist.get_rank() == {rank}:  # and of another rank, to compare\n"
             + (
                 "    print([tuple(x.shape) for x in batch], os.sched_getaffinity(0), os.getloadavg())"
@@ -107,8 +107,8 @@ def remedy(
         )
     if part == "sync_ns":
         return (
-            f"Read from the device less often on rank {rank}, or after the collective: it does so where "
-            "others do not (logging, checks, checkpoints).",
+            f"Read from the device less often on rank {rank}, or after the collective. Others do not read "
+            "there (logging, checks, checkpoints).",
             f"if step % 100 == 0:  # not in every step of rank {rank}, and after the collective\n"
             "    print(loss.item())",
         )
@@ -132,7 +132,7 @@ def remedy(
             "    faulthandler.dump_traceback_later(0.05, repeat=True)  # where its thread is",
         )
     return (
-        f"Look for what slows the host of rank {rank}, which launches late: other processes on its cores, "
-        "garbage collection, Python work that only this rank does.",
+        f"Find out why the host of rank {rank} launches late: other processes on its cores, garbage "
+        "collection, Python work of this rank only.",
         "gc.disable()  # and gc.collect() every few hundred steps",
     )

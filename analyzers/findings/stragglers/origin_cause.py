@@ -51,14 +51,14 @@ def compared_with(context: Context, origin: Origin) -> str:
 
 
 def clause(origin: Origin) -> str:
-    """Return `rank 0 (stage 0) slows the job 1.94 times`, and in how many steps if not in all."""
+    """Return `rank 0 (stage 0) slows the job by a factor of 1.94`, and in how many steps if not in all."""
     stage = "" if origin.stage is None else f" (stage {origin.stage})"
     often = "" if origin.steady else f" in {len(origin.slow_steps)} of {times(origin.steps, 'step')}"
-    return f"rank {origin.rank}{stage} slows the job {origin.slowdown:.3g} times{often}"
+    return f"rank {origin.rank}{stage} slows the job by a factor of {origin.slowdown:.3g}{often}"
 
 
 def why(context: Context, origin: Origin) -> str:
-    """Return `it spends 26.0 s per step longer computing than the same stage of other replicas`."""
+    """Return `it spends 26.0 s more per step computing than the same stage of other replicas`."""
     cause = own_cause(context, origin)
     others = compared_with(context, origin)
     if cause.part is None:
@@ -67,5 +67,5 @@ def why(context: Context, origin: Origin) -> str:
     words = late_remedies.words(cause.part, on_cpu=host_computes(context))
     longer = duration(cause.more_ns[cause.part])
     if origin.steady:
-        return f"it spends {longer} per step longer {words} than {others}"
+        return f"it spends {longer} more per step {words} than {others}"
     return f"there it spends {longer} longer {words} than {others}"

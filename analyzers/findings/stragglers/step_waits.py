@@ -12,7 +12,13 @@ from shardtoll.analyzers.context.fill import LEAST_LATE_NS
 from shardtoll.analyzers.findings.stragglers.lateness import waits
 from shardtoll.analyzers.shared.tally import keep
 
-COLUMNS: Final = ("exposed_wait_ns", "exposed_move_ns", "waited_for_ns", "compute_beyond_ns")
+COLUMNS: Final = (
+    "exposed_wait_ns",
+    "exposed_move_ns",
+    "exposed_unsplit_ns",
+    "waited_for_ns",
+    "compute_beyond_ns",
+)
 """Columns of the steps' table that are known only after matching the ranks."""
 
 _PLACE: Final = ["step", "rank"]
@@ -29,7 +35,7 @@ def step_waits(context: Context) -> pd.DataFrame:
 
 
 def _exposed(context: Context, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return each step's exposed communication split into waiting and moving, as far as collectives tell."""
+    """Return each step's exposed communication: waiting, moving, and the rest, whose wait is unknown."""
     frame = context.in_steps[[*_PLACE, "exposed_ns", "waited_ns"]].dropna()
     frame = frame.assign(exposed_move_ns=frame["exposed_ns"] - frame["waited_ns"])
     sums = frame.groupby(_PLACE)[["waited_ns", "exposed_move_ns"]].sum().reset_index()
@@ -41,7 +47,8 @@ def _exposed(context: Context, steps: pd.DataFrame) -> pd.DataFrame:
     total = parts.sum(axis=1)
     scale = np.minimum(1.0, np.divide(most, total, out=np.ones(len(total)), where=total > 0))
     sums[names] = np.floor(parts * scale[:, None]).astype(np.int64)
-    split: pd.DataFrame = sums[[*_PLACE, *names]]
+    sums["exposed_unsplit_ns"] = most.astype(np.int64) - sums[names].sum(axis=1)
+    split: pd.DataFrame = sums[[*_PLACE, *names, "exposed_unsplit_ns"]]
     return split
 
 

@@ -45,7 +45,7 @@ MINOR: Final = ("no-steps", "launches-unseen", "rank-from-name", "rank-assumed",
 """Kinds that leave the rest of the bill as good as it was."""
 
 REMEDIES: Final = {
-    "no-steps": "Say where steps begin: call `prof.step()` after each training step; in inference, put "
+    "no-steps": "Mark where steps begin: call `prof.step()` after each training step; in inference, put "
     "`record_function` around each pass, named as `step[DECODE bs=32]`.",
     "no-kernels": "Record with ProfilerActivity.CUDA as well.",
     "no-device-timeline": "Record with ProfilerActivity.CUDA (or the device's own activity) as well.",
@@ -104,7 +104,7 @@ def find(context: Context) -> list[Finding]:
                 (Evidence("ranks seen", len(run.ranks_seen)), Evidence("ranks missing", len(missing))),
                 "Record all ranks over the same steps, and report their traces together, from one folder."
                 if run.source == "trace"
-                else "Look at why these ranks died or could not be reached; where each wrote to its own "
+                else "Find out why these ranks died or could not be reached. If each wrote to its own "
                 "disk, copy their files into one run folder and report that.",
             )
         )

@@ -139,8 +139,8 @@ def _disagreeing(context: Context) -> list[Finding]:
                 rows=Rows.of(collectives=keep(rows, rows["slot_id"].isin(wrong)).index),
                 evidence=tuple(examples),
                 remedy=Remedy(
-                    "Look for a branch that depends on the rank or its data: every rank of a group must call "
-                    "the same collectives with the same sizes in the same order."
+                    "Look for a branch that depends on the rank or its data. Every rank of a group must "
+                    "call the same collectives with the same sizes in the same order."
                 ),
                 confidence="possible" if by_order else "certain",
             )

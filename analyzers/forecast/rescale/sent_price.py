@@ -63,8 +63,8 @@ def times_ns(
     new = _cost(after, sent.op, message, place_group(size, stride, after.per_node))
     if old is None or new is None or old[1] <= 0:
         notes.append(
-            f"the price of {sent.op} over {sent.name} is unknown: it keeps its recorded time, and the band "
-            "holds from none to ten times of it"
+            f"the price of {sent.op} over {sent.name} is unknown. It keeps its recorded time, and the band "
+            "reaches from none to ten times of it"
         )
         return 0.0, float(sent.duration_ns), sent.duration_ns * _UNPRICED
     low, expected, high = (own * each / old[1] + sent.wait_ns for each in new)

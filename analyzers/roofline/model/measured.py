@@ -59,7 +59,7 @@ def sizes_note(fabric: Fabric, sizes: Iterable[int]) -> str:
         return ""
     return (
         f"WARNING: the fabric was measured for groups of {_ranks(measured)}; floors of groups of "
-        f"{_ranks(others)} are not measured but modelled, and fitted to those times"
+        f"{_ranks(others)} are modelled and fitted to those times"
     )
 
 

@@ -31,8 +31,8 @@ ASKED_WORDS: Final = {
 """What a legend says for each; the sections of the page explain them with `ASKED_LEAD`."""
 
 ASKED_LEAD: Final = (
-    "Implicit: the framework inserted the collective. Explicit: code asked for it. Origin unknown: the "
-    "record does not tell, as in traces of other tools."
+    "Implicit: the framework inserted the collective. Explicit: code asked for it. Origin unknown: not on "
+    "record, as in traces of other tools."
 )
 
 TOP_LEGEND: Final = {

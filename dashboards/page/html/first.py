@@ -11,6 +11,7 @@ from shardtoll.dashboards.facts.first_facts import Bar
 from shardtoll.dashboards.facts.first_rows import Row, worth_showing
 from shardtoll.dashboards.facts.legend import legend
 from shardtoll.dashboards.facts.legend import words as words_meaning
+from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
@@ -90,7 +91,7 @@ def _finding(report: Report, row: Row, error_ns: float | None) -> str:
     number, finding = row.number, row.finding
     place = clip(row.place or first_facts.place(finding, report), _PLACE)
     (figures, *_) = first_facts.figures(finding, error_ns)
-    clause = _safe(clip(first_facts.remedy(finding), _CLAUSE))
+    clause = coded_html(_safe(clip(first_facts.remedy(finding), _CLAUSE)))
     link = f'<a href="#finding-{number}">{escape(finding.kind)}</a>'
     return (
         f'<li value="{number}" class="{finding.severity}"><b class="badge">{finding.severity}</b> {link} '

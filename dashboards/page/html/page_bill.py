@@ -7,6 +7,7 @@ from typing import Final
 
 from shardtoll.dashboards.facts import replayed_words, summary, together
 from shardtoll.dashboards.facts.applies import applies
+from shardtoll.dashboards.page.html.coded_html import coded_html
 from shardtoll.dashboards.words.text import clean, clip
 from shardtoll.ledger import Evidence, Finding, Remedy, Report, Run
 from shardtoll.ledger.words import human
@@ -104,7 +105,7 @@ def _remedy(finding: Finding) -> str:
     remedy: Remedy | None = finding.remedy
     if remedy is None:
         return '<div class="remedy"><h4>Remedy</h4><p>none known</p></div>'
-    parts = [f"<p>{safe(clip(remedy.text, 4000))}</p>"]
+    parts = [f"<p>{coded_html(safe(clip(remedy.text, 4000)))}</p>"]
     if remedy.effort:
         parts.append(f"<p>Effort: {escape(remedy.effort)}.</p>")
     if remedy.code:

@@ -59,7 +59,7 @@ def sites(every: Sequence[Site]) -> str:
     """Return the sites with the most exposed time."""
     rows = []
     for site in every[:SITES_SHOWN]:
-        group = f"×{site.group_size} {safe(clip(site.mesh_dim or site.group, 60))}"
+        group = f"×{site.group_size} {safe(clip(site.net, 60))}"
         numbers = (
             f"{site.calls:,}",
             human.size(site.message_bytes),

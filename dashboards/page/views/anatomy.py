@@ -164,7 +164,7 @@ def _divided(report: Report) -> list[str]:
         return [f"{levels}. The parts are the {summary.mean_of(report)}."]
     if summary.surveyed_count(report):
         return [
-            f"{levels}. The parts are the mean over the surveyed steps and add up to them; of watched steps "
-            "time and exposed communication are known, as the table says."
+            f"{levels}. The parts are the mean over the surveyed steps and add up to them. Watched steps "
+            "show only their time and exposed communication: see the table."
         ]
     return [f"{levels}. In a watched step what is not exposed communication is unattributed."]

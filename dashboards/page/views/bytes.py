@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAD: Final = (
-    "Wire bytes of a mean step, all ranks seen added up: from the module that caused them, over the "
-    "collective and the group or mesh dimension it spans, to the link they take by the algorithm assumed. "
-    "Layers that differ in a number only are one module."
+    "Wire bytes of a mean step, all ranks seen added up. They flow from the module that caused them, over "
+    "the collective and its group or mesh dimension, to the link of the assumed algorithm. Layers that "
+    "differ in a number only are one module."
 )
 
 MODULES: Final = 20

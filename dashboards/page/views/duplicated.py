@@ -20,9 +20,8 @@ from shardtoll.ledger.records.work import total_flops
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
-    "FLOPs of a step, all ranks seen added up, at each place where findings show the same work done more "
-    "than once: what is needed, and what is done beyond it. Some of it is a choice, as a small head that "
-    "every rank keeps whole."
+    "FLOPs per step, all ranks seen added up, at each place where findings show repeated work: the needed "
+    "part and the rest. Some of it is a choice, as a small head that every rank keeps whole."
 )
 
 KINDS: Final = ("duplicated-compute", "duplicated-data")

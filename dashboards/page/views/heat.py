@@ -14,9 +14,10 @@ from shardtoll.ledger import Report
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
-    "How long other ranks waited for each rank, by step: exposed waiting in collectives to which it came "
-    "last, on the rank that waited most. A bright row is a rank that is late by habit, a bright column a "
-    "step in which something happened, bright cells all over are ranks that take turns. Grey is not known."
+    "How long other ranks waited for each rank, by step. It is exposed waiting in collectives to which the "
+    "rank came last, on the rank that waited most. A bright row: a rank that is late by habit. A bright "
+    "column: a step in which something happened. Bright cells all over: ranks that take turns. Grey: "
+    "unknown."
 )
 
 ROWS: Final = 64
@@ -39,8 +40,8 @@ def figure(report: Report) -> Figure:
     notes = []
     if not grid.waits:
         notes.append(
-            "No collective is matched over all ranks of its group, so who was waited for is not known: the "
-            "colour is what a rank computes beyond the median rank of the step."
+            "No collective is matched over all ranks of its group, so it is unknown which rank was waited "
+            "for. The colour is a rank's compute beyond the median rank of the step."
         )
     values, names, rows, words = _fewer_ranks(grid)
     notes += words
@@ -109,8 +110,8 @@ def _fewer_ranks(grid: Grid) -> tuple[Floats, list[str], list[tuple[int, ...]], 
         names,
         ranks,
         [
-            f"The {ROWS - 1} ranks with the most of {len(grid.ranks):,} are shown, in order of rank; of the "
-            "others, in the last row, the one with most in each step."
+            f"The {ROWS - 1} ranks with the most of {len(grid.ranks):,} are shown, in order of rank. The "
+            "last row shows, for each step, the largest of the others."
         ],
     )
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAD: Final = (
-    "The toll of each module in a mean step, mean over the ranks: exposed communication that it caused, and "
-    "compute that findings show to be done twice. Areas add up from the inside out. Layers that differ in a "
+    "The toll of each module in a mean step, mean over the ranks. It is the exposed communication that it "
+    "caused, and compute that findings show to be repeated. Areas add up from the inside out. Layers that "
+    "differ in a "
     "number only are one."
 )
 

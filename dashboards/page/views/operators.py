@@ -1,4 +1,4 @@
-"""Figure and table: operators under the accelerator's roofline, FLOPs a byte against FLOPs a second."""
+"""Figure and table: operators under the accelerator's roofline, FLOPs per byte against FLOPs per second."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def figure(roofline: StepRoofline, findings: Sequence[Finding] = ()) -> Figure:
     data += points
     layout = {
         "height": 480,
-        "xaxis": log_axis("FLOPs a byte", [x for trace in data for x in trace["x"]], _plain),
-        "yaxis": log_axis("FLOPs a second", [y for trace in data for y in trace["y"]], _rate),
+        "xaxis": log_axis("FLOPs per byte", [x for trace in data for x in trace["x"]], _plain),
+        "yaxis": log_axis("FLOPs per second", [y for trace in data for y in trace["y"]], _rate),
         "hovermode": "closest",
     }
     return Figure(data, layout, notes, strings.all(), marks=marks)
@@ -85,11 +85,11 @@ def _ceilings(roofline: StepRoofline, drawn: Sequence[OpRoofline], strings: Stri
     data = []
     for place, name in enumerate(used):
         peak = peaks[name]
-        # GB/s x FLOPs a byte = 1e9 FLOPs a second; the two meet at the ridge.
+        # GB/s x FLOPs per byte = 1e9 FLOPs per second; the two meet at the ridge.
         ridge = peak * 1e3 / roofline.memory_gbps
         xs = sorted({min(low, ridge), ridge, max(high, ridge * 4)})
         words = f"{literal(name, 20)} peak {_rate(peak)}, memory {human.rate(roofline.memory_gbps)}"
-        text = strings.add(hover([f"<b>{words}</b>", f"they meet at {ridge:.3g} FLOPs a byte"]))
+        text = strings.add(hover([f"<b>{words}</b>", f"they meet at {ridge:.3g} FLOPs per byte"]))
         data.append(
             {
                 "type": "scatter",

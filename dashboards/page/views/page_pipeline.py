@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAD: Final = (
-    "One step of the pipeline, a row a stage: forward and backward of its micro-batches (numbered where "
-    "the record tells), and the bubbles, in which a stage waits in a message for the other end. The share "
-    "next to a stage is its bubble in a mean step."
+    "One step of the pipeline, one row per stage: forward and backward of its micro-batches, numbered if "
+    "known. In a bubble a stage waits in a message for the other end. The share next to a stage is its "
+    "bubble in a mean step."
 )
 
 STAGES: Final = 32

@@ -21,11 +21,11 @@ from shardtoll.ledger.records.volume import OPS, busbw_factor
 from shardtoll.ledger.words import human
 
 LEAD: Final = (
-    "One mark for all calls with the same cause and size. Solid grey lines are the ceilings: the bus "
-    "bandwidth at the fabric's floor, which one of twenty sound transfers exceeds; dashed ones what is "
-    "expected; dotted ones what the links could carry, the speed of light; the grey "
-    "area is where nine of ten sound transfers lie. Small hollow marks on a line tell its collective. Far "
-    "below its ceiling means slow; far left means small messages, which cost latency. " + ASKED_LEAD
+    "One mark for all calls with the same cause and size. Solid lines: the ceiling, the bus bandwidth at "
+    "the fabric's floor; one of twenty sound transfers exceeds it. Dashed: expected. Dotted: what the "
+    "links could carry (speed of light). In the grey area lie nine of ten sound transfers. Small hollow "
+    "marks on a line identify its collective. Far below its ceiling means slow. Far left means small "
+    "messages, which cost latency. " + ASKED_LEAD
 )
 
 SITES_DRAWN: Final = 1_500
@@ -50,14 +50,14 @@ _STROKE: Final = 1.15
 
 
 Curves = dict[tuple[str, int, str], list[tuple[int, float]]]
-"""op, group size and dim -> (message bytes, GB/s), by size."""
+"""op, group size and net -> (message bytes, GB/s), by size."""
 
 
 Bound = Literal["floor_ns", "expected_ns", "light_ns", "band_low_ns", "band_high_ns"]
 
 
 def ceilings(sites: Sequence[Site], bound: Bound = "floor_ns") -> Curves:
-    """Return for each op, group size and dim the floor, or another bound, as bandwidth.
+    """Return for each op, group size and net the floor, or another bound, as bandwidth.
 
     busbw = message bytes / floor ns x the nccl-tests factor; bytes a ns are GB/s. Where calls of one
     size have several floors, the highest ceiling counts.
@@ -68,7 +68,7 @@ def ceilings(sites: Sequence[Site], bound: Bound = "floor_ns") -> Curves:
         message, bound_ns = site.message_bytes or 0, getattr(site, bound) or 0
         if message <= 0 or bound_ns <= 0 or not factor:
             continue
-        curve = highest.setdefault((site.op, site.group_size, site.mesh_dim or site.group), {})
+        curve = highest.setdefault((site.op, site.group_size, site.net), {})
         gbps = message / bound_ns * factor
         curve[message] = max(gbps, curve.get(message, 0.0))
     return {key: sorted(curve.items()) for key, curve in highest.items()}
@@ -105,7 +105,7 @@ def figure(sites: Sequence[Site]) -> Figure:
 
 
 def _bands(sites: Sequence[Site]) -> list[dict[str, Any]]:
-    """Return an area for each op, group size and dim, from the slowest to the fastest sound transfer."""
+    """Return an area for each op, group size and net, from the slowest to the fastest sound transfer."""
     slow, fast = ceilings(sites, "band_high_ns"), ceilings(sites, "band_low_ns")
     data: list[dict[str, Any]] = []
     for key in (key for key in slow if key in fast):
@@ -197,7 +197,7 @@ def _points(sites: Sequence[Site], strings: Strings, before: int) -> tuple[list[
 
 
 def _words(site: Site) -> str:
-    group = f"×{site.group_size} {literal(site.mesh_dim or site.group, 40)}"
+    group = f"×{site.group_size} {literal(site.net, 40)}"
     lines = [f"<b>{literal(site.op, 40)}</b> {group}, {human.size(site.message_bytes)}"]
     lines += [literal(part, 120) for part in site.cause().split(" · ")]
     spread = ""

@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAD: Final = (
-    "One row a rank, or one for each of its streams or groups. Drag to zoom, double-click to go back. Orange "
-    "under a collective is its exposed time: the length is measured, its place inside the collective is not, "
-    "and it is drawn at the end. Hatched yellow is waiting for the last rank to arrive. Point at a "
-    "collective, or step to it with the arrow keys: a line joins its arrivals on all ranks and ends bold "
-    "at the last. " + ASKED_LEAD
+    "One row per rank, or one for each of its streams or groups. Drag to zoom, double-click to go back. "
+    "Orange under a collective is its exposed time. Its length is measured, its place is not: it is drawn "
+    "at the end. Hatched yellow is waiting for the last rank to arrive. Point at a collective, or step to "
+    "it with the arrow keys: a line joins its arrivals on all ranks, bold at the last. " + ASKED_LEAD
 )
 
 DRAWN: Final = 4_000

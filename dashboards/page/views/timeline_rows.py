@@ -160,6 +160,7 @@ def calls(listed: Sequence[dict[str, Any]], rows: Ints, met: Ints, strings: Stri
 
 def _words(call: dict[str, Any]) -> str:
     """What the collective is and why; its rank and numbers stand in the columns. Shown as plain text."""
-    group = f"×{call['group_size']} {clip(call['mesh_dim'] or call['group'], 40)}"
+    net = call["mesh_dim"] or f"group {call['group']}"
+    group = f"×{call['group_size']} {clip(net, 40)}"
     head = f"{clip(call['op'], 40)} {group}, {human.size(call['message_bytes'])}"
     return f"{head}\n{cause(SimpleNamespace(**call))}"

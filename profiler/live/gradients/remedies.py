@@ -13,8 +13,8 @@ from shardtoll.profiler.live.gradients.shards import Partition
 
 _PLAIN: Final[Mapping[Cause, tuple[str, str]]] = {
     "missing": (
-        "Find what keeps backward from the parameter on these ranks: detach(), .data, a local shard taken "
-        "out of autograd, no_sync, or set_requires_gradient_sync(False).",
+        "Find out why backward misses the parameter on these ranks: detach(), .data, a local shard outside "
+        "autograd, no_sync, or set_requires_gradient_sync(False).",
         "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # does backward reach it?",
     ),
     "extra": (
@@ -28,8 +28,8 @@ _PLAIN: Final[Mapping[Cause, tuple[str, str]]] = {
         "{get}.register_hook(lambda grad: print(dist.get_rank(), grad.norm()))  # zero already here?",
     ),
     "not-finite": (
-        "Look for an overflow on these ranks: float16 without loss scaling, a division by a local count "
-        "that is zero, log or softmax of an empty shard.",
+        "Look for an overflow on these ranks: float16 without loss scaling, a division by a local count of "
+        "zero, log of an empty shard.",
         "with torch.autograd.detect_anomaly():  # names the operator\n    loss.backward()",
     ),
     "unknown": (
@@ -148,8 +148,8 @@ def _rescale(diagnosis: Diagnosis, name: str) -> Remedy:
         )
     if loss_scale(factor):
         return Remedy(
-            "Compare the two losses, or unscale before the check: one may be a sum and the other a mean, or "
-            "a gradient scaler's factor is in it.",
+            "Compare the two losses, or unscale before the check. One may be a sum and the other a mean, "
+            "or a gradient scaler's factor is in it.",
             "scaler.unscale_(optimizer)",
         )
     return Remedy(
@@ -167,7 +167,7 @@ def _make_equal(name: str, weights_differ: bool) -> Remedy:
             f"dist.broadcast({_get(name)}.data, src=0)",
         )
     return Remedy(
-        "Find what only some ranks do to this gradient (a condition on the rank, a hook, clipping, a skipped "
-        "reduction), and do it on all of them.",
+        "Only some ranks do something to this gradient: a condition on the rank, a hook, clipping, a "
+        "skipped reduction. Do it on all of them.",
         f"dist.all_reduce({_get(name)}.grad)",
     )

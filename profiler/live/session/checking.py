@@ -335,8 +335,8 @@ class Checking:
         if "data" not in self._checks.names or not self._ended or self._saw_forward:
             return None
         return (
-            "the inputs of the model are unknown: its forward was not called, or is compiled, where a hook "
-            "would be compiled too; give audit() the module that is called, as torch.compile() returns it"
+            "the inputs of the model are unknown: its forward was not called, or is compiled. Give audit() "
+            "the module that is called, as torch.compile() returns it"
         )
 
     # -- after the steps ---------------------------------------------------------------------------

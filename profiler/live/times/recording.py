@@ -17,8 +17,8 @@ from shardtoll.profiler.live.times.spans import RawSpan, SpanRecorder
 from shardtoll.profiler.live.times.tracing import MOST_OPERATORS, Tracer
 
 ON_FAKE: Final = (
-    "operators ran on fake tensors: collectives and FLOPs are counted, but their times are those of no "
-    "device and their values are unknown"
+    "operators ran on fake tensors. Collectives and FLOPs are counted, but their times belong to no device "
+    "and their values are unknown"
 )
 
 
@@ -112,8 +112,8 @@ def times_unknown(host_times: bool, *, spans: bool, device: DeviceReading | None
         return "device times are not captured live on this device: durations and exposed time are unknown"
     if not spans:
         return (
-            "torch's profiler could not be used in some steps (another one ran, this torch has none, a "
-            "step ended inside backward, or began inside a range of record_function): start and duration "
-            "of their collectives are unknown"
+            "torch's profiler could not be used in some steps: start and duration of their collectives are "
+            "unknown. Another one ran, this torch has none, or a step ended inside backward or began inside "
+            "a range of record_function"
         )
     return None

@@ -119,7 +119,7 @@ def test_without_a_device_timeline_the_headline_says_that_nothing_is_known(name:
     report = report_of("single", f"{name}.json.gz")
     assert headline(report) == (
         "There is no device timeline, so compute, exposed communication and idle time are unknown; 6 "
-        "collectives were issued."
+        "collectives were issued; record the device's activities too."
     )
     assert all(f.kind == "incomplete-input" for f in report.findings)
     assert not any("audit(" in advice(f) for f in report.findings)

@@ -234,7 +234,7 @@ def test_a_kept_run_of_an_older_version_says_what_it_lacks(shardtoll: Callable[.
         ran = shardtoll("forecast", "kept", "--no-cache", "--json")
         assert ran.code == 0, ran.err
         answer = json.loads(ran.out)
-        words = f"the dry run's {kind} '{name}' is a file, which the run does not keep: its step is the"
+        words = f"the dry run's {kind} '{name}' is a file, which the run does not keep. Its step is the"
         assert answer["notes"][0].startswith(words)
         assert answer["weak"][0]["step_ns"]["expected"] == pytest.approx(expected, rel=1e-4)
 

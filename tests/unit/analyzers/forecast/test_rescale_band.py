@@ -33,7 +33,7 @@ def test_an_unknown_price_opens_the_band_and_says_so():
     assert times(16, None, notes) == (0.0, 1000.0, 10_000.0)
     assert times(4096, None, notes)[2] == 10_000.0
     assert len(set(notes)) == 1
-    assert notes[0].endswith("the band holds from none to ten times of it")
+    assert notes[0].endswith("the band reaches from none to ten times of it")
     assert "the price of all_reduce over group of 8 is unknown" in notes[0]
 
 

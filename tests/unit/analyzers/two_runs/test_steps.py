@@ -155,7 +155,7 @@ def test_lower_bounds_of_exposed_communication_are_no_change_of_the_program():
         for note in compared(told, blinded(other, 12, 13, kept_ns=1000)).notes
         if note.startswith("after: of some collectives")
     ]
-    assert "2 steps exposed time is not known: what is on record of it is a lower bound" in said
+    assert "2 steps exposed time is not known. The record holds a lower bound" in said
 
 
 def test_a_rank_that_does_not_tell_its_exposed_time_is_not_named_for_it():

@@ -185,7 +185,7 @@ def test_terminal_where_nothing_was_surveyed(width: int, capsys: pytest.CaptureF
     text = shown(watched(), width, capsys)
     assert "2 steps: 0 surveyed, 2 watched" in text
     assert "unknown" in text
-    assert "what is no exposed comm is unattributed" in text
+    assert "all but exposed comm is unattributed" in text
 
 
 def test_the_base_of_tolls_and_exposed_times_stands_beside_them():

@@ -169,3 +169,12 @@ def test_nobody_is_late_to_what_the_other_was_not_in(changes: dict[str, object])
     report = of(first, replace(second, **changes))  # type: ignore[arg-type]
     assert late_ranks(report) == ([], 0)
     assert report.steps["waited_for_ns"].isna().all()
+
+
+def test_waiting_moving_and_the_rest_add_up_to_what_was_exposed():
+    """A collective without a known wait is neither waiting nor moving: its part stands by itself."""
+    steps = matched(sample_reports.report()).steps
+    parts = steps[["exposed_wait_ns", "exposed_move_ns", "exposed_unsplit_ns"]].astype("int64")
+    assert (parts.sum(axis=1) == steps["exposed_comm_ns"]).all()
+    assert (parts >= 0).all(axis=None)
+    assert parts["exposed_unsplit_ns"].any()

@@ -52,3 +52,9 @@ def test_clip_says_what_it_left_out():
     assert len(shown) < 140
     assert clip("x" * 100, 100) == "x" * 100
     assert clip("abcdefgh" * 3, 8) == "abcdef…gh"
+
+
+def test_words_about_a_cut_are_never_longer_than_it():
+    text = "x" * 207
+    assert clip(text, 200) == text
+    assert len(clip("x" * 300, 200)) < 300

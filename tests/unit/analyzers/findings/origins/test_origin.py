@@ -35,7 +35,7 @@ def test_a_slow_worker_of_one_replica_is_named_with_what_the_job_loses(slow_rank
     assert straggler.severity == "warning"
     stage = slow_rank // 3
     assert straggler.title.startswith(f"rank {slow_rank} (stage {stage}) slows the job ")
-    assert "longer computing than the same stage of other replicas" in straggler.title
+    assert "more per step computing than the same stage of other replicas" in straggler.title
     # What the job takes without the slow worker is known: the same job was made without it.
     without = figure(report, "the same with this rank as fast as its peers' median, replayed")
     took = int(sound.steps["duration_ns"].mean())
@@ -122,4 +122,4 @@ def test_the_slow_worker_of_sixteen_is_found_in_a_real_job() -> None:
     assert bubble.toll_ns is not None
     assert bubble.toll_ns < 5e9
     assert report.headline is not None
-    assert report.headline.startswith("Rank 0 (stage 0) slows the job 1.9")
+    assert report.headline.startswith("Rank 0 (stage 0) slows the job by a factor of 1.9")

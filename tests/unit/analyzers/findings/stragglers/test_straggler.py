@@ -589,7 +589,8 @@ def test_ranks_that_share_cores_are_no_stragglers_and_one_notice_says_so():
     report = reported(rows, leadups, run=shared)
     assert "straggler" not in {finding.kind for finding in report.findings}
     (notice,) = [each for each in report.notices if each.kind == "cores-shared"]
-    assert (notice.rank, notice.text.split(":")[0]) == (0, "4 ranks share 2 CPU cores of a host")
+    said = "4 ranks share 2 CPU cores of a host and delay each other"
+    assert (notice.rank, notice.text.split(". ")[0]) == (0, said)
     assert (report.headline or "").startswith(
         "The network is not at fault: 4 ranks share 2 CPU cores and delay each other; "
     )

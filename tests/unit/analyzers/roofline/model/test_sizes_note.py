@@ -13,8 +13,8 @@ FOUR = timed(ROUND, "all_reduce", one_node(4), 1 << 10, 1 << 20)
 def test_groups_of_another_size_are_told():
     said = sizes_note(FOUR, [1, 2, 4])
     assert said == (
-        "WARNING: the fabric was measured for groups of 4 ranks; floors of groups of 2 ranks are not "
-        "measured but modelled, and fitted to those times"
+        "WARNING: the fabric was measured for groups of 4 ranks; floors of groups of 2 ranks are "
+        "modelled and fitted to those times"
     )
     assert "groups of 2, 3 and 8 ranks are" in sizes_note(FOUR, [8, 3, 2])
 
