@@ -35,8 +35,8 @@ def peak_memory(
 ) -> DryMemory:
     """Return the peak of one rank: its storages replayed, and what lies outside the allocator.
 
-    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies has one of
-    its own: autograd runs backward on another thread than the program's.
+    `cublas_bytes`: cuBLAS's workspace, allocated through the allocator. Each thread that multiplies has one
+    of its own: autograd runs backward on another thread than the program's.
 
     The allocated bytes are those of the recorded steps; the reserved ones have grown since the first step,
     and hold on to what came to lie badly then (see `lifetimes`).
